@@ -19,17 +19,10 @@ from waiting import until
 EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook"
 
 SLOW = """
-import time
-import mops
-
-
 def simulate(params, seed):
-    open(FOLDER + "/started", "w").close()
+    open(params["folder"] + "/started", "w").close()
     time.sleep(60)
     return {"y": [1]}
-
-
-mops.submit(model=simulate, sets=[{"x": x} for x in range(3)], name="slow", local=True)
 """
 
 
@@ -76,8 +69,10 @@ def kernel(folder: Path) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.timeout(240)
 def test_an_interrupt_of_a_cell_stops_the_job_and_keeps_it(folder: Path) -> None:
     with kernel(folder) as (manager, client):
-        client.execute(f"FOLDER = {str(folder)!r}\n")
-        client.execute(SLOW)
+        (folder / "slow.py").write_text(f"import time\n\n\n{SLOW}")
+        sets = [{"x": x, "folder": str(folder)} for x in range(3)]
+        submit = f"mops.submit(model=slow.simulate, sets={sets}, name='slow', local=True)"
+        client.execute(f"import mops\nimport slow\n{submit}")
         until((folder / "started").exists)
         manager.interrupt_kernel()
         until(lambda: "KeyboardInterrupt" in str(client.get_iopub_msg(timeout=60)["content"]))

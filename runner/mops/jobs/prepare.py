@@ -91,7 +91,7 @@ def prepare(
     spec = resolve(parsed, root, read_registry(root))
     _warn_outside_root(spec, root, source.folder)
     results = canonical_url(storage) if storage else "://"
-    bundle = pack(root, None if "://" in results else Path(results), source.files)
+    bundle = pack(root, None if "://" in results else Path(results))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name)
 

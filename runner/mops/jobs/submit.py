@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Unpack, cast
+from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
@@ -65,8 +65,7 @@ def submit(
     ----------
     study
         Path of a study.json, or a mapping with its keys; None: ``model`` and ``sets`` are the study. Wherever a
-        mapping names code, it may have a function or class, also one of a notebook: mops copies its source, and the
-        imports, functions and constants that it uses, into the job's bundle.
+        mapping names code, it may have a function or class of an imported module.
     project
         The folder with the model; None: mops finds it from the place of the study.
     storage
@@ -138,8 +137,14 @@ def submit(
     'succeeded'
 
     >>> sets = pd.DataFrame({"beta": [0.2, 0.3, 0.4]})
-    >>> job = mops.submit(model=simulate, targets=[peak], sets=sets, replicates=5)
+    >>> job = mops.submit(model=sir.simulate, targets=[sir.peak], sets=sets, replicates=5)
     """
+    if if_exists not in get_args(IfExists) or (if_exists != "error" and name is None):
+        raise UsageError(
+            f"if_exists={if_exists!r} {'needs a name' if if_exists in get_args(IfExists) else 'is unknown'}",
+            where="mops.submit",
+            hint=f"use one of {', '.join(get_args(IfExists))}, and name the job",
+        )
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
     prepared = prepare(_one_study(study, parts), project, launch.location.storage)

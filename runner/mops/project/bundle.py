@@ -13,7 +13,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -71,7 +71,7 @@ class Bundle:
     names: tuple[str, ...]
 
 
-def pack(root: Path, results: Path | None = None, files: Mapping[str, bytes] | None = None) -> Bundle:
+def pack(root: Path, results: Path | None = None) -> Bundle:
     """Pack a project folder. The same content gives the same bytes for every clock, order and umask.
 
     Parameters
@@ -80,8 +80,6 @@ def pack(root: Path, results: Path | None = None, files: Mapping[str, bytes] | N
         The folder.
     results
         The storage's folder, which holds earlier results. If it is in the project, the bundle does not contain it.
-    files
-        Contents of further files by name, in place of the folder's files of these names.
 
     Raises
     ------
@@ -97,9 +95,9 @@ def pack(root: Path, results: Path | None = None, files: Mapping[str, bytes] | N
     survey.add_tracked()
     survey.check_sizes()
     survey.refuse()
-    data = _zipped(survey, files or {})
+    data = _zipped(survey)
     survey.refuse()
-    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found.keys() | (files or {}).keys())))
+    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +269,13 @@ def _lines(survey: _Survey, file: str) -> list[tuple[int, str]]:
     return list(enumerate(text.splitlines(), 1))
 
 
-def _zipped(survey: _Survey, files: Mapping[str, bytes]) -> bytes:
+def _zipped(survey: _Survey) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(survey.found.keys() | files.keys()):
-            found = survey.found.get(name)
+        for name, found in sorted(survey.found.items()):
             entry = zipfile.ZipInfo(name, _TIMESTAMP)
             entry.create_system = _UNIX
-            entry.external_attr = (stat.S_IFREG | (0o755 if found and found.executable else 0o644)) << 16
-            if found is None or name in files:
-                archive.writestr(entry, files[name])
-                continue
+            entry.external_attr = (stat.S_IFREG | (0o755 if found.executable else 0o644)) << 16
             try:
                 # In pieces, so that a file of a million parameter sets is not in memory twice.
                 with found.path.open("rb") as file, archive.open(entry, "w") as packed:

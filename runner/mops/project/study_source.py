@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from mops.errors import UsageError
-from mops.project.functions import FILE, SubmittedFunctions
+from mops.project.functions import entry_point
 from mops.project.project import find_root
 from mops.study.json_file import read_json, read_text
 
@@ -38,8 +38,6 @@ class StudySource:
         What a new job's name begins with; None: the project's name.
     name
         The name of the study, for people.
-    files
-        Texts that the bundle has besides the project's files, by name.
     """
 
     text: str
@@ -49,7 +47,6 @@ class StudySource:
     root: Path
     label: str | None
     name: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
@@ -86,16 +83,16 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     Raises
     ------
     UsageError, ModelError
-        Something in it is neither JSON nor a table, or a function cannot be copied.
+        Something in it is neither JSON nor a table, or child processes cannot import a function.
     """
     folder = Path.cwd()
     root = root or find_root(folder / "study.json")
-    functions, data = SubmittedFunctions(root), dict(study)
+    data = dict(study)
     model = data.get("model")
     if "model" in data:
-        data["model"] = functions.entry_point(model)
+        data["model"] = entry_point(model, root)
     if isinstance(targets := data.get("targets"), Sequence) and not isinstance(targets, str):
-        data["targets"] = [functions.entry_point(target) for target in targets]
+        data["targets"] = [entry_point(target, root) for target in targets]
     if "parameter_sets" in data:
         data["parameter_sets"] = _sets(data["parameter_sets"])
     try:
@@ -103,28 +100,38 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     except (TypeError, ValueError) as bad:
         raise UsageError(f"a value of the study is not JSON: {bad}", where=_GIVEN, hint="use numbers and text") from bad
     label = getattr(model, "__name__", None)
-    source = functions.source()
-    files = {FILE: source.encode()} if source else {}
-    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, label or folder.name, files)
+    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, label or folder.name)
 
 
 def _sets(sets: object) -> object:
     """Return parameter sets as a list of mappings; what is no table stays as it is."""
     if hasattr(sets, "__arrow_c_stream__"):
-        rows = pa.table(sets).to_pylist()
-    elif hasattr(sets, "__dataframe__") or hasattr(sets, "to_records"):  # pandas before 2.2
-        rows = pa.Table.from_pandas(sets, preserve_index=False).to_pylist()
-    elif isinstance(sets, str):
-        return sets  # a file
+        rows = _rows(sets)
+    elif isinstance(sets, str | Path):
+        return str(sets)  # a file
     elif isinstance(sets, Sequence):
         return list(sets)
     else:
         raise UsageError(
-            f"parameter sets of type {type(sets).__name__}",
+            f"parameter sets cannot be of type {type(sets).__name__}",
             where=_GIVEN,
             hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
         )
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _rows(table: object) -> list[dict[str, Any]]:
+    try:
+        found = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as bad:
+        raise UsageError(
+            f"no table of parameter sets: Arrow cannot read it ({bad})",
+            where=_GIVEN,
+            hint="give each column values of one type",
+        ) from bad
+    if twice := sorted({name for name in found.column_names if found.column_names.count(name) > 1}):
+        raise UsageError(f"the table has two columns {twice[0]!r}", where=_GIVEN, hint="keep one of them")
+    return found.to_pylist()
 
 
 def _plain(value: object) -> object:

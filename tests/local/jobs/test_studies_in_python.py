@@ -54,102 +54,78 @@ def test_a_study_is_a_mapping_and_a_null_leaves_a_parameter_out(project: Path) -
     assert values(mops.submit(study, storage="storage", **STORAGE)) == [-1, -1, 1, 1]
 
 
-PROGRAM = """
-import math
-import threading
-from math import floor as down
-from pathlib import Path
-
-import numpy as np
-import pandas as pd
-
-import mops
-
-SCALE = 3
-TABLE = np.arange(4.0)
-HERE = Path("model.py")
-GUARD = threading.Lock()
-CLOSED = [GUARD]
+MODULE = """
+import functools
 
 
-def helper(x):
-    return down(SCALE * x + math.sqrt(TABLE[1]))
+def simulate(params, seed):
+    return {"y": [3 * params["x"] + 1]}
 
 
 class Model:
-    offset = SCALE
-
     def simulate(self, params, seed):
-        print("it runs")
-        return {"y": [helper(params["x"]) + self.offset]}
+        return {"y": [7]}
 
 
-def simulate(params, seed) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    rng.random()
-    return pd.DataFrame({"y": [helper(value) for value in (params["x"],)]})
+def mean(replicates):
+    return float(sum(one["output"]["y"][0].as_py() for one in replicates)) / len(replicates)
 
 
-def mean(replicates: list[pd.DataFrame]) -> float:
-    return float(np.mean([one["output"]["y"].to_numpy().mean() for one in replicates]))
+def doubled(function):
+    @functools.wraps(function)
+    def inner(params, seed):
+        return {"y": [2 * function(params, seed)["y"][0]]}
+
+    return inner
 
 
-def guarded(params, seed):
-    with CLOSED[0]:
-        return {"y": [1]}
-
-
-print("program runs")
-SUBMIT
+twice = doubled(simulate)
 """
 
 
-def run_program(folder: Path, submit: str) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(PROGRAM.replace("SUBMIT", submit))
+def submitted(folder: Path, submit: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that imports a module of the project, and submits."""
+    (folder / "code_of_it.py").write_text(MODULE)
+    head = "import math\n\nimport code_of_it as it\nimport mops\n\n\ndef here(params, seed):\n    return {}\n\n\n"
+    (folder / "program.py").write_text(f"{head}print('program runs')\n{submit}\n")
     return subprocess.run([sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_functions_of_a_program_run_in_child_processes_with_what_they_use(project: Path) -> None:
-    submit = 'mops.submit(model=simulate, targets=[mean], sets=[{"x": 1}, {"x": 2}], storage="s", name="j", local=True)'
-    ran = run_program(project, submit)
+@pytest.mark.parametrize(("model", "found"), [("it.simulate", [4, 7]), ("it.Model", [7, 7])])
+def test_functions_and_classes_of_imported_modules_run(project: Path, model: str, found: list[int]) -> None:
+    sets = '[{"x": 1}, {"x": 2}]'
+    ran = submitted(project, f'mops.submit(model={model}, targets=[it.mean], sets={sets}, name="j", local=True)')
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "program runs\n"  # the program ran once, and not in each child process
-    job = mops.open_job("j", "s", local=True)
-    assert values(job) == [4, 7]
-    assert sorted(job.losses().to_pandas()["loss"]) == [4.0, 7.0]
-    assert job.record.spec.model == "mops_submitted.py:simulate"
+    job = mops.open_job("j", "mops-storage", local=True)
+    assert values(job) == found
+    assert sorted(job.losses()["loss"].to_pylist()) == found
 
 
-def test_a_class_of_a_program_is_a_model(project: Path) -> None:
-    ran = run_program(project, 'mops.submit(model=Model, sets=[{"x": 1}], storage="s", name="j", local=True)')
+def test_a_module_below_the_root_is_named_by_its_file(project: Path) -> None:
+    (project / "deep").mkdir()
+    ran = submitted(project / "deep", 'mops.submit(model=it.simulate, sets=[{"x": 1}], name="j", local=True)')
     assert ran.returncode == 0, ran.stderr
-    assert values(mops.open_job("j", "s", local=True)) == [7]
-
-
-def test_the_same_functions_make_the_same_bundle(project: Path) -> None:
-    for name in ("one", "two"):
-        run_program(project, f'mops.submit(model=simulate, sets=[{{"x": 1}}], storage="s", name="{name}", local=True)')
-    one, two = (mops.open_job(name, "s", local=True).record for name in ("one", "two"))
-    assert one.spec == two.spec
-    submitted = {name: (project / "program.py").read_text() for name in ("one", "two")}
-    assert submitted["one"] == submitted["two"]
+    assert mops.open_job("j", "mops-storage", local=True).record.spec.model == "deep/code_of_it.py:simulate"
 
 
 @pytest.mark.parametrize(
     ("submit", "said"),
     [
-        ("mops.submit(model=guarded, sets=[{}], local=True)", "guarded uses 'CLOSED', which cannot be copied"),
-        ("mops.submit(model=lambda params, seed: 1, sets=[{}], local=True)", "a lambda has no name"),
-        ("mops.submit(model=simulate, local=True)", "the call has neither a study nor a model"),
-        ("mops.submit('study.json', model=simulate, local=True)", "the call has neither a study nor a model"),
+        ("mops.submit(model=here, sets=[{}], local=True)", "here is defined in this notebook or program"),
+        ("mops.submit(model=it.twice, sets=[{}], local=True)", "code_of_it has no object 'simulate' that is this one"),
+        ("mops.submit(model=it.simulate, local=True)", "the call has neither a study nor a model"),
+        ("mops.submit('study.json', model=it.simulate, local=True)", "the call has neither a study nor a model"),
+        ("mops.submit(model=it.simulate, sets=[{}], if_exists='replace')", "if_exists='replace' is unknown"),
+        ("mops.submit(model=it.simulate, sets=[{}], if_exists='open')", "if_exists='open' needs a name"),
         ("mops.submit(model=3, sets=[{}], local=True)", "an object of type int is not a function or class"),
-        ("mops.submit(model=simulate, sets=7, local=True)", "parameter sets of type int"),
-        ("mops.submit(model=simulate, sets=[{'x': HERE.open}], local=True)", "a value of the study is not JSON"),
-        ("mops.submit(model=simulate, sets=[{'x': math.inf}], local=True)", "$.parameter_sets[0]"),
+        ("mops.submit(model=it.simulate, sets=7, local=True)", "parameter sets cannot be of type int"),
+        ("mops.submit(model=it.simulate, sets=[{'x': print}], local=True)", "a value of the study is not JSON"),
+        ("mops.submit(model=it.simulate, sets=[{'x': math.inf}], local=True)", "$.parameter_sets[0]"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(project: Path, submit: str, said: str) -> None:
-    ran = run_program(project, submit)
+    ran = submitted(project, submit)
     assert ran.returncode == 1
     assert said in ran.stderr
 
@@ -158,8 +134,21 @@ def test_a_function_inside_another_is_refused() -> None:
     def inner(params: dict[str, float], seed: int) -> dict[str, list[float]]:
         return {"y": [1.0]}
 
-    with pytest.raises(ModelError, match="defined inside something else"):
+    with pytest.raises(ModelError, match="no object 'inner' that is this one"):
         mops.submit(model=inner, sets=[{}], storage="storage", **STORAGE)
+
+
+def test_sets_may_be_the_path_of_a_file(project: Path) -> None:
+    (project / "sets.csv").write_text("x\n1\n2\n")
+    assert values(mops.submit(model="model:run", sets=Path("sets.csv"), storage="storage", **STORAGE)) == [1, 2]
+
+
+def test_a_table_that_arrow_cannot_read_is_refused() -> None:
+    with pytest.raises(UsageError, match="no table of parameter sets: Arrow cannot read it"):
+        mops.submit(model="model:run", sets=pd.DataFrame({"x": [1, "a", None]}), storage="storage", **STORAGE)
+    twice = pa.table([[1], [2]], names=["x", "x"])
+    with pytest.raises(UsageError, match="two columns 'x'"):
+        mops.submit(model="model:run", sets=twice, storage="storage", **STORAGE)
 
 
 def test_a_job_that_exists_is_opened_resumed_or_refused(project: Path) -> None:

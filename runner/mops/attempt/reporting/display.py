@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ def displayed() -> Iterator[Callable[[Snapshot], None]]:
     if _in_kernel():
         with _cell() as show:
             yield show
-    elif sys.stderr.isatty():
+    elif sys.stderr is not None and sys.stderr.isatty():
         with _line(sys.stderr) as show:
             yield show
     else:
@@ -61,7 +62,8 @@ def _line(terminal: TextIO) -> Iterator[Callable[[Snapshot], None]]:
     """Keep one line up to date, and remove it at the end."""
 
     def show(now: Snapshot) -> None:
-        terminal.write(f"{_CLEAR_LINE}{now.job}: {figures(now)}")
+        width = shutil.get_terminal_size().columns - 1
+        terminal.write(_CLEAR_LINE + f"{now.job}: {figures(now)}"[:width])
         terminal.flush()
 
     try:
@@ -89,8 +91,7 @@ def _cell() -> Iterator[Callable[[Snapshot], None]]:
     try:
         yield show
     finally:
-        if last:
-            shown.update(ipython.HTML(as_html(last[0])))
+        shown.update(ipython.HTML(as_html(last[0]) if last else ""))
 
 
 def as_html(now: Snapshot) -> str:
