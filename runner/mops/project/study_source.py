@@ -131,7 +131,8 @@ def _rows(table: object) -> list[dict[str, Any]]:
         ) from bad
     if twice := sorted({name for name in found.column_names if found.column_names.count(name) > 1}):
         raise UsageError(f"the table has two columns {twice[0]!r}", where=_GIVEN, hint="keep one of them")
-    return found.to_pylist()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
 
 
 def _plain(value: object) -> object:
