@@ -200,8 +200,7 @@ def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> No
     Files that are no code may differ: a notebook that was saved, or what a program writes into its folder.
     """
     old = job.record
-    then = unpack(old.bundle, lambda: job.files.get(bundle_path(old.bundle)), cache_folder())
-    code = [name for name, _ in differing_files(prepared.bundle, then) if name.endswith(".py")]
+    code = [name for name, _ in differing_files(prepared.bundle, _unpacked(job, old)) if name.endswith(".py")]
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
         *(f"the file {name}" for name in code[:_FILES_SHOWN]),
@@ -415,8 +414,13 @@ def run(
 
 def _context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
-    unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
+    _unpacked(job, record)
     return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
+
+
+def _unpacked(job: Job, record: JobRecord) -> Path:
+    """Return the folder with the files of a job's bundle."""
+    return unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
 
 
 def _changes(job: Job, record: JobRecord, view: LogView, settings: Settings, service: Service | None) -> list[str]:
@@ -443,8 +447,7 @@ def _project_changes(job: Job, record: JobRecord) -> list[str]:
         return []
     if bundle.digest == record.bundle:
         return []
-    then = unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
-    differing = list(differing_files(bundle, then))
+    differing = list(differing_files(bundle, _unpacked(job, record)))
     shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
     more = len(differing) - _FILES_SHOWN
     listed = f"{shown} and {more} more" if more > 0 else shown
