@@ -239,8 +239,9 @@ class Job(JobState):
         pyarrow.Table
             A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the weighted sum), a column
             for each loss (float64), then a column for each parameter. The label of a loss is the name of its target's
-            function, and ``.name`` after it if the target has several losses. Sets without all losses are left out:
-            some of their simulations or targets have failed.
+            function, and ``.name`` after it if the target has several losses. A parameter with the name of a column
+            before it is called ``NAME.param``. Sets without all losses are left out: some of their simulations or
+            targets have failed.
 
         Raises
         ------

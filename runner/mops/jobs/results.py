@@ -111,11 +111,11 @@ def best_sets(losses: pa.Table, params: pa.Table, n: int, weights: Mapping[str, 
     for label, weight in weights.items():
         total = pc.add(total, pc.multiply(wide[f"loss.{label}"], weight))
     wide = wide.add_column(2, "loss", total).sort_by([("loss", "ascending"), ("group", "ascending")]).slice(0, n)
-    typed = params.drop_columns(["param_id", "seeds", "params"])
-    joined = wide.join(typed, "group").sort_by([("loss", "ascending"), ("group", "ascending")])
-    return joined.rename_columns(
-        [name.removeprefix("loss.") if name not in typed.column_names else name for name in joined.column_names]
-    )
+    names = ["param_id", "group", "loss", *labels]
+    wide = wide.select(["param_id", "group", "loss", *(f"loss.{label}" for label in labels)]).rename_columns(names)
+    typed = params.drop_columns(["group", "seeds", "params"])
+    order = [("loss", "ascending"), ("group", "ascending")]
+    return wide.join(typed, "param_id", right_suffix=".param").sort_by(order)
 
 
 def _labels(losses: pa.Table) -> dict[str, tuple[str, str]]:

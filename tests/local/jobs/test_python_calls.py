@@ -78,3 +78,15 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
         job.best(weights={"nea": 1.0})
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
+
+
+def test_best_keeps_parameters_that_have_the_name_of_a_loss(tmp_path: Path) -> None:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(RANKED)
+    sets = [{"x": x, "loss": 10 - x, "near": 0.5} for x in (1, 2)]
+    study = {"model": "model:run", "targets": ["model:near"], "parameter_sets": sets}
+    job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
+    best = job.best()
+    assert best.column_names == ["param_id", "group", "loss", "near", "x", "loss.param", "near.param"]
+    assert best["loss"].to_pylist() == [0, 1]
+    assert best["loss.param"].to_pylist() == [8, 9]
