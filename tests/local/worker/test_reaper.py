@@ -271,8 +271,10 @@ def test_no_other_wait_takes_the_return_code_of_a_forked_process(
     reaper: Reaper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: of two processes that ended after their template, the second had no return code."""
-    forked = orphan(reaper, tmp_path, "exit 7")
+    # It ends later than its parent: a shell takes the return code of a process that ends before it.
+    forked = orphan(reaper, tmp_path, f"until [ -e {tmp_path}/end ]; do sleep 0.01; done; exit 7")
     reaper.forked(forked)
+    (tmp_path / "end").touch()
     other = spawn(reaper, "true")
     until(lambda: not alive([forked, other]))
     ask = reaper._ask
