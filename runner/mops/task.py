@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mops.child.buffers import FAILURE_BYTES, LOSS_BYTES
 from mops.study.column_families import Columns, Families
-from mops.study.groups import Group, GroupPart, GroupTable
+from mops.study.groups import Group, GroupPart
 from mops.verdicts import Counts, Report
 
 
@@ -119,6 +119,9 @@ class TaskRequest:
         Whether a child process encodes the rows as Parquet, if the task has enough of them.
     attempt
         The attempt for which the worker stores these files; None: it returns them.
+    taken_over
+        How many of a whole group's first replicates are stored already, by group; groups without any are left out.
+        Their results come with the task, if it has targets.
     """
 
     context: JobContext
@@ -134,6 +137,12 @@ class TaskRequest:
     keep_folder: bool = False
     encode: bool = False
     attempt: int | None = None
+    taken_over: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether results of replicates come with the task, for its targets."""
+        return self.replicates == () or bool(self.taken_over and self.context.targets)
 
     @property
     def key(self) -> str:
@@ -141,20 +150,20 @@ class TaskRequest:
 
         Dask groups tasks by the letters at the start of their keys. It queues only large groups of independent tasks on
         the scheduler, and sends others to workers ahead of time. So all simulations of a job share a prefix, and its
-        targets, which depend on data, have another one. Dask ignores the digits after the prefix.
+        tasks that depend on data have another one. Dask ignores the digits after the prefix.
         """
-        word = "targets" if self.replicates == () else "sim"
+        word = "targets" if self.has_input else "sim"
         return f"{word}{self.context.mark}{self.number}"
 
     @property
-    def replicates_key(self) -> str:
-        """The Dask key of the replicates that come with a task of targets only."""
+    def input_key(self) -> str:
+        """The Dask key of the results that come with the task."""
         return f"given-{self.key}"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every Dask key of this task."""
-        return (self.key, self.replicates_key) if self.replicates == () else (self.key,)
+        return (self.key, self.input_key) if self.has_input else (self.key,)
 
     @property
     def part_name(self) -> str:
@@ -379,16 +388,22 @@ FAILURES = pa.schema(
 )
 
 
-def counts_of_result(result: TaskResult, groups: GroupTable, n_targets: int) -> Counts:
-    """Count a result's simulations and targets. Each target of a group without losses has failed."""
+def counts_of_result(result: TaskResult, n_simulations: Callable[[int], int], n_targets: int) -> Counts:
+    """Count a result's simulations and targets. Each target of a group without losses has failed.
+
+    Parameters
+    ----------
+    n_simulations
+        Returns how many simulations of a group the job runs.
+    """
     failed = [failure for failure in result.failures if failure.target is None]
     without = {failure.group for failure in failed}
     failed_targets = sum(failure.target not in (None, "*") for failure in result.failures)
-    n_simulations = sum(groups.n_replicates(group) for group in result.done)
+    n_run = sum(map(n_simulations, result.done))
     n_without = n_targets * len(without)
     n_scored = n_targets * len(result.done) - n_without - failed_targets
     verdicts = Counter(failure.reason for failure in result.failures if failure.target != "*")
-    return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
+    return Counts(n_run - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
 
 
 def failed_simulations(result: TaskResult) -> Counter[str]:

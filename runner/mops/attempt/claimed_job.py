@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.batch_size import MOST_GROUPS
+from mops.attempt.taken_over import TakenOver
 from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
 from mops.storage import advisory
@@ -48,11 +49,13 @@ class ClaimedJob:
     inherited
         The log at the claim: what earlier attempts committed.
     inherited_counts
-        The counts of ``inherited``, and of the groups that a retry took over from its parent.
+        The counts of ``inherited``, and of what a derived job took over from its parent.
     todo
         The groups to run.
     n_simulations
-        How many simulations they have.
+        How many simulations the attempt has to run.
+    taken_over
+        The simulations of these groups that are stored already.
     """
 
     files: Files
@@ -68,6 +71,7 @@ class ClaimedJob:
     inherited_counts: Counts = field(init=False)
     todo: Ranges = field(init=False)
     n_simulations: int = field(init=False)
+    taken_over: TakenOver = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.record.job
@@ -76,11 +80,20 @@ class ClaimedJob:
         self.inherited_counts = self.durable_counts
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
+        self.taken_over = TakenOver(self.files, self.record)
         self.n_simulations = self.groups.n_simulations - self.inherited_counts.simulations
+
+    def replicates_to_run(self, group: int) -> range:
+        """Return the replicates of a group that are not stored already."""
+        return range(self.taken_over.n(group), self.groups.n_replicates(group))
+
+    def n_to_run(self, group: int) -> int:
+        """Return how many replicates of a group are not stored already."""
+        return len(self.replicates_to_run(group))
 
     @property
     def durable_counts(self) -> Counts:
-        """The counts of committed groups and of groups that a retry took over. For the thread that uses the log."""
+        """The counts of committed groups and of what a derived job took over. For the thread that uses the log."""
         return self.record.taken_over_counts + self.log.view.counts
 
     @property

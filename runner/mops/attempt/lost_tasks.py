@@ -92,11 +92,17 @@ def steps_of(task: Task) -> list[Step]:
     return [(task.groups[0], replicate) for replicate in task.replicates or (-1,)]
 
 
-def is_single(task: Task, n_replicates: Callable[[int], int]) -> bool:
-    """Tell whether a task cannot be cut: it runs one simulation, or one group's targets."""
+def is_single(task: Task, n_to_run: Callable[[int], int]) -> bool:
+    """Tell whether a task cannot be cut: it runs one simulation, or one group's targets.
+
+    Parameters
+    ----------
+    n_to_run
+        Returns how many replicates of a group are to run.
+    """
     if task.replicates is not None:
         return len(task.replicates) <= 1
-    return len(task.groups) == 1 and n_replicates(task.groups[0]) == 1
+    return len(task.groups) == 1 and n_to_run(task.groups[0]) <= 1
 
 
 def quarantine_result(request: TaskRequest, loss: TaskLost, attempts: int) -> TaskResult:
@@ -111,11 +117,11 @@ def quarantine_result(request: TaskRequest, loss: TaskLost, attempts: int) -> Ta
     reason = "oom" if loss.cause.memory else "lost"
     signals = "; ".join(filter(None, (loss.signal, loss.cause.text)))
     what = (reason, f"alone on a worker: {loss.why}", "", attempts, signals)
-    if request.replicates == ():
+    first = request.replicates[0] if request.replicates else request.taken_over.get(group.index, 0)
+    if request.replicates == () or first == group.n_replicates:
         failures = [Failure(group.index, None, None, target, *what) for target in targets]
     else:
-        replicate = request.replicates[0] if request.replicates else 0
-        failures = [Failure(group.index, replicate, group.seeds[replicate], None, *what)]
+        failures = [Failure(group.index, first, group.seeds[first], None, *what)]
         if targets and request.replicates is None:
             failures.append(missing_losses(failures))
     return TaskResult(

@@ -42,7 +42,7 @@ from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.ancestors import stored_families
 from mops.storage.joblog.records import State
-from mops.task import Task, TaskRequest
+from mops.task import ResultBuffer, Task, TaskRequest
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Runner:
         observer = Observer(job, self._progress.snapshot, text_log.last_lines)
         self._committer = Committer(job, self._families, self.pending_results, text_log, observer, put)
         self._partial_groups = PartialGroups(
-            job.groups.n_replicates, has_targets=bool(job.context.targets), spool=job.files.spool
+            job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
         self._receiver = ResultReceiver(
             job, self._families, self._partial_groups, text_log, self._committer.put, self._progress.note_start
@@ -112,7 +112,7 @@ class Runner:
         fuse, per_slot = settings.checkpoint_seconds > 0, self._concurrency.window_per_slot
         sizer = TaskSizer(settings.task_seconds, fuse=fuse, window_per_slot=per_slot)
         window, share = self._concurrency.window, Share(self._capacity.slots, workers=1)
-        self._plan = Plan(job.todo, job.groups.n_replicates, window=window, sizer=sizer, share=share)
+        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
         self._load = RunnerLoad()
@@ -188,9 +188,8 @@ class Runner:
             for task in self._plan.next_tasks(pilot=self._reference is None):
                 request, avoid = self._request_for(task), self._recovery.to_avoid(task)
                 self._concurrency.task_sent(task, request)
-                if request.replicates == ():
-                    replicates = self._partial_groups.replicates(task.groups[0])
-                    self._tasks_in_flight.send_targets(task, request, replicates, avoid)
+                if request.has_input:
+                    self._tasks_in_flight.send_with_input(task, request, self._input_of(task), avoid)
                 else:
                     self._tasks_in_flight.send(task, request, avoid)
         self._handle(self._next_event(wait_s))
@@ -224,8 +223,14 @@ class Runner:
                 self._plan.task_lost(task.number)
             self._tasks_in_flight.reconnect()
 
+    def _input_of(self, task: Task) -> Callable[[], list[ResultBuffer]]:
+        """Return a function for the sending thread that returns the results that targets of a task need."""
+        results = self._partial_groups.results(task.groups[0]) if task.replicates is not None else []
+        return lambda: self._job.taken_over.results(task.groups) + results
+
     def _request_for(self, task: Task) -> TaskRequest:
         slots, groups, parts = self._plan.share.slots, self._job.groups, self._concurrency.part_writing
+        taken_over = {group: n for group in task.groups if (n := self._job.taken_over.n(group))}
         return TaskRequest(
             self._job.context,
             task.number,
@@ -239,6 +244,7 @@ class Runner:
             pool=self._cluster.pool,
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
             attempt=self._job.attempt if parts.by_workers(slots) else None,
+            taken_over=taken_over if task.replicates is None else {},
         )
 
     def _next_event(self, wait_s: float) -> object:

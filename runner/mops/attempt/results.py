@@ -129,7 +129,7 @@ class ResultReceiver:
             usage = TaskUsage(*measured, len(result.done), *memory)
             counts = self._put(result)  # from here on the committer owns its buffers
             return TaskFinished(task.number, result.done, counts, failed, result.postponed, usage, None, *rest)
-        usage = TaskUsage(*measured, len(result.replicates) / self._job.groups.n_replicates(task.groups[0]), *memory)
+        usage = TaskUsage(*measured, len(result.replicates) / self._job.n_to_run(task.groups[0]), *memory)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
         return TaskFinished(task.number, frozenset(), counts, failed, result.postponed, usage, partial, *rest)

@@ -87,7 +87,7 @@ class TaskRecovery:
             self._plan.task_lost(task.number)
             return
         n_times = self._lost_tasks.count_death(task)
-        quarantined = task.alone and is_single(task, self._job.groups.n_replicates)
+        quarantined = task.alone and is_single(task, self._job.n_to_run)
         logger.warning("%s: %s", self._job.name, loss_text(loss, n_times, quarantined=quarantined))
         if quarantined:
             self._quarantine(loss, n_times)

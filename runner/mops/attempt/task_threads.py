@@ -48,7 +48,7 @@ class TaskThreads:
 
     - ``fetch`` waits for results from workers.
     - ``deliver`` waits for the committer.
-    - ``send`` waits for workers that accept the input of targets.
+    - ``send`` waits for workers that accept the input of a task.
     - ``explain`` waits until the cause of a task's failure is known.
     - ``connect`` waits for the cluster.
 

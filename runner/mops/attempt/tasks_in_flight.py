@@ -145,12 +145,22 @@ class TasksInFlight:
         """Send a task, to be run on none of the workers ``avoid``."""
         self._submit(self._add(task, request, avoid))
 
-    def send_targets(
-        self, task: Task, request: TaskRequest, replicates: list[ResultBuffer], avoid: frozenset[str] = frozenset()
+    def send_with_input(
+        self,
+        task: Task,
+        request: TaskRequest,
+        load: Callable[[], list[ResultBuffer]],
+        avoid: frozenset[str] = frozenset(),
     ) -> None:
-        """Send the results of a group's replicates to a worker, and then a task that runs its targets on them."""
+        """Send the results that the targets of a task need to a worker, and then the task.
+
+        Parameters
+        ----------
+        load
+            Returns the results. Called in the sending thread.
+        """
         flight = self._add(task, request, avoid)
-        self._threads.call("send", lambda: self._send_replicates(flight, replicates))
+        self._threads.call("send", lambda: self._send_input(flight, load))
 
     def deliver_later(self, deliver: Callable[[], object]) -> None:
         """Call a function in the delivering thread, between deliveries, and put the event that it returns."""
@@ -236,13 +246,13 @@ class TasksInFlight:
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
 
-    def _send_replicates(self, flight: _Flight, replicates: list[ResultBuffer]) -> None:
+    def _send_input(self, flight: _Flight, load: Callable[[], list[ResultBuffer]]) -> None:
         """Send the input of a task to a worker, then the task."""
         if not self._is_open(flight):
             return  # recalled, and sent again later
-        key = flight.request.replicates_key
+        key, results = flight.request.input_key, load()
         try:
-            flight.futures.append(flight.client.sync(_scatter, flight.client, key, replicates))
+            flight.futures.append(flight.client.sync(_scatter, flight.client, key, results))
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error, _SCATTER_ERRORS)
         else:

@@ -13,11 +13,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError, PartsReplaced
-from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, best_sets, count_reasons, dataset_of
+from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, best_sets, count_reasons
 from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.compaction.compactor import Compacted, compact
 from mops.storage.compaction.reading import Reopening, part_missing, read_current
+from mops.storage.dataset import dataset_of
 from mops.storage.job_records import read_reference
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.whole import read_whole

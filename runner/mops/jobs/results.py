@@ -1,27 +1,16 @@
-"""Reads a job's committed results as Arrow datasets, chunk by chunk."""
+"""Summarises the tables of a job's results: their parts, the best parameter sets, the reasons of failures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
 
-from mops.errors import CorruptRecord, UsageError
-from mops.parquet.schemas import unified, with_dictionaries
-from mops.storage.ancestors import PartRows
-from mops.storage.files import Files
-from mops.storage.filtered_dataset import FilteredFile, filtered, unfiltered
-from mops.study.column_families import Columns
+from mops.errors import UsageError
 from mops.units import without_numbers
-
-_READERS = 16
 
 CHUNK_ROWS = 10_000
 
@@ -130,59 +119,6 @@ def _labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
         label = function if of_function[function] == 1 else target
         found[label if of_target[target] == 1 else f"{label}.{name}"] = (target, name)
     return found
-
-
-def dataset_of(
-    files: Files,
-    job: str,
-    rows: Sequence[PartRows],
-    empty: pa.Schema,
-    families: Columns | None = None,
-    dictionaries: Sequence[str] = (),
-) -> ds.Dataset:
-    """Return committed rows as one dataset.
-
-    Parameters
-    ----------
-    empty
-        The schema of an empty result.
-    families
-        The type families of the columns.
-    dictionaries
-        Columns of strings to read as dictionaries.
-
-    Raises
-    ------
-    FileNotFoundError
-        A part is missing.
-    CorruptRecord
-        A part is not a Parquet file.
-    """
-    if not rows:
-        return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
-    filesystem, _ = files.arrow(rows[0].part.path)
-    paths = [files.arrow(some.part.path)[1] for some in rows]
-    with ThreadPoolExecutor(_READERS) as pool:
-        schemas = list(pool.map(lambda path: _schema_of(job, path, filesystem), paths))
-    schema = with_dictionaries(unified(schemas, f"{files.url}/{rows[0].part.path}", families), dictionaries)
-    file_format = ds.ParquetFileFormat(dictionary_columns=set(dictionaries))
-    if any(some.without for some in rows):
-        parts = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
-        return filtered(parts, schema, filesystem, file_format)
-    return unfiltered(paths, schema, filesystem, file_format)
-
-
-def _schema_of(job: str, path: str, filesystem: FileSystem) -> pa.Schema:
-    try:
-        return pq.read_schema(path, filesystem=filesystem)
-    except FileNotFoundError as missing:
-        raise FileNotFoundError(path) from missing
-    except pa.ArrowInvalid as bad:
-        raise CorruptRecord(
-            f"a committed part of job {job!r} is damaged: it is not a Parquet file",
-            where=path,
-            hint=f"list all damaged parts, to restore them from a backup: mops jobs verify {job}",
-        ) from bad
 
 
 def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:

@@ -39,17 +39,27 @@ class PartRows:
 
 @dataclass(frozen=True)
 class ResultSource:
-    """A job that has rows: its log, and the groups that ran again in jobs derived from it."""
+    """A job that has rows: its log, and what ran again in jobs derived from it.
+
+    Parameters
+    ----------
+    again
+        The groups that ran again: their losses and failures do not count.
+    simulated_again
+        Those of them whose outputs do not count either.
+    """
 
     job: str
     log: WholeLog
     again: Ranges = field(default_factory=Ranges)
+    simulated_again: Ranges = field(default_factory=Ranges)
 
     def rows(self, kind: str, output: str | None = None) -> Iterator[PartRows]:
         """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
+        again = self.simulated_again if kind == "outputs" else self.again
         for part, ranges in ((one.part, one.ranges) for one in self.log.parts):
             if table_of(part.path) == (kind, output):
-                without = ranges & self.again
+                without = ranges & again
                 if len(without) < len(ranges):
                     yield PartRows(part, self.job, without)
 
@@ -62,11 +72,11 @@ def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:
     CorruptRecord
         A parent is missing, or another job has its name now.
     """
-    found, again = [], Ranges()
+    found, again, simulated_again = [], Ranges(), Ranges()
     while record.parent is not None:
         parent, child = record.parent, record.job
-        again = again | parent.groups
-        found.append(ResultSource(parent.job, _log(files, parent, child), again))
+        again, simulated_again = again | parent.groups, simulated_again | parent.simulated_again
+        found.append(ResultSource(parent.job, _log(files, parent, child), again, simulated_again))
         try:
             record = load_job(files, parent.job)
         except JobError as gone:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import not_
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,9 +42,12 @@ class Parent:
     k, nonce
         These identify the parent's last record, and so the parent.
     groups
-        Groups that run again. The derived job takes over all others.
+        Groups that run again, and groups that the parent does not have. The derived job takes over all others.
     counts
-        Counts of the groups that the derived job takes over.
+        Counts of all that the derived job takes over.
+    simulated
+        Some of ``groups``: the derived job takes over the simulations that the parent has of them, all of which are
+        good. It runs their other simulations, and their targets.
     """
 
     job: str
@@ -52,6 +55,12 @@ class Parent:
     nonce: str
     groups: StoredRanges
     counts: Counts
+    simulated: Annotated[StoredRanges, Field(exclude_if=not_)] = field(default_factory=Ranges)
+
+    @property
+    def simulated_again(self) -> Ranges:
+        """The groups whose simulations of the parent do not count."""
+        return self.groups - self.simulated
 
 
 @dataclass(frozen=True)
@@ -243,8 +252,29 @@ def driven_here(files: Files, job: str) -> bool:
     return (files.url, job) in _driven
 
 
-def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
+@dataclass(frozen=True)
+class DerivedFiles:
+    """The files of a derived job that are not copies of its parent's.
+
+    Parameters
+    ----------
+    params
+        The groups, from :func:`mops.storage.params_file.encode_groups`; None: the parent's.
+    bundle
+        The project's files; None: the parent's.
+    """
+
+    params: Encoded[Spool] | None = None
+    bundle: Bundle | None = None
+
+
+def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
     """Write a derived job: copies of its parent's files, and its record last.
+
+    Parameters
+    ----------
+    new
+        The files that differ from those of the parent.
 
     Raises
     ------
@@ -256,7 +286,13 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
     """
     own, its = JobPaths(record.job), JobPaths(parent.job)
     refuse_deleted(files, own)
-    copied = [(own.study, its.study), (own.params, its.params)]
+    copied = [(own.study, its.study)]
+    if new.params is None:
+        copied.append((own.params, its.params))
+    elif not files.put_new(own.params, new.params.content) and files.get(own.params) != new.params.content.read():
+        raise _taken(files, record.job)
+    if new.bundle is not None:
+        files.put_new(bundle_path(new.bundle.digest), new.bundle.data)
     if read_reference(files, its) is not None:  # none: every simulation of the parent failed
         copied.append((own.schema, its.schema))
     for path, source in copied:

@@ -36,6 +36,9 @@ class Ranges:
     def __and__(self, other: Ranges) -> Ranges:
         return Ranges(tuple(shared for interval in self.intervals for shared in other._within(*interval)))
 
+    def __sub__(self, other: Ranges) -> Ranges:
+        return self & other.complement(self.intervals[-1][1] if self.intervals else 0)
+
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of the set within one interval, by bisection."""
         begin = bisect_right(self.intervals, start, key=itemgetter(1))

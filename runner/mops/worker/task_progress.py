@@ -44,6 +44,7 @@ class _GroupProgress:
 
     group: Group | GroupPart
     wanted: tuple[int, ...]
+    given: frozenset[int] = frozenset()  # replicates whose results came with the task
     good: set[int] = field(default_factory=set)
     failed: dict[int, Failure] = field(default_factory=dict)
     failed_targets: dict[int, Failure] = field(default_factory=dict)
@@ -52,10 +53,13 @@ class _GroupProgress:
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
 
+    def __post_init__(self) -> None:
+        self.good |= self.given
+
     @property
     def has_results(self) -> bool:
         """Whether the group has results, which would be lost with the task."""
-        return bool(self.good or self.failed or self.failed_targets)
+        return bool(self.good > self.given or self.failed or self.failed_targets)
 
     @property
     def failures(self) -> list[Failure]:
@@ -75,7 +79,8 @@ class TaskProgress:
     Parameters
     ----------
     given
-        Results of earlier tasks, if this one runs only a group's targets: they hold all its replicates.
+        The results that came with the task: of all replicates of its group if it runs only targets, else of the
+        replicates that the request takes over.
     """
 
     def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()):
@@ -83,11 +88,9 @@ class TaskProgress:
         self._in_pieces = bool(request.replicates)
         asked = request.replicates
         self._groups = [
-            _GroupProgress(group, tuple(range(group.n_replicates)) if asked is None else asked)
+            _GroupProgress(group, tuple(range(group.n_replicates)) if asked is None else asked, self._given_of(group))
             for group in request.groups
         ]
-        if asked == ():
-            self._groups[0].good = set(range(request.groups[0].n_replicates))
         self._buffers: list[ResultBuffer] = []
         self._files: list[PartFile] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
@@ -103,6 +106,10 @@ class TaskProgress:
         self.prints = ""
         self.peak_bytes = 0
         self.written: list[str] = []
+
+    def _given_of(self, group: Group | GroupPart) -> frozenset[int]:
+        of_targets = self._request.replicates == ()
+        return frozenset(range(group.n_replicates if of_targets else self._request.taken_over.get(group.index, 0)))
 
     @property
     def finished(self) -> bool:

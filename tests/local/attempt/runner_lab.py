@@ -247,7 +247,7 @@ class Kept:
         assert not again, f"groups in two commits: {again}"
         self.done += sorted(result.done)
         self.failures += result.failures
-        return counts_of_result(result, self.groups, self.n_targets)
+        return counts_of_result(result, self.groups.n_replicates, self.n_targets)
 
 
 class RunnerLab:

@@ -77,7 +77,7 @@ def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dic
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     taken = result({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
-    checkpoint.add(taken, counts_of_result(taken, groups, 0))
+    checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
     assert list(checkpoint.groups) == [1]
@@ -104,7 +104,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
     taken = result({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
     checkpoint = OpenCheckpoint(groups, None, Watched, StoredTypes())
-    checkpoint.add(taken, counts_of_result(taken, groups, 0))
+    checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     assert sorted(set(held), reverse=True) == [3, 2, 1]
     assert not alive
     assert checkpoint.bytes == checkpoint.bytes_held == n_bytes
@@ -114,7 +114,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
 def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
     taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
-    checkpoint.add(taken, counts_of_result(taken, groups, 0))
+    checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     assert rows_of(checkpoint) == {}
     assert list(checkpoint.groups) == [0]
 
@@ -122,7 +122,7 @@ def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) ->
 def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     taken = result({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
-    checkpoint.add(taken, counts_of_result(taken, groups, 1))
+    checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 1))
     tables = rows_of(checkpoint)
     assert tables["losses", None] == [
         {"param_id": param_id({"a": 2}), "group": 2, "target": "t:f", "name": "loss", "loss": 0.5, "n_replicates": 2}
@@ -134,7 +134,7 @@ def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> Non
 
 def test_each_target_of_a_group_without_losses_counts_as_failed(groups: GroupTable) -> None:
     taken = result({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
-    assert counts_of_result(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
+    assert counts_of_result(taken, groups.n_replicates, 3) == Counts(5, 1, 5, 4, {"error": 2})
 
 
 def test_types_that_alternate_make_one_part(groups: GroupTable) -> None:
@@ -144,7 +144,7 @@ def test_types_that_alternate_make_one_part(groups: GroupTable) -> None:
     columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
     parts = [part([(i // 2, i % 2)], column) for i, column in enumerate(columns)]
     taken = result({0, 1, 2, 3}, parts=parts)
-    checkpoint.add(taken, counts_of_result(taken, groups, 0))
+    checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     ((kind, output, file),) = checkpoint.take_files()
     table = pq.read_table(io.BytesIO(b"".join(file.content)))
     assert (kind, output, table.schema.field("x").type) == ("outputs", "out", pa.float64())
@@ -335,7 +335,7 @@ def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> Non
             ]
             taken = pickle.loads(pickle.dumps(result({group}, failures=tracebacks.shared(failures))))
             taken.failures = tracebacks.shared(taken.failures)
-            checkpoint.add(taken, counts_of_result(taken, many, 0))
+            checkpoint.add(taken, counts_of_result(taken, many.n_replicates, 0))
         del taken, failures
         gc.collect()
         held, _ = tracemalloc.get_traced_memory()

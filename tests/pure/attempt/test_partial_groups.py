@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def partial_groups(n_replicates: int, *, has_targets: bool = False) -> PartialGroups:
-    return PartialGroups(lambda _: n_replicates, has_targets=has_targets, spool=Spool)
+    return PartialGroups(lambda _: range(n_replicates), has_targets=has_targets, spool=Spool)
 
 
 def piece(group: int, *replicates: int, size: int = 1000, **fields: object) -> TaskResult:
@@ -52,7 +52,7 @@ def test_targets_get_the_rows_that_wait_on_disk_and_their_losses_join_the_group(
     assert not pieces.targets_due(0)
     assert not add(pieces, 0, piece(0, 1))
     assert pieces.targets_due(0)
-    assert [part.buffer.to_pybytes()[0] for part in pieces.replicates(0)] == [0, 1]
+    assert [part.buffer.to_pybytes()[0] for part in pieces.results(0)] == [0, 1]
     loss = Loss(0, "t:f", "loss", 0.5, 2)
     scored = piece(0, losses=[loss])
     scored.done = frozenset({0})
@@ -97,13 +97,13 @@ def test_a_piece_may_have_no_rows():
     pieces = partial_groups(3)
     add(pieces, 0, piece(0, 0))
     add(pieces, 0, piece(0, 1, parts=[]))
-    assert len(pieces.replicates(0)) == 1
+    assert len(pieces.results(0)) == 1
     assert add(pieces, 0, piece(0, 2))
     assert len(pieces.take(0).parts) == 2
 
 
 def test_groups_may_have_different_numbers_of_replicates():
-    pieces = PartialGroups({0: 2, 1: 1}.__getitem__, has_targets=False, spool=Spool)
+    pieces = PartialGroups({0: range(2), 1: range(1)}.__getitem__, has_targets=False, spool=Spool)
     assert add(pieces, 1, piece(1, 0))
     assert not add(pieces, 0, piece(0, 0))
     assert add(pieces, 0, piece(0, 1))

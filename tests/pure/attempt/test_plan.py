@@ -39,7 +39,8 @@ def plan(
 ) -> Plan:
     sizer = TaskSizer(task_seconds, fuse=fuse, window_per_slot=window_per_slot)
     share = Share(slots, workers=1)
-    return Plan(Ranges.of(range(n)), replicates, window=Window(batch_size), sizer=sizer, share=share)
+    to_run = lambda group: range(replicates(group))  # noqa: E731
+    return Plan(Ranges.of(range(n)), to_run, window=Window(batch_size), sizer=sizer, share=share)
 
 
 def send(p: Plan) -> list[Task]:

@@ -137,7 +137,7 @@ class Committer:
 
         Waits while too many bytes wait to be encoded.
         """
-        counts = counts_of_result(result, self._job.groups, len(self._job.context.targets))
+        counts = counts_of_result(result, self._job.n_to_run, len(self._job.context.targets))
         if result.done:
             self._pending.add(result.nbytes)
         self._queue.put(result, counts)

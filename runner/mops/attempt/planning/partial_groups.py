@@ -51,16 +51,16 @@ class PartialGroups:
 
     Parameters
     ----------
-    n_replicates
-        Returns a group's number of replicates.
+    replicates
+        Returns the replicates of a group that the attempt runs.
     has_targets
         Whether targets run when the replicates of a group are there.
     spool
         Returns an empty file.
     """
 
-    def __init__(self, n_replicates: Callable[[int], int], *, has_targets: bool, spool: Callable[[], Spool]):
-        self._n_replicates, self._has_targets = n_replicates, has_targets
+    def __init__(self, replicates: Callable[[int], range], *, has_targets: bool, spool: Callable[[], Spool]):
+        self._replicates, self._has_targets = replicates, has_targets
         self._groups: dict[int, _PartialGroup] = {}
         self._shelf = ResultShelf(spool)
 
@@ -106,12 +106,12 @@ class PartialGroups:
         """Tell whether a group's targets can run now. A group with a failed simulation has no losses."""
         return self._has_targets and self._has_all_replicates(group) and not self._groups[group].failed
 
-    def replicates(self, group: int) -> list[ResultBuffer]:
-        """Return the results of a group's replicates so far, mapped from disk."""
+    def results(self, group: int) -> list[ResultBuffer]:
+        """Return the results that a group has so far, mapped from disk."""
         return [part for parts, _, _ in self._shelf.read(self._groups[group].rows) for part in parts]
 
     def _has_all_replicates(self, group: int) -> bool:
-        return group in self._groups and len(self._groups[group].settled) == self._n_replicates(group)
+        return group in self._groups and len(self._groups[group].settled) == len(self._replicates(group))
 
     def take(self, group: int) -> TaskResult:
         """Return the result of a whole group, mapped from disk, and forget the group. From any thread."""

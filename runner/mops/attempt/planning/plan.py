@@ -39,8 +39,8 @@ class Plan:
     ----------
     todo
         The groups to run. They start in study order.
-    n_replicates
-        Returns a group's number of replicates.
+    replicates
+        Returns the replicates of a group that are to run: all, or those that are not stored already.
     window
         The most groups in flight.
     sizer
@@ -50,11 +50,11 @@ class Plan:
     """
 
     def __init__(
-        self, todo: Ranges, n_replicates: Callable[[int], int], *, window: Window, sizer: TaskSizer, share: Share
+        self, todo: Ranges, replicates: Callable[[int], range], *, window: Window, sizer: TaskSizer, share: Share
     ):
         self._new_groups: Iterator[int] = iter(todo)
         self._n_left = len(todo)
-        self._n_replicates, self._window, self.sizer = n_replicates, window, sizer
+        self._replicates, self._window, self.sizer = replicates, window, sizer
         self.share = share
         self.tasks_in_flight: dict[int, Task] = {}
         """The tasks that are not back, by number."""
@@ -132,7 +132,7 @@ class Plan:
         self._alone_at_end += sorted(run_alone_later)
         self._suspects -= done
         if done and seconds:
-            self.sizer.add(seconds, len(done), sum(map(self._n_replicates, done)))
+            self.sizer.add(seconds, len(done), sum(len(self._replicates(group)) for group in done))
 
     def split_task_finished(
         self, number: int, settled: frozenset[int], seconds: float, run_alone_later: frozenset[int] = frozenset()
@@ -153,7 +153,7 @@ class Plan:
         else:
             self._return_replicates(group, left)
         if settled and seconds:
-            self.sizer.add(seconds, len(settled) / self._n_replicates(group), len(settled))
+            self.sizer.add(seconds, len(settled) / len(self._replicates(group)), len(settled))
 
     def targets_due(self, group: int) -> None:
         """Note that all replicates of a split group are there, so that its targets can run."""
@@ -189,8 +189,8 @@ class Plan:
             self._remove_whole(number)
             if len(task.groups) > 1 or not alone:
                 self._return_groups(task.groups)
-            elif blamed and (n := self._n_replicates(task.groups[0])) > 1:
-                self._split[task.groups[0]] = _SplitGroup(alone=list(range(n)))
+            elif blamed and len(replicates := self._replicates(task.groups[0])) > 1:
+                self._split[task.groups[0]] = _SplitGroup(alone=list(replicates))
             else:
                 self._alone_at_end += task.groups
             return
@@ -279,8 +279,9 @@ class Plan:
         if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
             return None  # a small task now leaves small room when it ends, so all later tasks would be small
         first = self._first_group()
-        if self.sizer.must_split(self._n_replicates(first), self._n_left, slots):
-            self._split[first] = _SplitGroup(list(range(self._n_replicates(first))))
+        replicates = self._replicates(first)
+        if self.sizer.must_split(len(replicates), self._n_left, slots):
+            self._split[first] = _SplitGroup(list(replicates))
             return self._next_of_split(first, self._split[first])
         groups = [first]
         while len(groups) < min(size, room) and self._n_left and first not in self._suspects:
