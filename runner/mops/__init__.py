@@ -10,10 +10,11 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mops.jobs.derived.derive import extend, rescore, retry
     from mops.jobs.job import Job, open_job
-    from mops.jobs.submit import resume, retry, submit
+    from mops.jobs.submit import resume, submit
 
-__all__ = ["Job", "open_job", "resume", "retry", "submit"]
+__all__ = ["Job", "extend", "open_job", "rescore", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
 # Arrow reads this at its first use. Its default, mimalloc, reserves huge pages, which costs up to 40 MiB and CPU time
@@ -22,7 +23,8 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
-    **dict.fromkeys(("resume", "retry", "submit"), "mops.jobs.submit"),
+    **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
+    **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derived.derive"),
 }
 
 

@@ -51,13 +51,16 @@ class JobDisplay:
         _say_changes(changes)
 
     def derived(self, job: Job, changes: list[str]) -> None:
-        """Print what the job retries."""
+        """Print what the job runs and what it takes over."""
         self._job = job
         record = job.record
         assert record.parent is not None
+        n_to_run = record.n_simulations - record.parent.counts.simulations
+        n_scored = len(record.due) * bool(record.spec.targets)
+        scored = f" and scores {n_scored:,} of {units.counted(record.n_groups, 'parameter set')}" if n_scored else ""
         terminal.say(
-            f"job {job.name}: retries {len(record.due):,} of {units.counted(record.n_groups, 'parameter set')}, "
-            f"takes over {len(record.taken_over):,} from {record.parent.job}"
+            f"job {job.name}: runs {units.counted(n_to_run, 'simulation')}{scored}; "
+            f"takes over {units.counted(record.parent.counts.simulations, 'simulation')} from {record.parent.job}"
         )
         _say_changes(changes)
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,11 @@ from mops.settings import Settings
 from mops.storage.job_options import PodOptions
 from mops.worker.environment.variables import read_variables
 
+NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name the new job")]
+ProjectOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")]
+TrustModelOption = Annotated[
+    bool, typer.Option("--trust-model", help="Accept changes of files that may belong to the model")
+]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Follow the job until it ends", rich_help_panel=SERVICE)]
 QueueOption = Annotated[
     str | None, typer.Option(metavar="QUEUE", help="Start the runner through this Kueue queue", rich_help_panel=SERVICE)

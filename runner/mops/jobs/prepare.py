@@ -80,7 +80,7 @@ def prepare(
     BundleError, ModelError, UsageError
         The project cannot be packed, or does not name the model.
     """
-    root = _project(project) if project is not None else None
+    root = given_project(project) if project is not None else None
     if isinstance(study, Mapping):
         source = given_study(study, root)
     else:
@@ -109,7 +109,8 @@ def trim_memory() -> None:
     trim_heap()  # Arrow may use another allocator than the system's
 
 
-def _project(folder: str | Path) -> Path:
+def given_project(folder: str | Path) -> Path:
+    """Return the project root that a user names; raise UsageError if it does not exist."""
     try:
         root = Path(os.path.realpath(path_text(folder, "project", "pass the folder that holds the model")))
         is_there = root.is_dir()
@@ -127,10 +128,16 @@ def job_name(prepared: PreparedStudy, now: datetime) -> str:
     return f"{_slug(prepared.label or prepared.root.name) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
-def retry_name(parent: str, now: datetime) -> str:
-    """Return a new name for a retry of a job, which may be a retry itself."""
-    stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
-    return f"{_slug(stem) or 'job'}-retry-{now:%y%m%d}-{secrets.token_hex(2)}"
+def derived_name(parent: str, verb: str, now: datetime) -> str:
+    """Return a new name for a job derived from another, which may be derived itself.
+
+    Parameters
+    ----------
+    verb
+        retry, extend or rescore.
+    """
+    stem = re.sub(r"(-retry|-extend|-rescore)?-\d{6}-[0-9a-f]{4}$", "", parent)
+    return f"{_slug(stem) or 'job'}-{verb}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
 def _slug(text: str) -> str:

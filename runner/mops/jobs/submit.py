@@ -1,9 +1,9 @@
-"""Starts jobs: submit, resume, retry; and run, the program of a runner that another process started."""
+"""Starts jobs: submit, resume; and run, the program of a runner that another process started."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
@@ -12,7 +12,6 @@ from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobError, UsageError
-from mops.jobs import derived_jobs
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, StudyParts, SubmitOptions, shows_options
 from mops.jobs.prepare import (
@@ -22,15 +21,13 @@ from mops.jobs.prepare import (
     job_name,
     make_record,
     prepare,
-    retry_name,
     trim_memory,
 )
 from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.job_records import JobRecord, create_derived, create_job, job_exists, load_job, params_digest
+from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import check_start
@@ -266,7 +263,7 @@ def resume(
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
-    changes = [*_changes(job, record, view, launch.settings, service), *launch.changes]
+    changes = [*changed_settings(job, view, launch), *changed_files(job, record), *launch.changes]
     replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
     def begin() -> None:
@@ -275,69 +272,9 @@ def resume(
             service.remove_runner(job.name)  # last, when no check can refuse the new runner
         on_start(job, changes)
 
-    context = _context(job, record, launch.child, launch.settings)
+    context = stored_context(job, record, launch.child, launch.settings)
     launch.start(job.files, record, context, begin, Asked.behind(view.k))
     return job
-
-
-@shows_options(RunOptions)
-def retry(
-    job: Job,
-    verdicts: str | Iterable[str],
-    *,
-    name: str | None = None,
-    on_start: Callable[[Job, list[str]], None] = lambda *_: None,
-    **options: Unpack[RunOptions],
-) -> Job:
-    """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
-
-    Parameters
-    ----------
-    job
-        A complete job. The retry does not change it.
-    verdicts
-        The failures to retry, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
-    name
-        The new job's name; None: mops makes one from the job's name.
-    on_start
-        Called with the new job when it exists and before it runs, and with a line for each setting or option that
-        differs from the old job's.
-    **options
-        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
-        ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``: None reads the
-        environment.
-
-    Returns
-    -------
-    Job
-        The new job.
-
-    Raises
-    ------
-    UsageError
-        A verdict does not exist.
-    JobError
-        The job is not complete, or has no failure with one of the verdicts.
-    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
-        As for :func:`submit`.
-    """
-    record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
-    parent = derived_jobs.parent(job, record, view, derived_jobs.wanted(verdicts))
-    now = datetime.now(UTC)
-    name = checked_name(name) if name else retry_name(job.name, now)
-    launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
-    changes = [*_changes(job, record, view, launch.settings, launch.service), *launch.changes]
-    created = now.isoformat(timespec="seconds")
-    derived = replace(record, job=name, created=created, parent=parent, options=launch.options)
-    child = Job(job.files, name)
-
-    def create() -> None:
-        create_derived(job.files, derived, parent)
-        on_start(child, changes)
-
-    context = _context(child, derived, launch.child, launch.settings)
-    launch.start(job.files, derived, context, create, Asked.behind(0))
-    return child
 
 
 @dataclass(frozen=True)
@@ -400,7 +337,7 @@ def run(
     attempt = Attempt(
         files=job.files,
         record=record,
-        context=_context(job, record, child, settings),
+        context=stored_context(job, record, child, settings),
         settings=settings,
         on_progress=on_progress,
         by=by,
@@ -412,7 +349,7 @@ def run(
     return attempt.run()
 
 
-def _context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
+def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
     _unpacked(job, record)
     return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
@@ -423,20 +360,17 @@ def _unpacked(job: Job, record: JobRecord) -> Path:
     return unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
 
 
-def _changes(job: Job, record: JobRecord, view: LogView, settings: Settings, service: Service | None) -> list[str]:
-    """Return a line for each setting that has changed since the job's last attempt, and one for the project's files.
+def changed_settings(job: Job, view: LogView, launch: Launch) -> list[str]:
+    """Return a line for each setting that has changed since the job's last attempt.
 
     On a service, storage and scheduler are the service's, and their changes are left out.
     """
     before = read_live(job.files, JobPaths(job.name), view.attempt)
-    changes = settings.changes_since(before.settings) if before else []
-    return [
-        *(change for change in changes if service is None or change.startswith(PREFIX)),
-        *_project_changes(job, record),
-    ]
+    changes = launch.settings.changes_since(before.settings) if before else []
+    return [change for change in changes if launch.service is None or change.startswith(PREFIX)]
 
 
-def _project_changes(job: Job, record: JobRecord) -> list[str]:
+def changed_files(job: Job, record: JobRecord) -> list[str]:
     """Return a line that names the files of the project that differ from the job's; nothing if none differs."""
     if not record.project:
         return []

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mops.storage.backends.spool import Spool
 
 _HEAD_BYTES = 200
+_PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
 _PIECE_CHARACTERS = 2**20
 
 
@@ -286,18 +287,16 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
     """
     own, its = JobPaths(record.job), JobPaths(parent.job)
     refuse_deleted(files, own)
-    copied = [(own.study, its.study)]
-    if new.params is None:
-        copied.append((own.params, its.params))
-    elif not files.put_new(own.params, new.params.content) and files.get(own.params) != new.params.content.read():
-        raise _taken(files, record.job)
+    study = files.get(its.study)
+    if new.params is not None:
+        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
+    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
+    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
+        contents.append((own.schema, files.get(its.schema)))
     if new.bundle is not None:
         files.put_new(bundle_path(new.bundle.digest), new.bundle.data)
-    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
-        copied.append((own.schema, its.schema))
-    for path, source in copied:
-        data = files.get(source)
-        # A killed retry leaves the same bytes without a job record.
+    for path, data in contents:
+        # A killed submit of the derived job leaves the same bytes without a job record.
         if not files.put_new(path, data) and files.get(path) != data:
             raise _taken(files, record.job)
     if not _put_record(files, record):
@@ -324,13 +323,13 @@ def job_exists(files: Files, job: str) -> bool:
 
 
 def params_digest(files: Files, job: str) -> str | None:
-    """Return the SHA-256 of the parameters that a job was submitted with; None: it was derived from another job."""
+    """Return the SHA-256 of the parameters that a job was submitted with; None: the job does not exist."""
     try:
-        head = files.get(JobPaths(job).study)[:_HEAD_BYTES].decode(errors="replace")
+        head = files.get(JobPaths(job).study)[:_HEAD_BYTES]
     except FileNotFoundError:
         return None
-    found = re.search(r'"params_sha256":"([0-9a-f]{64})"', head)
-    return found[1] if found else None
+    found = _PARAMS_DIGEST.search(head)
+    return found[2].decode() if found else None
 
 
 def load_job(files: Files, job: str) -> JobRecord:

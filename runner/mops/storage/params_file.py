@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from mops.parquet.encoder import Encoded, Sink
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
-from mops.study.group_builder import StudyGroups
 from mops.study.groups import GroupChunk, GroupTable
 
 _GROUPS = [
@@ -30,7 +29,16 @@ _GROUPS = [
 _TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
 
 
-def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded[Spool]:
+class NewGroups(Protocol):
+    """Groups that are not stored yet. ``kinds`` has the kinds of each parameter's values."""
+
+    kinds: dict[str, set[str]]
+
+    def pieces(self) -> Iterator[GroupChunk]:
+        """Yield the groups in order."""
+
+
+def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
     """Write ``params.parquet``: ids, seeds and parameters as JSON, and typed columns for people's queries.
 
     The function writes one piece at a time and never holds all groups in memory.

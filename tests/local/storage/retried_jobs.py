@@ -11,7 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from mops.attempt.claimed_job import end_state
-from mops.jobs import derived_jobs
+from mops.jobs.derived.choice import (
+    Choice,
+    parent_of,
+    retried,
+    scored_again,
+    taken_over_counts,
+    wanted,
+    with_groups,
+)
+from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.jobs.job import Job
 from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
@@ -21,12 +30,13 @@ from mops.storage.compaction.compactor import Compacted, compact
 from mops.storage.compaction.plan import Merge
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
-from mops.storage.job_records import JobRecord, create_derived, create_job, keep_reference, load_job
+from mops.storage.job_records import DerivedFiles, JobRecord, create_derived, create_job, keep_reference, load_job
 from mops.storage.joblog.current_parts import CurrentPart
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
-from mops.storage.params_file import encode_groups
+from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import JobPaths, table_of
+from mops.study.group_builder import StudyGroups
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids_and_seeds import param_id
 from mops.study.ranges import Ranges
@@ -54,7 +64,8 @@ class Outcome:
     def counts(self) -> Counts:
         failed = sum(map(bool, self.replicates))
         lost = sum(map(bool, self.targets)) if self.scored else len(TARGETS)
-        return Counts(len(self.replicates) - failed, failed, len(TARGETS) - lost, lost)
+        verdicts = Counter(filter(None, self.replicates + (self.targets if self.scored else ())))
+        return Counts(len(self.replicates) - failed, failed, len(TARGETS) - lost, lost, dict(verdicts))
 
     @property
     def verdicts(self) -> set[str]:
@@ -64,16 +75,25 @@ class Outcome:
 HEALTHY = Outcome((None, None), (None, None))
 
 
+@dataclass(frozen=True)
+class Truth:
+    """What readers must find of a group: the job that has each replicate, the job that has its losses, the outcome."""
+
+    ran: tuple[str, ...]
+    scored: str
+    outcome: Outcome
+
+
 class World:
     """A storage with a job and the jobs derived from it, and the expected rows of each group."""
 
     def __init__(self, files: Files, n_groups: int):
         self.files, self.n_groups = files, n_groups
-        self.truth: dict[int, tuple[str, Outcome]] = {}
+        self.truth: dict[int, Truth] = {}
+        self.seeds = [[10 * group, 10 * group + 1] for group in range(n_groups)]
 
     def first(self, outcomes: list[Outcome], commits: list[int], at: str = "now") -> Job:
-        sets = [{"params": {"x": i}, "seed": 10 * i + replicate} for i in range(self.n_groups) for replicate in (0, 1)]
-        groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
+        groups = _groups(list(enumerate(self.seeds)))
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         numbers = (self.n_groups, 2 * self.n_groups)
         record = JobRecord("first", at, "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
@@ -83,10 +103,34 @@ class World:
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
         """Create the job that retries groups with these verdicts."""
-        record = parent.record
+        return self._create(parent, name, retried(parent, wanted(verdicts)))
+
+    def rescore(self, parent: Job, name: str) -> Job:
+        """Create the job that evaluates all targets again."""
+        return self._create(parent, name, scored_again(parent))
+
+    def extend(self, parent: Job, name: str, more: dict[int, list[int]]) -> Job:
+        """Create the job that also has these seeds of groups, some of which may be new."""
+        old = load_groups(self.files, parent.name)
+        groups = ExtendedGroups(old, None, _groups(list(more.items())))
+        params = encode_groups(groups, self.files.spool())
+        choice = with_groups(parent, Choice(Ranges(), Ranges()), groups)
+        for group, seeds in more.items():
+            self.seeds += [[] for _ in range(group + 1 - len(self.seeds))]
+            self.seeds[group] = list(dict.fromkeys([*self.seeds[group], *seeds]))
+        self.n_groups = len(self.seeds)
+        assert (groups.n_groups, groups.n_simulations) == (self.n_groups, self.n_simulations)
+        return self._create(parent, name, choice, DerivedFiles(params))
+
+    @property
+    def n_simulations(self) -> int:
+        return sum(map(len, self.seeds))
+
+    def _create(self, parent: Job, name: str, choice: Choice, files: DerivedFiles = DerivedFiles()) -> Job:  # noqa: B008
         view = JobLog(self.files, JobPaths(parent.name)).read()
-        chosen = derived_jobs.parent(parent, record, view, derived_jobs.wanted(verdicts))
-        create_derived(self.files, replace(record, job=name, parent=chosen), chosen)
+        chosen = parent_of(parent, view, choice, taken_over_counts(parent, choice, len(TARGETS)))
+        numbers = {"n_groups": self.n_groups, "n_simulations": self.n_simulations}
+        create_derived(self.files, replace(parent.record, job=name, parent=chosen, **numbers), chosen, files)
         return Job(self.files, name)
 
     def run(self, name: str, outcomes: dict[int, Outcome], commits: list[int]) -> Job:
@@ -104,13 +148,19 @@ class World:
         return Job(self.files, name)
 
     def commit(self, log: JobLog, name: str, groups: list[int], outcomes: dict[int, Outcome]) -> None:
-        self.truth |= {group: (name, outcomes[group]) for group in groups}
-        tables = {
-            kind: rows for kind in ("outputs", "losses", "failures") if (rows := self.rows(kind, groups)).num_rows
-        }
-        parts = [self.part(name, kind, table) for kind, table in tables.items()]
+        record = load_job(self.files, name)
+        simulated = record.parent.simulated if record.parent else Ranges()
+        n_stored = {group: len(self.truth[group].ran) if group in simulated else 0 for group in groups}
+        for group in groups:
+            ran = self.truth[group].ran[: n_stored[group]] if n_stored[group] else ()
+            n_new = len(self.seeds[group]) - len(ran)
+            self.truth[group] = Truth((*ran, *[name] * n_new), name, outcomes[group])
+        tables = {kind: self.rows(kind, groups) for kind in ("outputs", "losses", "failures")}
+        new = [row["replicate"] >= n_stored[row["group"]] for row in tables["outputs"].to_pylist()]
+        tables["outputs"] = tables["outputs"].filter(pa.array(new, pa.bool_()))
+        parts = [self.part(name, kind, table) for kind, table in tables.items() if table.num_rows]
         counts = sum((outcomes[group].counts for group in groups), Counts())
-        log.commit(Ranges.of(groups), parts, counts)
+        log.commit(Ranges.of(groups), parts, counts - Counts(simulations_good=sum(n_stored.values())))
 
     def compact(self, name: str) -> Compacted:
         """Merge neighbouring parts of a job in pairs."""
@@ -126,7 +176,7 @@ class World:
         """Return the expected rows of these groups, in the given order."""
         makers = {"outputs": _outputs, "losses": _losses, "failures": _failures}
         schemas = {"outputs": pa.schema([*IDENTITY_FIELDS, pa.field("y", pa.string())]), "losses": LOSSES}
-        rows = [row for group in groups for row in makers[kind](group, *self.truth[group])]
+        rows = [row for group in groups for row in makers[kind](group, self.seeds[group], self.truth[group])]
         return pa.Table.from_pylist(rows, schema=schemas.get(kind, FAILURES))
 
     def assert_reads_true(self, job: Job) -> None:
@@ -140,8 +190,8 @@ class World:
         assert same(job.failures(), expected["failures"])
         assert [table.rows for table in job.tables()] == [table.num_rows for table in expected.values()]
         status = job.status()
-        assert status.counts == sum((outcome.counts for _, outcome in self.truth.values()), Counts())
-        assert (status.groups, status.n_simulations) == (self.n_groups, 2 * self.n_groups)
+        assert status.counts == sum((told.outcome.counts for told in self.truth.values()), Counts())
+        assert (status.groups, status.n_simulations) == (self.n_groups, self.n_simulations)
         assert status.state == ("partial" if status.counts.failed else "succeeded")
         assert verify_job(self.files, job.name) == []
 
@@ -165,23 +215,29 @@ def _head(group: int) -> dict[str, Any]:
     return {"param_id": param_id({"x": group}), "group": group}
 
 
-def _outputs(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    for replicate, verdict in enumerate(outcome.replicates):
+def _groups(seeds: list[tuple[int, list[int]]]) -> StudyGroups:
+    sets = [{"params": {"x": group}, "seed": seed} for group, mine in seeds for seed in mine]
+    return parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
+
+
+def _outputs(group: int, seeds: list[int], told: Truth) -> Iterator[dict[str, Any]]:
+    for replicate, verdict in enumerate(told.outcome.replicates):
         if verdict is None:
-            yield _head(group) | {"replicate": replicate, "seed": 10 * group + replicate, "y": job}
+            yield _head(group) | {"replicate": replicate, "seed": seeds[replicate], "y": told.ran[replicate]}
 
 
-def _losses(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    for target, verdict in zip(TARGETS, outcome.targets, strict=True):
-        if outcome.scored and verdict is None:
-            yield _head(group) | {"target": target, "name": job, "loss": 1.0, "n_replicates": 2}
+def _losses(group: int, seeds: list[int], told: Truth) -> Iterator[dict[str, Any]]:
+    for target, verdict in zip(TARGETS, told.outcome.targets, strict=True):
+        if told.outcome.scored and verdict is None:
+            yield _head(group) | {"target": target, "name": told.scored, "loss": 1.0, "n_replicates": len(seeds)}
 
 
-def _failures(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    texts = {"message": job, "traceback": "", "attempts": 1, "signals": ""}
+def _failures(group: int, seeds: list[int], told: Truth) -> Iterator[dict[str, Any]]:
+    outcome = told.outcome
+    texts = {"message": told.scored, "traceback": "", "attempts": 1, "signals": ""}
     for replicate, verdict in enumerate(outcome.replicates):
         if verdict is not None:
-            one = {"replicate": replicate, "seed": 10 * group + replicate, "target": None, "reason": verdict}
+            one = {"replicate": replicate, "seed": seeds[replicate], "target": None, "reason": verdict}
             yield _head(group) | one | texts
     none = {"replicate": None, "seed": None}
     if not outcome.scored:

@@ -20,7 +20,7 @@ from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
-from mops.jobs import derived_jobs
+from mops.jobs.derived.choice import wanted as wanted_verdicts
 from mops.jobs.job import Job
 from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
@@ -40,29 +40,69 @@ commits = st.lists(st.integers(1, 4), max_size=4)
 
 @given(st.data(), st.lists(outcome, min_size=1, max_size=9))
 @settings(max_examples=100, deadline=None)
-def test_a_chain_of_retries_has_each_group_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
-    """Rows, counts, state and verify are right for any failures, commits, retried verdicts and compactions."""
+def test_a_chain_of_derived_jobs_has_each_row_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
+    """Rows, counts, state and verify are right for any failures, commits, derived jobs and compactions."""
     world = World(Files.open(f"memory://derived-{next(_numbers)}"), len(outcomes))
     job = world.first(outcomes, data.draw(commits))
     world.assert_reads_true(job)
-    for step in range(data.draw(st.integers(1, 3))):
-        there = set().union(*(outcome.verdicts for _, outcome in world.truth.values()))
-        if not there:
-            return
-        wanted = data.draw(st.sampled_from([*sorted(there), "all"]))
-        meant = there if wanted == "all" else {wanted}
-        due = {group for group, (_, outcome) in world.truth.items() if outcome.verdicts & meant}
+    for step in range(data.draw(st.integers(1, 4))):
         before = dict(world.truth)
-        job = world.derive(job, f"retry-{step}", wanted)
+        derive = data.draw(st.sampled_from([_retry, _extend, _rescore]))
+        derived = derive(world, job, f"job-{step}", data)
+        if derived is None:
+            continue
+        job, due, stored = derived
         assert set(job.record.due) == due
-        again = {group: data.draw(outcome) for group in sorted(due)}
+        again = {group: _outcome(data, len(world.seeds[group]), stored.get(group, 0)) for group in sorted(due)}
         world.run(job.name, again, data.draw(commits))
-        assert {group for group in before if world.truth[group] != before[group]} <= due
+        assert {group for group in world.truth if world.truth[group] != before.get(group)} <= due
+        for group, n in stored.items():
+            assert world.truth[group].ran[:n] == before[group].ran, "a stored simulation counts"
         world.assert_reads_true(job)
-        if compacted := data.draw(st.sets(st.sampled_from(sorted({name for name, _ in world.truth.values()})))):
+        names = {name for told in world.truth.values() for name in (*told.ran, told.scored)}
+        if compacted := data.draw(st.sets(st.sampled_from(sorted(names)))):
             for name in sorted(compacted):
                 world.compact(name)
             world.assert_reads_true(job)
+
+
+Derived = tuple[Job, set[int], dict[int, int]]
+"""A derived job, the groups that it commits, and how many stored replicates some of them have."""
+
+
+def _outcome(data: st.DataObject, n_replicates: int, n_stored: int) -> Outcome:
+    new = [data.draw(verdict) for _ in range(n_replicates - n_stored)]
+    return Outcome((*[None] * n_stored, *new), (data.draw(verdict), data.draw(verdict)))
+
+
+def _stored(world: World, groups: set[int]) -> dict[int, int]:
+    return {group: len(world.truth[group].ran) for group in groups if world.truth[group].outcome.scored}
+
+
+def _retry(world: World, job: Job, name: str, data: st.DataObject) -> Derived | None:
+    there = set().union(*(told.outcome.verdicts for told in world.truth.values()))
+    if not there:
+        return None
+    wanted = data.draw(st.sampled_from([*sorted(there), "all"]))
+    meant = there if wanted == "all" else {wanted}
+    due = {group for group, told in world.truth.items() if told.outcome.verdicts & meant}
+    return world.derive(job, name, wanted), due, _stored(world, due)
+
+
+def _extend(world: World, job: Job, name: str, data: st.DataObject) -> Derived | None:
+    n = world.n_groups
+    more = {group: [1_000 + seed for seed in data.draw(st.sets(st.integers(0, 3)))] for group in range(n + 2)}
+    more = {group: seeds for group, seeds in more.items() if set(seeds) - {*(world.seeds[group:] or [[]])[0]}}
+    more = {group: seeds for group, seeds in more.items() if group <= n or n in more}
+    if not more:
+        return None
+    longer = {group for group in more if group < n}
+    return world.extend(job, name, more), {*more}, _stored(world, longer)
+
+
+def _rescore(world: World, job: Job, name: str, data: st.DataObject) -> Derived | None:
+    due = {group for group, told in world.truth.items() if told.outcome.scored}
+    return (world.rescore(job, name), due, _stored(world, due)) if due else None
 
 
 # One derived job in detail
@@ -241,6 +281,6 @@ def test_a_record_whose_parent_is_malformed_is_corrupt(world: World, derived: Jo
 
 
 def test_every_verdict_can_be_named() -> None:
-    assert derived_jobs.wanted(" oom , timeout") == {"oom", "timeout"}
-    assert derived_jobs.wanted(["error"]) == {"error"}
-    assert derived_jobs.wanted("all") == set(VERDICTS)
+    assert wanted_verdicts(" oom , timeout") == {"oom", "timeout"}
+    assert wanted_verdicts(["error"]) == {"error"}
+    assert wanted_verdicts("all") == set(VERDICTS)

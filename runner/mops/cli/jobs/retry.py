@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from mops.cli import job_progress, job_text
 from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
-from mops.cli.start_options import StartOptions, with_start_options
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
 from mops.errors import UsageError
-from mops.jobs.job import open_job
-from mops.jobs.submit import retry as retry_job
+from mops.jobs.derived.derive import retry as retry_job
+from mops.jobs.job import Job, open_job
 
 
 @with_start_options
@@ -22,15 +23,21 @@ def retry(
         str | None,
         typer.Option(metavar="VERDICTS", help="Retry these failures, like oom,timeout, or all; required"),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the new job")] = None,
+    with_new_code: Annotated[
+        bool, typer.Option("--with-new-code", help="Use the present code of the project, if its model is the same")
+    ] = False,
+    name: NameOption = None,
+    trust_model: TrustModelOption = False,
+    project: ProjectOption = None,
     *,
     start: StartOptions,
 ) -> None:
     """Run the parameter sets with failures again, in a new job.
 
-    The new job takes over all other results. The old job must be complete, and does not change. The new job keeps the
-    project, the study and the seeds of the old job, and every option that you do not give here. Settings come from your
-    environment now, so you can retry a timeout with more time.
+    The new job takes over all other results. If only targets of a set have failed, no simulation of it runs again. The
+    old job must be complete, and does not change. The new job keeps the project, the study and the seeds of the old
+    job, and every option that you do not give here. Settings come from your environment now, so you can retry a timeout
+    with more time.
 
     Verdicts: oom, crashed, timeout, error, invalid_output, lost.
 
@@ -45,15 +52,25 @@ def retry(
             where=f"the failures of {found.name}: {job_text.verdicts(counts)}",
             hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all",
         )
+    # all: the error says that nothing has failed
+    more = {"verdicts": "all" if verdict is None else verdict, "new_code": with_new_code, "project": project}
+    derive(retry_job, job, start, name=name, trust_model=trust_model, **more)
+
+
+def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **arguments: Any) -> None:
+    """Start a job derived from another, and show it as the options of the start say.
+
+    Parameters
+    ----------
+    derive_job
+        A function of :mod:`mops.jobs.derived.derive`.
+    **arguments
+        Its arguments, without those of the start.
+    """
+    found = open_job(job, start.storage, local=start.local or start.detach)
     service = start.service()
     with job_progress.displayed(as_json=start.as_json) as shown:
-        child = retry_job(
-            found,
-            "all" if verdict is None else verdict,  # all: the error says that nothing has failed
-            name=name,
-            on_start=shown.derived,
-            **start.run_options(service, shown),
-        )
+        child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(service, shown))
         if not start.detach and service is None:
             shown.ended(child)
     if service is not None and start.wait:

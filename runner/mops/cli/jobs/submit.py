@@ -9,15 +9,15 @@ import typer
 
 from mops.cli import job_progress
 from mops.cli.jobs import watch
-from mops.cli.start_options import StartOptions, with_start_options
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_start_options
 from mops.jobs.submit import submit as submit_study
 
 
 @with_start_options
 def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
-    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the job")] = None,
+    project: ProjectOption = None,
+    name: NameOption = None,
     *,
     start: StartOptions,
 ) -> None:

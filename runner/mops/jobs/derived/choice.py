@@ -1,0 +1,214 @@
+"""Chooses what a derived job runs again, and counts what it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.errors import JobError, UsageError
+from mops.jobs.derived.extended_groups import ExtendedGroups
+from mops.jobs.job import Job
+from mops.storage.job_records import JobRecord, Parent
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.view import LogView
+from mops.storage.params_file import load_groups
+from mops.storage.paths import JobPaths
+from mops.study.group_builder import SIMULATIONS_LIMIT
+from mops.study.groups import GroupTable
+from mops.study.ranges import Ranges
+from mops.verdicts import VERDICTS, Counts
+
+
+def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
+    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``.
+
+    Raises
+    ------
+    UsageError
+        No verdict is named, or a verdict is unknown.
+    """
+    words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
+    names = [text for word in words if (text := word.strip())]
+    unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
+    if unknown or not names:
+        raise UsageError(
+            f"unknown verdict: {', '.join(unknown)}" if unknown else "no verdict is named",
+            where="the verdicts to retry",
+            hint=f"use {', '.join(VERDICTS)}, or all",
+        )
+    return frozenset(VERDICTS) if "all" in names else frozenset(names)
+
+
+def complete_view(job: Job) -> LogView:
+    """Return the view of a complete job's log.
+
+    Raises
+    ------
+    JobError
+        The job is not complete.
+    """
+    view = JobLog(job.files, JobPaths(job.name)).read()
+    if view.complete:
+        return view
+    state = job.status().state
+    complete = f"mops jobs watch {job.name}" if state == "running" else f"mops jobs resume {job.name}"
+    raise JobError(
+        f"job {job.name!r} is {state}: only a complete job can be the parent of another",
+        where=job.files.url,
+        hint=f"complete the job first: {complete}",
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a derived job runs.
+
+    Parameters
+    ----------
+    again
+        Groups whose losses and failures of the parent do not count: the job runs them again.
+    simulated
+        Those of ``again`` whose simulations of the parent count.
+    """
+
+    again: Ranges
+    simulated: Ranges
+
+
+def parent_of(job: Job, view: LogView, choice: Choice, counts: Counts) -> Parent:
+    """Return the parent entry of a job derived from a complete job."""
+    assert view.end is not None
+    return Parent(job.name, view.k, view.end.nonce, choice.again, counts, choice.simulated)
+
+
+def retried(job: Job, verdicts: frozenset[str]) -> Choice:
+    """Choose the groups of a job that have certain failures. If only targets failed, the simulations count.
+
+    Raises
+    ------
+    JobError
+        The job has no failure with these verdicts.
+    """
+    failures = job.failures(texts=False)
+    if not failures.num_rows:
+        raise JobError(
+            f"no simulation or target of job {job.name!r} has failed",
+            where=job.files.url,
+            hint=f"read the results: mops jobs results {job.name}",
+        )
+    groups = Ranges.of(_groups(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts))))))
+    if not groups:
+        found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
+        counts = ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
+        raise JobError(
+            f"job {job.name!r} has no failure with the verdict {' or '.join(v for v in VERDICTS if v in verdicts)}",
+            where=job.files.url,
+            hint=f"name a verdict that the job has; parameter sets with failures: {counts}",
+        )
+    return Choice(groups, with_stored_inputs(job.record, groups - with_failed_simulations(failures)))
+
+
+def scored_again(job: Job) -> Choice:
+    """Choose all groups without a failed simulation, to evaluate their targets again on the stored simulations.
+
+    Raises
+    ------
+    JobError
+        Every group has a failed simulation.
+    """
+    failed = with_failed_simulations(job.failures(texts=False))
+    good = failed.complement(job.record.n_groups)
+    if not good:
+        raise JobError(
+            f"every parameter set of job {job.name!r} has a failed simulation",
+            where=job.files.url,
+            hint=f"run it again: mops jobs retry {job.name} --verdict all",
+        )
+    # Without a target before, no row says why these groups have no losses. So they run again.
+    return Choice(good if job.record.spec.targets else good | failed, good)
+
+
+def with_groups(job: Job, choice: Choice, groups: ExtendedGroups) -> Choice:
+    """Add the groups that have more seeds now, and the new ones.
+
+    Groups with a failed simulation run again as a whole, as in a retry.
+
+    Raises
+    ------
+    UsageError
+        The study would have too many simulations.
+    """
+    if groups.n_simulations > SIMULATIONS_LIMIT:
+        raise UsageError(
+            f"the study would have {groups.n_simulations:,} simulations",
+            where="extend",
+            hint=f"the limit is {SIMULATIONS_LIMIT:,}: add less, or split the study",
+        )
+    longer = Ranges.of(groups.longer)
+    added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
+    failed = with_failed_simulations(job.failures(texts=False))
+    simulated = choice.simulated | with_stored_inputs(job.record, longer - failed)
+    return Choice(choice.again | longer | added, simulated)
+
+
+def with_failed_simulations(failures: pa.Table) -> Ranges:
+    """Return the groups that have a failed simulation."""
+    return Ranges.of(_groups(failures.filter(pc.is_null(failures["target"]))))
+
+
+def with_stored_inputs(record: JobRecord, groups: Ranges) -> Ranges:
+    """Return the groups whose targets can be evaluated on stored rows: none if some outputs are not stored."""
+    return groups if record.spec.outputs is None or not record.spec.targets else Ranges()
+
+
+def taken_over_counts(job: Job, choice: Choice, n_targets: int) -> Counts:
+    """Count what a derived job takes over from its parent.
+
+    Parameters
+    ----------
+    n_targets
+        The number of targets of the derived job.
+    """
+    table, failures = load_groups(job.files, job.name), job.failures(texts=False)
+    whole = choice.again.complement(len(table))
+    n_simulated = sum(map(table.n_replicates, choice.simulated))
+    return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)
+
+
+def _groups(failures: pa.Table) -> list[int]:
+    groups: list[int] = pc.unique(failures["group"]).to_pylist()
+    return groups
+
+
+def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: int) -> Counts:
+    """Count the simulations and targets of some committed groups.
+
+    Parameters
+    ----------
+    failures
+        The job's failures: columns ``group``, ``target`` and ``reason``.
+    table
+        The job's groups.
+    n_targets
+        The number of targets of each group.
+    """
+    theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
+    rows = _counted(theirs["target"])
+    simulations_failed = rows.pop(None, 0)
+    without_losses = rows.pop("*", 0)  # one row for all targets of a group
+    targets_failed = without_losses * n_targets + sum(rows.values())
+    return Counts(
+        simulations_good=sum(map(table.n_replicates, groups)) - simulations_failed,
+        simulations_failed=simulations_failed,
+        targets_good=len(groups) * n_targets - targets_failed,
+        targets_failed=targets_failed,
+        verdicts=_counted(theirs.filter(pc.fill_null(pc.not_equal(theirs["target"], "*"), fill_value=True))["reason"]),
+    )
+
+
+def _counted(values: pa.ChunkedArray) -> dict[Any, int]:
+    return {kind["values"]: kind["counts"] for kind in pc.value_counts(values).to_pylist()}

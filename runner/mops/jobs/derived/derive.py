@@ -1,0 +1,321 @@
+"""Starts jobs that take results over from a complete job: retry, extend, rescore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Unpack
+
+from mops.errors import JobError, UsageError
+from mops.jobs.derived.choice import (
+    Choice,
+    complete_view,
+    parent_of,
+    retried,
+    scored_again,
+    taken_over_counts,
+    wanted,
+    with_groups,
+)
+from mops.jobs.derived.extended_groups import ExtendedGroups, n_replicates_of
+from mops.jobs.derived.new_code import NewCode, read_new_code
+from mops.jobs.job import Job
+from mops.jobs.launch import Launch, RunOptions, shows_options
+from mops.jobs.prepare import checked_name, derived_name, given_project
+from mops.jobs.submit import changed_files, changed_settings, stored_context
+from mops.project.functions import Code, entry_point
+from mops.project.project import ModelSpec, find_root
+from mops.project.study_source import given_study
+from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
+from mops.storage.joblog.records import Asked
+from mops.storage.kept_options import read_options
+from mops.storage.params_file import encode_groups, load_groups
+from mops.study.entry_point import EntryPoint
+from mops.study.ranges import Ranges
+from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
+
+Started = Callable[[Job, list[str]], None]
+
+
+@shows_options(RunOptions)
+def retry(
+    job: Job,
+    verdicts: str | Iterable[str],
+    *,
+    name: str | None = None,
+    new_code: bool = False,
+    trust_model: bool = False,
+    project: str | Path | None = None,
+    on_start: Started = lambda *_: None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
+
+    If only targets of a set have failed, its stored simulations are scored again.
+
+    Parameters
+    ----------
+    job
+        A complete job. The retry does not change it.
+    verdicts
+        The failures to retry, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    new_code
+        Use the present files of the project, as :func:`rescore` does.
+    trust_model, project
+        As for :func:`rescore`, with ``new_code``.
+    on_start
+        Called with the new job when it exists and before it runs, and with a line for each setting or option that
+        differs from the old job's.
+    **options
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
+        ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``: None reads the
+        environment.
+
+    Returns
+    -------
+    Job
+        The new job.
+
+    Raises
+    ------
+    UsageError
+        A verdict does not exist.
+    JobError
+        The job is not complete, or has no failure with one of the verdicts; or its model may have changed.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    complete_view(job)
+    record, choice = job.record, retried(job, wanted(verdicts))
+    code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
+    return _start(job, _Derived("retry", choice, record.spec, code=code), name, on_start, options)
+
+
+@shows_options(RunOptions)
+def rescore(
+    job: Job,
+    *,
+    name: str | None = None,
+    trust_model: bool = False,
+    project: str | Path | None = None,
+    on_start: Started = lambda *_: None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Evaluate the targets again on the stored simulations, with the present code of the project, in a new job.
+
+    No simulation runs. The model must be the same as at the submit: mops compares the files of the project, and refuses
+    if one has changed that may belong to the model.
+
+    Parameters
+    ----------
+    job
+        A complete job. It does not change.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    trust_model
+        Accept changes of files that may belong to the model.
+    project
+        The folder of the project; None: where it was at the submit.
+    on_start, **options
+        As for :func:`retry`.
+
+    Returns
+    -------
+    Job
+        The new job. It has all outputs of the old one, and new losses.
+
+    Raises
+    ------
+    UsageError
+        The project is not on this machine.
+    JobError
+        The job is not complete, has no targets, does not store all outputs, or its model may have changed.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    complete_view(job)
+    record = job.record
+    _require_stored_inputs(job, record)
+    code = _new_code(job, record.spec, project, trust_model=trust_model)
+    return _start(job, _Derived("rescore", scored_again(job), record.spec, code=code), name, on_start, options)
+
+
+@shows_options(RunOptions)
+def extend(
+    job: Job,
+    *,
+    replicates: int | None = None,
+    sets: object = None,
+    targets: Sequence[Code] = (),
+    name: str | None = None,
+    trust_model: bool = False,
+    project: str | Path | None = None,
+    on_start: Started = lambda *_: None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Add replicates, parameter sets or targets to a study, in a new job that computes only what is missing.
+
+    The new job takes over every good simulation of the old one, and its results are those of the whole study. Parameter
+    sets with a failed simulation run again if they get more replicates. With ``targets``, mops uses the present code of
+    the project and evaluates all targets again; otherwise the job's own code.
+
+    Parameters
+    ----------
+    job
+        A complete job. It does not change.
+    replicates
+        The replicates of each parameter set that has no seed of its own; None: as many as before.
+    sets : table, sequence of mappings, or path
+        More parameter sets, as for :func:`submit`.
+    targets
+        More targets: functions of an importable module, or text like ``"module:name"``.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    trust_model, project
+        As for :func:`rescore`, with ``targets``.
+    on_start, **options
+        As for :func:`retry`.
+
+    Returns
+    -------
+    Job
+        The new job.
+
+    Raises
+    ------
+    UsageError
+        Nothing is added, or what is added is wrong.
+    StudyError
+        The parameter sets have problems; the error lists all of them.
+    JobError
+        The job is not complete, does not store all outputs that a new target needs, or its model may have changed.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    if replicates is None and sets is None and not targets:
+        raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
+    complete_view(job)
+    record, code = job.record, None
+    spec = record.spec
+    if targets:
+        _require_stored_inputs(job, record)
+        spec = _with_targets(record, targets)
+        code = _new_code(job, spec, project, trust_model=trust_model)
+    groups, notes = _extended(job, replicates, sets)
+    params = encode_groups(groups, job.files.spool()) if groups is not None else None
+    choice = scored_again(job) if targets else Choice(Ranges(), Ranges())
+    if groups is not None:
+        choice = with_groups(job, choice, groups)
+    if not choice.again:
+        raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
+    derived = _Derived("extend", choice, spec, code=code, groups=groups, files=DerivedFiles(params), notes=notes)
+    return _start(job, derived, name, on_start, options)
+
+
+@dataclass(frozen=True)
+class _Derived:
+    """A job to derive.
+
+    Parameters
+    ----------
+    verb
+        What its name says.
+    spec
+        Its model and targets.
+    code
+        New files of the project; None: the parent's.
+    groups
+        Its groups, if they are not the parent's.
+    files
+        The files of these groups.
+    notes
+        Lines for people.
+    """
+
+    verb: str
+    choice: Choice
+    spec: ModelSpec
+    code: NewCode | None = None
+    groups: ExtendedGroups | None = None
+    files: DerivedFiles = field(default_factory=DerivedFiles)
+    notes: Sequence[str] = ()
+
+
+def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options: RunOptions) -> Job:
+    record, view, now = job.record, complete_view(job), datetime.now(UTC)
+    name = checked_name(name) if name else derived_name(job.name, new.verb, now)
+    launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
+    files_changed = [new.code.change] if new.code else changed_files(job, record)
+    changes = [*new.notes, *changed_settings(job, view, launch), *files_changed, *launch.changes]
+    counts = taken_over_counts(job, new.choice, len(new.spec.targets))
+    parent = parent_of(job, view, new.choice, counts)
+    derived = replace(
+        record,
+        job=name,
+        created=now.isoformat(timespec="seconds"),
+        parent=parent,
+        options=launch.options,
+        spec=new.spec,
+        bundle=new.code.bundle.digest if new.code else record.bundle,
+        project=str(new.code.root) if new.code else record.project,
+        n_groups=new.groups.n_groups if new.groups else record.n_groups,
+        n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
+    )
+    files = replace(new.files, bundle=new.code.bundle if new.code else None)
+    child = Job(job.files, name)
+
+    def create() -> None:
+        create_derived(job.files, derived, parent, files)
+        on_start(child, changes)
+
+    context = stored_context(child, derived, launch.child, launch.settings)
+    launch.start(job.files, derived, context, create, Asked.behind(0))
+    return child
+
+
+def _new_code(job: Job, spec: ModelSpec, project: str | Path | None, *, trust_model: bool) -> NewCode:
+    folder = given_project(project) if project is not None else None
+    return read_new_code(job, job.record, project=folder, spec=spec, trust_model=trust_model)
+
+
+def _require_stored_inputs(job: Job, record: JobRecord) -> None:
+    """Raise if targets cannot be evaluated on the job's stored simulations."""
+    if record.spec.outputs is not None:
+        raise JobError(
+            f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
+            where=job.files.url,
+            hint="submit the study again without 'outputs'",
+        )
+
+
+def _with_targets(record: JobRecord, targets: Sequence[Code]) -> ModelSpec:
+    root = Path(record.project or find_root(Path.cwd() / "study.json"))
+    added = [entry_point(target, root) for target in targets]
+    for target in added:
+        if EntryPoint.parse(target).name is None:
+            raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
+    return replace(record.spec, targets=tuple(dict.fromkeys([*record.spec.targets, *added])))
+
+
+def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedGroups | None, list[str]]:
+    """Return the groups with more replicates and sets, and notes on the sets; None: nothing is added to them."""
+    if replicates is not None and not 1 <= replicates <= REPLICATES_LIMIT:
+        raise UsageError(
+            f"{replicates:,} replicates are not possible", where="extend", hint=f"name 1 to {REPLICATES_LIMIT:,}"
+        )
+    if replicates is None and sets is None:
+        return None, []
+    old, added = load_groups(job.files, job.name), None
+    if sets is not None:
+        added = _added_sets(job.record, replicates or n_replicates_of(old), sets)
+    return ExtendedGroups(old, replicates, added.groups if added else None), list(added.warnings) if added else []
+
+
+def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:
+    study = {"model": record.spec.model, "parameter_sets": sets, "n_replicates": n_replicates}
+    source = given_study(study, None)
+    return parse_study(source.data, where=source.where, folder=source.folder)
