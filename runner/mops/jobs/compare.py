@@ -77,11 +77,8 @@ def _comparison(what: str, a: Mapping[Key, object], b: Mapping[Key, object]) -> 
     different = [key for key in a if key in b and a[key] != b[key]]
     only_a, only_b = [key for key in a if key not in b], [key for key in b if key not in a]
     examples = [f"{_text(key)} differs" for key in different[:3]]
-    examples += [
-        f"{_text(key)} is only in the {job}"
-        for keys, job in ((only_a, "first"), (only_b, "second"))
-        for key in keys[:2]
-    ]
+    examples += [f"{_text(key)} is only in the first job" for key in only_a[:2]]
+    examples += [f"{_text(key)} is only in the second job" for key in only_b[:2]]
     n_same = len(a) - len(only_a) - len(different)
     return Comparison(what, n_same, len(different), len(only_a), len(only_b), tuple(examples))
 
@@ -100,7 +97,7 @@ def _simulations(params: pa.Table) -> dict[Key, object]:
 
 def _losses(job: Job) -> dict[Key, object]:
     rows = job.losses().to_pylist()
-    return {(row["param_id"], row["target"], row["name"]): (repr(row["loss"]), row["n_replicates"]) for row in rows}
+    return {(row["param_id"], row["target"], row["name"]): row["loss"] for row in rows}
 
 
 def _rows(job: Job, output: str) -> ds.Dataset:

@@ -4,6 +4,7 @@ New code of targets may score stored simulations only if the model is the same. 
 every file counts as the model's, except:
 
 - the Python files of targets, and those that only they use, if no other Python file names them
+- data files that were added, if no Python file lists a folder: unchanged code does not know their names
 - tests, texts (``.md``, ``.rst``), notebooks, study files, ``mops.toml`` and the registry
 """
 
@@ -18,22 +19,26 @@ from mops.project.project import REGISTRY, ModelSpec
 from mops.study.entry_point import EntryPoint
 
 _TEXTS = {".md", ".rst", ".ipynb"}
+_DATA = {".csv", ".parquet", ".json"}
+_LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(")
 
 
-def model_files(changed: Iterable[str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
+def model_files(changed: Mapping[str, str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
     """Return the changed files that may belong to the model.
 
     Parameters
     ----------
     changed
-        Paths relative to the project root.
+        How each file has changed: ``added``, ``removed`` or ``changed``. Paths are relative to the project root.
     sources
         The text of each Python and JSON file before and after the change, by its path.
     spec
         The model and its targets.
     """
-    of_targets = _files_of_targets(sources, spec)
-    return [name for name in changed if name not in of_targets and not _is_no_code(name, sources.get(name, ""))]
+    others = _files_of_targets(sources, spec)
+    if not any(_LISTS_FOLDERS.search(text) for name, text in sources.items() if name.endswith(".py")):
+        others |= {name for name, how in changed.items() if how == "added" and PurePosixPath(name).suffix in _DATA}
+    return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""))]
 
 
 def _is_no_code(name: str, text: str) -> bool:
