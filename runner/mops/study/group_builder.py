@@ -7,11 +7,13 @@ groups computes the seeds that follow from the parameters. :mod:`mops.study.stud
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +34,12 @@ class StudyGroups(GroupTable):
     ----------
     kinds
         The kinds of each parameter's values (:func:`mops.study.values.kind_of`), in order of first appearance.
+    constants
+        The value, as JSON text, of each parameter that has the same value in all of several entries.
     """
 
-    def __init__(self, entries: _Entries, kinds: dict[str, set[str]]):
-        self.kinds = kinds
+    def __init__(self, entries: _Entries, kinds: dict[str, set[str]], constants: dict[str, str]):
+        self.kinds, self.constants = kinds, constants
         bounds = bounds_of(entries.counts)
 
         # Not a method: attempt.attempt.frozen_heap would freeze a study in a cycle of references.
@@ -147,6 +151,28 @@ class _CompressedTexts:
         return found
 
 
+@dataclass
+class SeenValues:
+    """The values of a parameter: in how many entries, the first one, and whether another differs."""
+
+    as_json: Callable[[Any], str]
+    n: int = 0
+    first: object = None
+    varies: bool = False
+
+    @property
+    def text(self) -> str:
+        """The first value as JSON text."""
+        return self.as_json(self.first)
+
+    def add(self, values: Iterable[object]) -> None:
+        """Take more values."""
+        for value in values:
+            self.first = value if self.n == 0 else self.first
+            self.n += 1
+            self.varies |= value != self.first
+
+
 class GroupBuilder:
     """Takes the entries of a study, and makes groups from them.
 
@@ -163,6 +189,7 @@ class GroupBuilder:
         self._seeds: list[pa.Array] = []
         self._numbers = array("q")
         self.kinds: dict[str, set[str]] = {}
+        self.values: dict[str, SeenValues] = {}
         self._n_simulations = 0
 
     @property
@@ -170,9 +197,24 @@ class GroupBuilder:
         """Whether the study has too many simulations. A repeated simulation counts again."""
         return self._n_simulations > SIMULATIONS_LIMIT
 
+    @property
+    def n_entries(self) -> int:
+        """The entries that it has taken."""
+        return len(self._numbers)
+
     def saw(self, name: str, kind: str) -> None:
         """Note the kind of a parameter's value."""
         self.kinds.setdefault(name, set()).add(kind)
+
+    def saw_values(self, name: str, values: Iterable[object], as_json: Callable[[Any], str] = json.dumps) -> None:
+        """Note values of a parameter.
+
+        Parameters
+        ----------
+        as_json
+            Returns a value as JSON text.
+        """
+        self.values.setdefault(name, SeenValues(as_json)).add(values)
 
     def add(self, params: Sequence[str], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
         """Take entries.
@@ -212,7 +254,9 @@ class GroupBuilder:
             ids, seeds, numbers = ids[first], seeds.take(pa.array(order)), numbers[order]
         entries = _Entries(ids, self._params, seeds, first, offsets, self._n_replicates)
         repeated = _count_several(entries, numbers)
-        return StudyGroups(entries, self.kinds), repeated
+        n = len(self._numbers)
+        constants = {name: seen.text for name, seen in self.values.items() if seen.n == n > 1 and not seen.varies}
+        return StudyGroups(entries, self.kinds, constants), repeated
 
 
 def _count_several(entries: _Entries, numbers: Indices) -> list[int]:

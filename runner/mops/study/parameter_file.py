@@ -118,6 +118,7 @@ class _Sets:
             read, kinds = read_column(column, place, self.check)
             for kind in kinds:
                 self.builder.saw(name, kind)
+            self.builder.saw_values(name, (text for text in read if text is not None), str)
             names.append(name)
             texts.append(read)
         if not self.check.n_problems:

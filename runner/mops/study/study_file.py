@@ -236,10 +236,22 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
         check.add("$", f"asks for more than {SIMULATIONS_LIMIT:,} simulations, the limit for one study; split it")
     if check.n_problems:
         return None
+    _note_rare_names(check, builder)
     groups, repeated = builder.build()
     for number in repeated:
         check.note(place(number), "the same parameters with the same seed are one simulation; mops runs it once")
     return groups
+
+
+def _note_rare_names(check: Checks, builder: GroupBuilder) -> None:
+    """Note parameters that only some sets have: they may be misspelled."""
+    n_sets = builder.n_entries
+    often = [name for name, seen in builder.values.items() if 2 * seen.n > n_sets]
+    for name, seen in builder.values.items():
+        if seen.n < n_sets:
+            near = difflib.get_close_matches(name, [other for other in often if other != name], 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            check.note("$.parameter_sets", f"{name!r} is in {seen.n:,} of {n_sets:,} sets{meant}")
 
 
 def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> None:
@@ -252,6 +264,7 @@ def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> Non
         for (number, _), (params, _) in zip(numbered, good, strict=True):
             for name, value in params.items():
                 builder.saw(name, kind := kind_of(value))
+                builder.saw_values(name, (value,))
                 if kind == "str":
                     first_text.setdefault(name, number)
         texts = [canonical_json(params) for params, _ in good]

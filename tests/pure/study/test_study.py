@@ -134,7 +134,7 @@ def test_a_parameter_may_be_called_params_or_seed() -> None:
     got = parse(parameter_sets=[{"params": 3}, {"params": {"params": 1, "seed": 2}, "seed": 9}])
     assert [group.params for group in groups(got)] == [{"params": 3}, {"params": 1, "seed": 2}]
     assert got.groups.group(1).seeds == (9,)
-    assert got.warnings == ()
+    assert got.warnings == ("$.parameter_sets: 'seed' is in 1 of 2 sets",)
 
 
 def test_a_seed_among_plain_parameters_is_a_parameter_with_a_warning() -> None:
@@ -428,7 +428,9 @@ def test_unknown_keys_of_parameter_sets_are_a_warning() -> None:
 
 
 def test_a_parameter_that_is_text_only_in_some_sets_is_a_warning() -> None:
-    got = parse(parameter_sets=[{"beta": 1, "kind": "a"}, {"params": {"beta": "2", "kind": "b"}}, {"beta": "3"}])
+    got = parse(
+        parameter_sets=[{"beta": 1, "kind": "a"}, {"params": {"beta": "2", "kind": "b"}}, {"beta": "3", "kind": "c"}]
+    )
     assert got.warnings == ("$.parameter_sets[1]: parameter 'beta' is text here, but not in other sets",)
 
 
@@ -487,3 +489,19 @@ def test_a_number_that_overflows_is_not_finite() -> None:
     assert problems(read_json(json.dumps(study(parameter_sets=[{"a": 5}])).replace("5", "1e999"), where="x")) == [
         (f"{SET}.a", "Infinity is not a finite number; write one")
     ]
+
+
+def test_a_parameter_that_few_sets_have_is_noted() -> None:
+    sets: list[dict[str, float]] = [{"beta": i / 10, "gamma": 0.1} for i in range(5)]
+    sets[3] = {"bta": 0.3, "gamma": 0.1}
+    found = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json")
+    assert found.warnings == (
+        "$.parameter_sets: 'beta' is in 4 of 5 sets",
+        "$.parameter_sets: 'bta' is in 1 of 5 sets; did you mean 'beta'?",
+    )
+    assert found.groups.constants == {"gamma": "0.1"}
+
+
+def test_one_set_has_no_constants() -> None:
+    found = parse_study({"model": "m:f", "parameter_sets": [{"beta": 1}]}, where="study.json")
+    assert (found.groups.constants, found.warnings) == ({}, ())

@@ -75,6 +75,7 @@ def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
         "project": str(prepared.root),
         "bundle": {"digest": bundle.digest, "files": len(bundle.names), "bytes": len(bundle.data)},
         "parameter_sets": len(prepared.study.groups),
+        "constants": prepared.study.groups.constants,
         "simulations": prepared.study.n_simulations,
         "in_flight": settings.batch_size,
         "slots": embedded_slots(settings),
@@ -97,4 +98,6 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     in_flight = plan["in_flight"]
     most = "as many in flight as memory allows" if in_flight == "auto" else f"at most {in_flight:,} in flight"
     yield "parameter sets", f"{plan['parameter_sets']:,}, {most}"
+    if constants := [f"{name} = {value}" for name, value in plan["constants"].items()]:
+        yield "the same in all sets", ", ".join(constants)
     yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"
