@@ -52,6 +52,21 @@ def test_whole_and_split_groups_give_the_rows_of_a_plain_loop(lab: StudyLab, das
     wait_for(lambda: dask.children() == [])
 
 
+def test_stored_simulations_reach_the_targets_on_workers(lab: StudyLab, dask: DaskProcesses) -> None:
+    targets = ["scores:order", "targets:number"]
+    lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=2, targets=targets)
+    lab.run("first")
+    lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=4, targets=targets)
+    expected = lab.serial()
+    for name, settings in {"fused": {"BATCH_SIZE": 7}, "split": {"TASK_SECONDS": 0.01}}.items():
+        longer = lab.start("extend", "first", "--replicates", "4", "--name", name, **settings)
+        assert longer.wait() == 0, longer.said
+        assert rows_of(lab.job(name)) == expected
+        assert lab.job(name).verify() == []
+    assert len(dask.tally) == 3 * 24 * 2
+    wait_for(lambda: dask.children() == [])
+
+
 def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskProcesses) -> None:
     """Dask's spans would keep tasks for the life of the scheduler. Tasks of other clients stay."""
 

@@ -8,7 +8,7 @@ import pytest
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import Channel, Step
 from mops.study.groups import Group
-from mops.task import JobContext, TaskRequest
+from mops.task import JobContext, ResultBuffer, Segment, TaskRequest
 from mops.worker.deaths import Death, Verdict
 from mops.worker.task_progress import TaskProgress
 
@@ -18,13 +18,13 @@ KINDS = {"daily": {"n": "number"}, "notes": {"s": "string"}}
 WRONG = {"reason": "error", "message": "ValueError: no", "traceback": "line 1"}
 
 
-def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, timeout_s=None, **request):
+def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, timeout_s=None, given=(), **request):
     """Return the progress of a task whose groups have the indices 5, 6, …"""
     job = {"slots": 1, "retries": retries, "timeout_s": timeout_s}
     context = JobContext("job", "1", "bundle", "storage", "m", "baseline", targets, None, **job)
     groups = tuple(Group(5 + i, f"{i}" * 64, {"beta": i}, of_group) for i, of_group in enumerate(seeds))
     return TaskProgress(
-        TaskRequest(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | request))
+        TaskRequest(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | request)), given
     )
 
 
@@ -449,3 +449,42 @@ class TestRecordDeath:
         progress = make(retries=0)
         assert progress.record_death(death("stop", returncode=-9), "vm") is None
         assert progress.result().failures == []
+
+
+def stored(n: int) -> ResultBuffer:
+    """Return the first replicates of group 5 as the runner reads them from the storage."""
+    table = pa.concat_tables([tables(0, replicate)["daily"] for replicate in range(n)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    buffer, rows = sink.getvalue(), [replicate + 1 for replicate in range(n)]
+    return ResultBuffer(buffer, [Segment("daily", 0, buffer.size, [(5, i) for i in range(n)], rows)])
+
+
+def test_stored_replicates_do_not_run_and_come_with_the_targets() -> None:
+    progress = make(((10, 11, 12), (20,)), taken_over={5: 2}, given=[stored(2)])
+    first, second = progress.message()["groups"]
+    assert (first["simulations"], first["given"], first["targets"]) == ([[2, 12]], [0, 1], [0, 1])
+    assert (second["simulations"], second["given"]) == ([[0, 20]], [])
+    found = {(position, replicate): given["daily"].num_rows for position, replicate, given in progress.given_tables()}
+    assert found == {(0, 0): 1, (0, 1): 2}
+    assert not progress._groups[0].has_results, "stored results are not lost with the task"
+    assert progress.result().done == frozenset()
+
+
+def test_after_a_death_stored_replicates_come_again_with_the_new_one(child) -> None:
+    progress = make(((10, 11, 12),), taken_over={5: 2}, given=[stored(2)])
+    running = child(progress)
+    running.good(0, 2)
+    running.flush()
+    assert progress._groups[0].has_results
+    (group,) = progress.message()["groups"]
+    assert (group["simulations"], group["given"]) == ([], [0, 1, 2])
+    assert [(key[0], key[1]) for key in progress.given_tables()] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_group_whose_simulations_are_all_stored_runs_its_targets_only() -> None:
+    progress = make(((10, 11),), taken_over={5: 2}, given=[stored(2)])
+    (group,) = progress.message()["groups"]
+    assert (group["simulations"], group["targets"]) == ([], [0, 1])
+    assert not progress.finished
