@@ -67,3 +67,11 @@ def shortened(text: str, columns: int) -> str:
         return text
     head = text[: columns - 2]
     return f"{head[: head.rfind(' ')]}..."  # without a space -1: all but the last character
+
+
+def shortened_in_middle(text: str, most: int) -> str:
+    """Return a text with at most this many characters of it, from both ends."""
+    if len(text) <= most:
+        return text
+    tail = most // 2
+    return f"{text[: most - tail]} [{len(text) - most:,} characters left out] {text[-tail:]}"

@@ -56,6 +56,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
         "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends."),
         "results": Verb("mops.cli.jobs.results:results", "List the committed results of a job, or export them."),
+        "failures": Verb(
+            "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
+        ),
         "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
         "retry": Verb("mops.cli.jobs.retry:retry", "Run the parameter sets with failures again, in a new job."),

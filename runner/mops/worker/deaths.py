@@ -141,7 +141,7 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
         return (
             "timeout",
             f"ran for more than {timeout_s:g} s",
-            "job.failures() shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
+            "'mops jobs failures' shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
         )
     if death.by == "silence":
         return (
@@ -164,7 +164,11 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
             "set MODELOPS_JOB_SLOTS lower, or give the container or machine more memory",
         )
     if death.returncode != -signal.SIGKILL:
-        return "crashed", happened, "native code or os._exit ended the process; job.failures() has its last output"
+        return (
+            "crashed",
+            happened,
+            "native code or os._exit ended the process; 'mops jobs failures' shows its last output",
+        )
     return (
         "crashed",
         f"{happened}, probably because the system ran out of memory",
