@@ -38,7 +38,8 @@ def flush_prints() -> None:
             stream.flush()
 
 
-def _seed_generators(seed: int) -> None:
+def seed_generators(seed: int) -> None:
+    """Seed the generators of the standard library and of numpy."""
     random.seed(seed)
     # numpy's legacy generator takes 32 bits, or a list of them.
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
@@ -138,7 +139,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            _seed_generators(seed)
+            seed_generators(seed)
             parts = self._results.read(self._code.model(params, seed), seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._writer.failed(position, replicate, None, self._failure(error))
@@ -157,7 +158,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
+            seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._writer.failed(position, None, target, self._failure(error))

@@ -15,11 +15,17 @@ _TRACEBACK_LIMIT = 8_000
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
-def describe(error: BaseException) -> dict[str, str]:
-    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises."""
+def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
+    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises.
+
+    Parameters
+    ----------
+    keep_frames
+        Whether the frames keep their variables, for a debugger.
+    """
     what = "".join(traceback.format_exception_only(error)).strip()
     try:
-        trace = _users_traceback(error)
+        trace = _users_traceback(error, keep_frames=keep_frames)
     except Exception as failed:  # noqa: BLE001 - methods of the model's exception class may raise anything
         trace = f"(no traceback: {type(failed).__name__} while it was written)"
     if (n_dropped := len(trace) - _TRACEBACK_LIMIT) > 0:  # keep the first cause, and the exception itself
@@ -28,7 +34,7 @@ def describe(error: BaseException) -> dict[str, str]:
     return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(trace)}
 
 
-def _users_traceback(error: BaseException) -> str:
+def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
     """Return what Python would print, with causes, contexts, notes and grouped exceptions, without frames of mops."""
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
@@ -41,7 +47,8 @@ def _users_traceback(error: BaseException) -> str:
             [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_USERS)]
         )
         # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
-        traceback.clear_frames(error.__traceback__)
+        if not keep_frames:
+            traceback.clear_frames(error.__traceback__)
         pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
         if isinstance(error, BaseExceptionGroup):
             pairs += zip(error.exceptions, part.exceptions or (), strict=False)
@@ -54,8 +61,8 @@ def _text(found: str) -> str:
     return found.encode(errors="backslashreplace").decode()
 
 
-def failure_of(error: BaseException) -> dict[str, str]:
-    """Return reason, message and traceback of a simulation that raised."""
+def failure_of(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
+    """Return reason, message and traceback of a simulation that raised; ``keep_frames`` as for :func:`describe`."""
     if isinstance(error, InvalidOutput):
         return {"reason": "invalid_output", "message": _text(str(error)[:_MESSAGE_LIMIT]), "traceback": ""}
-    return {"reason": "error"} | describe(error)
+    return {"reason": "error"} | describe(error, keep_frames=keep_frames)

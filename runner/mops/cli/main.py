@@ -70,6 +70,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     },
     "study": {
         "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
+        "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
     },
     "cluster": {

@@ -73,7 +73,7 @@ class ChildProcess:
     ):
         self._context, self._scratch = context, scratch
         self._reaper: Reaper | None = template._reaper if template is not None else reaper
-        load = None if template else _load_message(context, root, scratch)
+        load = None if template else load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, page_fd)
@@ -438,7 +438,8 @@ class _Prints:
         return "\n".join(users)[: self.LAST_WORDS_BYTES].strip()
 
 
-def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
+def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
+    """Return the message from which a child process loads the model and the targets."""
     return {
         "kind": "load",
         "root": root,

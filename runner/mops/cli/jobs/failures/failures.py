@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mops.cli import job_text, terminal
+from mops.cli.jobs.failures.reproduce import reproducer
 from mops.cli.options import ID_CHARACTERS, JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
@@ -32,8 +33,8 @@ def failures(
     """Show the causes of a job's failures, the most frequent first.
 
     For each cause, the command shows how many simulations or targets failed, in which range of which parameters, and
-    the first traceback. Paths in it are relative to the project. Targets that have no losses only because a simulation
-    failed are not a cause.
+    the first traceback, and the command that runs the first failed simulation alone. Targets that have no losses only
+    because a simulation failed are not a cause.
 
     Example:
 
@@ -43,6 +44,9 @@ def failures(
     status = found.status()
     causes = found.causes().to_pylist()
     unscored = max(status.counts.targets_failed - sum(row["n"] for row in causes if row["stage"] == "target"), 0)
+    command = reproducer(found)
+    for row in causes:
+        row["command"] = command(row)
     if as_json:
         terminal.data_json({"job": job, "state": status.state, "targets_not_scored": unscored, "causes": causes})
         return
@@ -77,6 +81,7 @@ def _show(job: Job, status: Status, shown: list[dict[str, Any]], *, n_causes: in
             terminal.data_paragraph(line, indent="     ", first="   ")
         for line in (row["traceback"] or row["message"].partition("\n")[2]).rstrip().splitlines():
             terminal.data(f"   | {shortened_in_middle(line, _LINE_CHARACTERS)}".rstrip())
+        terminal.data(f"   run it alone: {row['command']}")
     terminal.data("")
     if n_causes > len(shown):
         more = counted(n_causes - len(shown), "other cause")
