@@ -70,8 +70,9 @@ def shortened(text: str, columns: int) -> str:
 
 
 def shortened_in_middle(text: str, most: int) -> str:
-    """Return a text with at most this many characters of it, from both ends."""
+    """Return a text of at most this many characters; a longer one keeps both ends."""
     if len(text) <= most:
         return text
-    tail = most // 2
-    return f"{text[: most - tail]} [{len(text) - most:,} characters left out] {text[-tail:]}"
+    mark = f" [... of {len(text):,} characters ...] "
+    tail = (most - len(mark)) // 2
+    return f"{text[: most - len(mark) - tail]}{mark}{text[-tail:]}"

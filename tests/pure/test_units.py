@@ -21,5 +21,7 @@ def test_a_long_text_is_cut_after_a_word(text: str, expected: str) -> None:
 
 
 def test_a_long_text_is_shortened_in_the_middle() -> None:
-    assert shortened_in_middle("abcdefghij", 4) == "ab [6 characters left out] ij"
-    assert shortened_in_middle("abcd", 4) == "abcd"
+    text = "a" * 50 + "b" * 1000 + "c" * 50
+    assert shortened_in_middle(text, 50) == f"{'a' * 10} [... of 1,100 characters ...] {'c' * 9}"
+    assert len(shortened_in_middle(text, 51)) == 51
+    assert shortened_in_middle(text, 1100) == text

@@ -65,11 +65,13 @@ def test_each_cause_has_its_counts_its_ranges_and_its_first_traceback(failed: Co
     assert '   |   File "inner/helper.py", line 4, in check' in lines
     assert "   | look at the prior" in lines
     shortened = next(line for line in lines if line.startswith("   | ValueError: beta 0.41"))
-    assert "characters left out" in shortened
+    assert "characters ...] x" in shortened
     assert shortened.endswith("x END")
     assert any(re.match(r"2\. crashed: ended with SIGSEGV", line) for line in lines)
     assert "   at model.py:13 in run; 2 simulations in 1 parameter set" in lines
     assert "3. error: KeyError: 'dayly'" in lines
+    assert "   | the target got params beta, what and 2 replicates:" in lines
+    assert "   |   daily: 2 rows of day (int64), infected (int64)" in lines
     assert "   at model.py:17 in score; 1 score by model:score in 1 parameter set" in lines
     assert lines[-1] == "not scored: 11 targets of parameter sets in which a simulation failed"
 

@@ -125,7 +125,7 @@ def test_a_failed_target_fails_the_run(study: CommandLab) -> None:
     study.write_study(parameter_sets=[{"x": 2}], targets=["model:score"])
     ran = study.run("study", "run", study.study)
     assert ran.code == 1
-    assert "error: target model:score: error: ValueError: no score" in ran.err
+    assert "error: target model:score: error: ValueError: no score\nthe target got params x and 2 replic" in ran.err
     assert "replicate 1  seed " in ran.out
     assert study.run("study", "run", study.study, "--replicate", "0").code == 0, "targets need all replicates"
 

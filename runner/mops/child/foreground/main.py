@@ -9,6 +9,7 @@ Imports the standard library, numpy, pyarrow and the user's model only.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pdb
@@ -27,7 +28,7 @@ from mops.child.load import CannotLoad, UserCode, own_folder
 from mops.child.main import prepare_process
 from mops.child.outputs import Results
 from mops.child.task_run import flush_prints, seed_generators
-from mops.child.tracebacks import failure_of
+from mops.child.tracebacks import failure_of, failure_of_target
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import InvalidOutput
@@ -115,10 +116,11 @@ class ForegroundRun:
             return code.targets[target](dict(self._request["params"]), [dict(tables) for tables in replicates])
 
         _enter(code.folder)
-        losses = self._step(f"target {name}", score)
+        describe = functools.partial(failure_of_target, params=self._request["params"], replicates=replicates)
+        losses = self._step(f"target {name}", score, describe)
         self._report["losses"] += [{"target": name, "name": key, "loss": loss} for key, loss in losses.items()]
 
-    def _step(self, what: str, step: Callable[[], T]) -> T:
+    def _step(self, what: str, step: Callable[[], T], describe: Callable[..., dict[str, str]] = failure_of) -> T:
         self._report["running"] = what
         self._write()
         try:
@@ -126,14 +128,14 @@ class ForegroundRun:
         except CannotLoad as refused:
             self._report["failure"] = {"reason": "error", "message": str(refused), "traceback": ""}
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
-            self._fail(error)
+            self._fail(error, describe)
         finally:
             flush_prints()
         raise _Failed
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, describe: Callable[..., dict[str, str]]) -> None:
         is_debugged = self._request["debug"] and not isinstance(error, InvalidOutput)
-        failure = failure_of(error, keep_frames=is_debugged)
+        failure = describe(error, keep_frames=is_debugged)
         self._report["failure"] = failure
         if is_debugged:
             flush_prints()

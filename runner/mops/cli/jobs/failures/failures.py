@@ -79,13 +79,20 @@ def _show(job: Job, status: Status, shown: list[dict[str, Any]], *, n_causes: in
         terminal.data_paragraph(f"{number}. {row['verdict']}: {cause}", indent="   ", first="")
         for line in _lines(row):
             terminal.data_paragraph(line, indent="     ", first="   ")
-        for line in (row["traceback"] or row["message"].partition("\n")[2]).rstrip().splitlines():
+        for line in _texts(row):
             terminal.data(f"   | {shortened_in_middle(line, _LINE_CHARACTERS)}".rstrip())
         terminal.data(f"   run it alone: {row['command']}")
     terminal.data("")
     if n_causes > len(shown):
         more = counted(n_causes - len(shown), "other cause")
         terminal.data_paragraph(f"{more}: {job_text.command('failures', job)} --all")
+
+
+def _texts(row: dict[str, Any]) -> list[str]:
+    """Return the traceback, and the lines of the message that are not in it."""
+    traceback = row["traceback"].rstrip().splitlines()
+    _, *more = row["message"].splitlines()
+    return [*traceback, *(line for line in more if line not in traceback)]
 
 
 def _failed(counts: Counts) -> str:
