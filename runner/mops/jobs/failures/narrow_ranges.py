@@ -19,7 +19,7 @@ import pyarrow as pa
 from mops.study.ranges import Ranges
 
 _CHANCE = 0.05
-_MOST_SHARE = 0.8  # of all sets; a wider range tells a person little
+_MOST_SHARE = 2 / 3  # of all sets; a wider range tells a person little
 _MOST_VALUES = 1_000  # different texts of a parameter: with more, it is a name and not a setting
 _VALUES_SHOWN = 4
 
