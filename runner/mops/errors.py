@@ -19,7 +19,7 @@
     ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks a component
     ├── JobFailed                  1     the job ended in the state failed
     ├── RunnerEnded                any   the detached runner ended before it claimed the job; its exit code
-    ├── TrialFailed                1     the simulation that 'mops study check' ran has failed
+    ├── TrialFailed                1     a simulation that 'mops study check' or 'mops study run' ran has failed
     ├── Terminated                 143   SIGTERM stopped the runner; its next runner continues the job
     ├── Superseded                 5     a newer attempt owns the job; nothing restarts this runner
     └── InternalError              70    mops found a contradiction in its own counts and stopped
@@ -229,7 +229,7 @@ class RunnerEnded(MopsError):
 
 
 class TrialFailed(MopsError):
-    """The simulation that ``mops study check`` ran, or one of its targets, failed."""
+    """A simulation or a target that ``mops study check`` or ``mops study run`` ran has failed."""
 
     exit_code = 1
 

@@ -67,3 +67,12 @@ def shortened(text: str, columns: int) -> str:
         return text
     head = text[: columns - 2]
     return f"{head[: head.rfind(' ')]}..."  # without a space -1: all but the last character
+
+
+def shortened_in_middle(text: str, most: int) -> str:
+    """Return a text of at most this many characters; a longer one keeps both ends."""
+    if len(text) <= most:
+        return text
+    mark = f" [... of {len(text):,} characters ...] "
+    tail = (most - len(mark)) // 2
+    return f"{text[: most - len(mark) - tail]}{mark}{text[-tail:]}"

@@ -62,7 +62,7 @@ def main() -> None:
     for fd in (channel_fd, lifeline_fd, page_fd):
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
-    _prepare_process()
+    prepare_process()
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()
@@ -132,7 +132,8 @@ def _run(code: UserCode, request: Message, channel: Channel, page: ProgressPage)
     TaskRun(code, request, given, channel, page).run()
 
 
-def _prepare_process() -> None:
+def prepare_process() -> None:
+    """Set up a process for user code: modes of files, the fault handler, streams, threads."""
     obey_modes()
     faulthandler.enable()  # a segmentation fault prints the line of the model
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -17,7 +17,7 @@ from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
-from mops.child.tracebacks import failure_of
+from mops.child.tracebacks import failure_of, failure_of_target
 from mops.study.ids_and_seeds import target_seed
 
 HANDOVER_SECONDS = 0.5
@@ -38,7 +38,8 @@ def flush_prints() -> None:
             stream.flush()
 
 
-def _seed_generators(seed: int) -> None:
+def seed_generators(seed: int) -> None:
+    """Seed the generators of the standard library and of numpy."""
     random.seed(seed)
     # numpy's legacy generator takes 32 bits, or a list of them.
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
@@ -138,10 +139,10 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            _seed_generators(seed)
+            seed_generators(seed)
             parts = self._results.read(self._code.model(params, seed), seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
-            self._writer.failed(position, replicate, None, self._failure(error))
+            self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
             return None
         finally:
             signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
@@ -157,17 +158,17 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
+            seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
-            self._writer.failed(position, None, target, self._failure(error))
+            failure = failure_of_target(error, group["params"], ordered)
+            self._writer.failed(position, None, target, self._with_hint(failure, error))
         else:
             self._writer.scored(position, target, losses)
         finally:
             self._end_if_channel_is_closed()
 
-    def _failure(self, error: BaseException) -> dict[str, str]:
-        failure = failure_of(error)
+    def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         if isinstance(error, PermissionError):
             failure["message"] += self._code.hint(error.filename)
         return failure

@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from mops.study.output_schema import InvalidOutput
+from mops.units import counted, shortened_in_middle
 
 _MESSAGE_LIMIT = 2_000
 
 _TRACEBACK_LIMIT = 8_000
 
+_OUTPUT_LIMIT = 2_000  # of each stream of a command
+
+_COLUMNS_SHOWN = 20
+
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
-def describe(error: BaseException) -> dict[str, str]:
-    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises."""
+def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
+    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises.
+
+    Parameters
+    ----------
+    keep_frames
+        Whether the frames keep their variables, for a debugger.
+    """
     what = "".join(traceback.format_exception_only(error)).strip()
     try:
-        trace = _users_traceback(error)
+        trace = _users_traceback(error, keep_frames=keep_frames)
     except Exception as failed:  # noqa: BLE001 - methods of the model's exception class may raise anything
         trace = f"(no traceback: {type(failed).__name__} while it was written)"
-    if (n_dropped := len(trace) - _TRACEBACK_LIMIT) > 0:  # keep the first cause, and the exception itself
-        half = _TRACEBACK_LIMIT // 2 - 50
-        trace = f"{trace[:half]}\n... ({n_dropped + 100} characters left out)\n{trace[-half:]}"
-    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(trace)}
+    what = "\n".join([what, *_output_of_command(error)])
+    return {
+        "message": _text(shortened_in_middle(what, _MESSAGE_LIMIT)),
+        "traceback": _text(shortened_in_middle(trace, _TRACEBACK_LIMIT)),  # the first cause, and the exception itself
+    }
 
 
-def _users_traceback(error: BaseException) -> str:
-    """Return what Python would print, with causes, contexts, notes and grouped exceptions, without frames of mops."""
+def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
+    """Return what Python would print, with causes, contexts, notes and grouped exceptions, without frames of mops.
+
+    An exception of a command that failed also shows what the command printed.
+    """
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
     while todo:
@@ -40,8 +60,11 @@ def _users_traceback(error: BaseException) -> str:
         part.stack = traceback.StackSummary.from_list(
             [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_USERS)]
         )
+        if output := list(_output_of_command(error)):
+            part.__notes__ = [*(part.__notes__ or ()), *output]
         # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
-        traceback.clear_frames(error.__traceback__)
+        if not keep_frames:
+            traceback.clear_frames(error.__traceback__)
         pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
         if isinstance(error, BaseExceptionGroup):
             pairs += zip(error.exceptions, part.exceptions or (), strict=False)
@@ -49,13 +72,52 @@ def _users_traceback(error: BaseException) -> str:
     return "".join(told.format())
 
 
+def _output_of_command(error: BaseException) -> Iterator[str]:
+    """Yield what a command of :mod:`subprocess` printed before it failed, if the model has captured it."""
+    if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
+        return
+    for stream, captured in (("stdout", error.stdout), ("stderr", error.stderr)):
+        text = captured.decode(errors="replace") if isinstance(captured, bytes) else str(captured or "")
+        if text.strip():
+            lines = shortened_in_middle(text.strip(), _OUTPUT_LIMIT).splitlines()
+            yield "\n".join([f"{stream} of the command:", *(f"  {line}" for line in lines)])
+
+
 def _text(found: str) -> str:
     """Return text that can be stored, without lone surrogates, which stand for bytes in the names of files."""
     return found.encode(errors="backslashreplace").decode()
 
 
-def failure_of(error: BaseException) -> dict[str, str]:
-    """Return reason, message and traceback of a simulation that raised."""
+def failure_of(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
+    """Return reason, message and traceback of a simulation that raised; ``keep_frames`` as for :func:`describe`."""
     if isinstance(error, InvalidOutput):
-        return {"reason": "invalid_output", "message": _text(str(error)[:_MESSAGE_LIMIT]), "traceback": ""}
-    return {"reason": "error"} | describe(error)
+        return {
+            "reason": "invalid_output",
+            "message": _text(shortened_in_middle(str(error), _MESSAGE_LIMIT)),
+            "traceback": "",
+        }
+    return {"reason": "error"} | describe(error, keep_frames=keep_frames)
+
+
+def failure_of_target(
+    error: BaseException,
+    params: Mapping[str, Any],
+    replicates: Sequence[Mapping[str, pa.Table]],
+    *,
+    keep_frames: bool = False,
+) -> dict[str, str]:
+    """Return reason, message and traceback of a target that raised; the message ends with what the target got."""
+    failure = failure_of(error, keep_frames=keep_frames)
+    given = f"the target got params {', '.join(params) or '(none)'} and {counted(len(replicates), 'replicate')}:"
+    text = "\n".join([failure["message"], given, *_tables(replicates)])
+    return failure | {"message": _text(shortened_in_middle(text, _MESSAGE_LIMIT))}
+
+
+def _tables(replicates: Sequence[Mapping[str, pa.Table]]) -> Iterator[str]:
+    for name, first in replicates[0].items():
+        sizes = [tables[name].num_rows for tables in replicates if name in tables]
+        rows = counted(sizes[0], "row") if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,} rows"
+        columns = [f"{field.name} ({field.type})" for field in first.schema]
+        more = len(columns) - _COLUMNS_SHOWN
+        others = f" and {more} more" if more > 0 else ""
+        yield f"  {name}: {rows} of {', '.join(columns[:_COLUMNS_SHOWN])}{others}"

@@ -117,6 +117,8 @@ class JobDisplay:
     def _summary(self, job: Job, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
         yield from job_text.counts_of(status)
         yield from job_text.reasons_of(reasons)
+        if reasons:
+            yield "causes", job_text.command("failures", job)
         if self._last and self._last.peak_bytes:
             yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
         if status.state == "cancelled":

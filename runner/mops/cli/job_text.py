@@ -24,16 +24,20 @@ _MESSAGE_COLUMNS = 240
 
 def command(verb: str, job: JobState) -> str:
     """Return a command for a job, to run in the working directory."""
+    return shlex.join(["mops", "jobs", verb, job.name, *options(job)])
+
+
+def options(job: JobState) -> list[str]:
+    """Return the options with which a command in the working directory finds a job."""
     storage, local = _needed_options(job)
-    options = (f" --storage {shlex.quote(storage)}" if storage else "") + (" --local" if local else "")
-    return f"mops jobs {verb} {job.name}{options}"
+    return [*(["--storage", storage] if storage else []), *(["--local"] if local else [])]
 
 
 def in_python(job: JobState) -> str:
     """Return the Python expression that opens a job, to run in the working directory."""
     storage, local = _needed_options(job)
-    options = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
-    return f"mops.open_job({job.name!r}{options})"
+    arguments = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
+    return f"mops.open_job({job.name!r}{arguments})"
 
 
 def _needed_options(job: JobState) -> tuple[str, bool]:

@@ -56,6 +56,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
         "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends."),
         "results": Verb("mops.cli.jobs.results:results", "List the committed results of a job, or export them."),
+        "failures": Verb(
+            "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
+        ),
         "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
         "retry": Verb("mops.cli.jobs.retry:retry", "Run the parameter sets with failures again, in a new job."),
@@ -70,6 +73,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     },
     "study": {
         "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
+        "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
     },
     "cluster": {

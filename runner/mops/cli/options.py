@@ -12,6 +12,9 @@ SERVICE = "Cluster service"
 ADVANCED = "Advanced"
 STUDY = "Study file (.json)"
 
+ID_CHARACTERS = 12
+"""How much of a param_id people see."""
+
 StorageOption = Annotated[
     str | None,
     typer.Option("--storage", metavar="FOLDER|URL", help="Use this folder or URL for results", rich_help_panel=COMMON),

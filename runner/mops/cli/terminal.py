@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,6 +67,25 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
         out.print(table)
     for line in captured.get().splitlines():
         data(line.rstrip())
+
+
+def data_paragraph(text: str, *, indent: str = "", first: str | None = None) -> None:
+    """Print a paragraph; a terminal gets lines of its width, other outputs get one line.
+
+    Parameters
+    ----------
+    indent
+        The start of each line.
+    first
+        The start of the first line; None: as of the others.
+    """
+    width = Console().width if sys.stdout.isatty() else _PIPE_COLUMNS
+    first = indent if first is None else first
+    data(
+        textwrap.fill(
+            text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    )
 
 
 def data_fields(fields: Iterable[tuple[str, str]]) -> None:

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError, PartsReplaced
+from mops.jobs.failures.cause_table import CAUSES, FailedJob
 from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, best_sets, count_reasons
 from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
@@ -294,8 +295,9 @@ class Job(JobState):
     def reasons(self) -> list[Reason]:
         """Return the reasons of failures, the most frequent first.
 
-        Messages that differ only in numbers are one reason, with the first message. This reads two columns in chunks,
-        so memory does not depend on the number of failures or the size of their tracebacks.
+        Messages that differ only in numbers are one reason, with the first message. A target without losses because a
+        simulation of its parameter set failed does not count. This reads three columns in chunks, so memory does not
+        depend on the number of failures or the size of their tracebacks.
 
         Returns
         -------
@@ -307,8 +309,47 @@ class Job(JobState):
             counts = self.record.taken_over_counts + sources[-1].log.view.counts
             rows = parts(sources, "failures") if counts.failed else []
             dataset = dataset_of(self.files, self.name, rows, FAILURES)
-            batches = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
+            is_cause = ds.field("target").is_null() | (ds.field("target") != "*")
+            columns = ["reason", "message"]
+            batches = dataset.to_batches(columns, is_cause, batch_size=CHUNK_ROWS, fragment_readahead=1)
             return count_reasons(batches)
+
+        return self._read(read)
+
+    def causes(self) -> pa.Table:
+        """Return the causes of failures, the most frequent first.
+
+        Failures have one cause if the verdict, the target, the first line of the message (without numbers, ids and
+        folders) and the last place in the project's code are equal. A target without losses because a simulation of
+        its parameter set failed has no cause. This reads the failures and the parameter sets in chunks.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each cause:
+
+            - ``cause`` (string): the first line of the first failure's message
+            - ``verdict``, ``stage`` (string): the verdict; ``model`` or ``target``
+            - ``target`` (string): the target; null if simulations failed
+            - ``place`` (string): the last place in the project's code, such as ``model.py:12 in run``; may be empty
+            - ``n``, ``sets`` (int64): failed simulations or scores, and their parameter sets
+            - ``ranges`` (list of string): parameters whose range in these sets is clearly narrower than in all sets
+              that have run, the narrowest first; empty beyond the 50 most frequent causes
+            - ``param_id`` (string), ``group`` (int32), ``replicate`` (int32), ``seed`` (uint64), ``params`` (string),
+              ``message`` (string), ``traceback`` (string): the first failure, in study order, and its parameters
+
+        Raises
+        ------
+        CorruptRecord
+            A part is missing, or is not a Parquet file.
+        """
+
+        def read(sources: list[ResultSource]) -> pa.Table:
+            record, view = self.record, sources[-1].log.view
+            if not (record.taken_over_counts + view.counts).failed:
+                return CAUSES.empty_table()
+            finished = record.taken_over | view.committed
+            return FailedJob(self.files, self.name, parts(sources, "failures"), finished).causes()
 
         return self._read(read)
 

@@ -48,6 +48,8 @@ class PreparedStudy:
         The project root.
     label, name
         What a new job's name begins with (None: the project's name), and the name of the study for people.
+    file
+        The absolute path of the study file; empty: there is none.
     """
 
     study: Study
@@ -57,6 +59,7 @@ class PreparedStudy:
     bundle: Bundle
     label: str | None
     name: str
+    file: str
 
 
 def prepare(
@@ -93,7 +96,7 @@ def prepare(
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name)
+    return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file)
 
 
 def _warn_outside_root(spec: ModelSpec, root: Path, folder: Path) -> None:
@@ -167,6 +170,7 @@ def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobR
         options=options,
         study=prepared.name,
         project=str(prepared.root),
+        study_file=prepared.file,
     )
 
 

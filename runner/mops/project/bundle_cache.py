@@ -57,6 +57,17 @@ def cache_folder() -> Path:
         ) from bad
 
 
+def in_project(text: str, digest: str) -> str:
+    """Return a text in which the files of an unpacked bundle have paths relative to the project root.
+
+    Parameters
+    ----------
+    digest
+        The bundle's digest, which is the name of its folder in every cache.
+    """
+    return re.sub(rf"/[^\s\"'():,]*/{digest}/", "", text) if digest in text else text
+
+
 def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
     """Unpack a bundle to ``cache/<digest>``, read-only, and return that folder.
 

@@ -38,6 +38,8 @@ class StudySource:
         What a new job's name begins with; None: the project's name.
     name
         The name of the study, for people.
+    file
+        The absolute path of the study file; empty: a program gave the study.
     """
 
     text: str
@@ -47,6 +49,7 @@ class StudySource:
     root: Path
     label: str | None
     name: str
+    file: str = ""
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
@@ -66,7 +69,7 @@ def read_study(path: Path, root: Path | None) -> StudySource:
     data = read_json(text, where=str(path), apart="parameter_sets")
     label = path.stem if path.stem != "study" else None
     name = label or path.absolute().parent.name
-    return StudySource(text, data, str(path), path.parent, root or find_root(path), label, name)
+    return StudySource(text, data, str(path), path.parent, root or find_root(path), label, name, str(path.absolute()))
 
 
 def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:

@@ -82,6 +82,8 @@ class JobRecord:
         The project root on the machine of the submit. A resume there lists the files that have changed since.
     parent
         The parent of a derived job; None: the job is not derived.
+    study_file
+        The study file on the machine of the submit; empty: a program gave the study.
     """
 
     job: str
@@ -94,6 +96,7 @@ class JobRecord:
     study: str
     project: str
     parent: Annotated[Parent | None, Field(exclude_if=not_)] = None
+    study_file: Annotated[str, Field(exclude_if=not_)] = ""
 
     @property
     def due(self) -> Ranges:

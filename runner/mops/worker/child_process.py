@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow as pa
 from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ModelError
+from mops.project.bundle_cache import in_project
 from mops.storage.backends.spool import Spool
 from mops.system import cgroup
 from mops.task import JobContext
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 LEAVE_SECONDS = 5.0
 """How long a child that closed its socket has to end."""
 
+_FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs, before it is killed
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
 
@@ -70,7 +73,7 @@ class ChildProcess:
     ):
         self._context, self._scratch = context, scratch
         self._reaper: Reaper | None = template._reaper if template is not None else reaper
-        load = None if template else _load_message(context, root, scratch)
+        load = None if template else load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, page_fd)
@@ -207,7 +210,8 @@ class ChildProcess:
             return None
         for message, _ in self._messages():
             if message["kind"] == "refused":
-                said, trace = message["message"], message["traceback"].rstrip()
+                texts = message["message"], message["traceback"].rstrip()
+                said, trace = (in_project(text, self._context.bundle) for text in texts)
                 target = next((name for name in self._context.targets if repr(name) in said), None)
                 raise ModelError(
                     f"the {'target' if target else 'model'} cannot be loaded: {said}"
@@ -358,7 +362,7 @@ class ChildProcess:
             step=step,
             by=by,
             seconds=time.monotonic() - began,
-            tail=self._prints.last_words(),
+            tail=in_project(self._prints.last_words(), self._context.bundle),
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,
             kernel_kills=None if kills is None or self._kills_before is None else kills - self._kills_before,
@@ -429,10 +433,13 @@ class _Prints:
         # Other threads come before the thread that died; the names of all extension modules, maybe hundreds, after it.
         what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
         others, current, own = frames.partition("Current thread")
-        return f"{fatal}{what}\n\n{current}{own or others}"[: self.LAST_WORDS_BYTES].strip()
+        text = f"{fatal}{what}\n\n{current}{own or others}"
+        users = (line for line in text.splitlines() if not line.startswith(_FRAME_OF_MOPS))
+        return "\n".join(users)[: self.LAST_WORDS_BYTES].strip()
 
 
-def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
+def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
+    """Return the message from which a child process loads the model and the targets."""
     return {
         "kind": "load",
         "root": root,

@@ -66,19 +66,23 @@ class Death:
     @property
     def how(self) -> str:
         """How the process ended, as a verb with its object."""
-        if self.returncode is None:
-            return "ended in an unknown way"
-        if self.returncode >= 0:
-            return f"ended with exit code {self.returncode} (os._exit?)"
-        number = -self.returncode
-        with contextlib.suppress(ValueError):
-            return f"ended with {signal.Signals(number).name} ({signal.strsignal(number)})"
-        return f"ended with signal {number}"
+        return how_it_ended(self.returncode)
 
     @property
     def last_output(self) -> str:
         """The last output of the child, as the end of a message; empty: it printed nothing."""
         return f"; its last output: {self.tail}" if self.tail else ""
+
+
+def how_it_ended(returncode: int | None) -> str:
+    """Return how a process ended, as a verb with its object; None: unknown."""
+    if returncode is None:
+        return "ended in an unknown way"
+    if returncode >= 0:
+        return f"ended with exit code {returncode} (os._exit?)"
+    with contextlib.suppress(ValueError):
+        return f"ended with {signal.Signals(-returncode).name} ({signal.strsignal(-returncode)})"
+    return f"ended with signal {-returncode}"
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
         return (
             "timeout",
             f"ran for more than {timeout_s:g} s",
-            "job.failures() shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
+            "'mops jobs failures' shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
         )
     if death.by == "silence":
         return (
@@ -164,7 +168,11 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
             "set MODELOPS_JOB_SLOTS lower, or give the container or machine more memory",
         )
     if death.returncode != -signal.SIGKILL:
-        return "crashed", happened, "native code or os._exit ended the process; job.failures() has its last output"
+        return (
+            "crashed",
+            happened,
+            "native code or os._exit ended the process; 'mops jobs failures' shows its last output",
+        )
     return (
         "crashed",
         f"{happened}, probably because the system ran out of memory",

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from mops.child.buffers import Tables, read_segment
 from mops.child.channel import Message, Step
+from mops.project.bundle_cache import in_project
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.output_schema import narrowed
@@ -222,9 +223,9 @@ class TaskProgress:
             position, target = failure["position"], failure["target"]
             n = self._groups[position].group.n_replicates
             step = Step(position, n + target if target is not None else int(failure["replicate"]))
-            traceback = message["tracebacks"][failure["traceback"]]
+            traceback = self._in_project(message["tracebacks"][failure["traceback"]])
             traceback = self._tracebacks.setdefault(traceback, traceback)
-            self._fail(step, Verdict(failure["reason"], failure["message"], traceback))
+            self._fail(step, Verdict(failure["reason"], self._in_project(failure["message"]), traceback))
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
@@ -238,6 +239,9 @@ class TaskProgress:
         groups = frozenset(self._groups[position].group.index for position in message["encoded"])
         files = zip(message["files"], contents, strict=True)
         self._files += [PartFile(**facts, groups=groups, content=content) for facts, content in files]
+
+    def _in_project(self, text: str) -> str:
+        return in_project(text, self._request.context.bundle)
 
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():

@@ -99,8 +99,11 @@ def test_a_failed_target_loses_only_its_losses(lab: StudyLab) -> None:
         ("targets:mapping", "highest"),
     }
     failed = {row["target"]: (row["replicate"], row["reason"], row["message"]) for row in job.failures().to_pylist()}
-    assert failed["targets:raising"] == (None, "error", "ZeroDivisionError: no one was tested")
-    assert failed["targets:exiting"] == (None, "error", "SystemExit: 3")
+    *raising, given = failed["targets:raising"][2].splitlines()
+    assert raising == ["ZeroDivisionError: no one was tested", "the target got params beta and 2 replicates:"]
+    assert given.startswith("  daily: 50 rows of ")
+    assert failed["targets:raising"][:2] == (None, "error")
+    assert failed["targets:exiting"][2].startswith("SystemExit: 3\n")
     assert failed["targets:loss_nan"][:2] == (None, "invalid_output")
     assert len(failed) == 3
     assert job.outputs("daily").count_rows() == 2 * 50

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mops.errors import ModelError
+from mops.project.bundle_cache import in_project
 from mops.project.project import MARKERS, REGISTRY, Registry, entry_outside_root, find_root, read_registry, resolve
 from mops.study.entry_point import EntryPoint
 from mops.study.study_file import Study, parse_study
@@ -227,3 +228,18 @@ def test_a_spec_has_the_scenario_and_the_outputs_of_its_study(outputs: list[str]
     spec = resolve(study(scenario="lockdown", outputs=outputs), Path("/project"), ONE)
     assert spec.scenario == "lockdown"
     assert spec.outputs == (None if outputs is None else tuple(outputs))
+
+
+DIGEST = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f'File "/home/ada/.cache/mops/bundles/{DIGEST}/inner/a.py", line 3', 'File "inner/a.py", line 3'),
+        (f"no file /c/{DIGEST}/a.csv and /d/{DIGEST}/b.csv", "no file a.csv and b.csv"),
+        (f"a bundle {DIGEST} and /usr/lib/python3.11/a.py", f"a bundle {DIGEST} and /usr/lib/python3.11/a.py"),
+    ],
+)
+def test_files_of_a_bundle_are_named_from_the_project_root(text: str, shown: str) -> None:
+    assert in_project(text, DIGEST) == shown

@@ -10,13 +10,10 @@ import pyarrow as pa
 import typer
 
 from mops.cli import job_text, terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import ID_CHARACTERS, JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.export import Format, export
 from mops.jobs.job import open_job
 from mops.jobs.results import Table
-
-ID_CHARACTERS = 12
-"""How much of a param_id people see."""
 
 
 def results(

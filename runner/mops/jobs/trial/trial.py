@@ -292,7 +292,7 @@ def check_model(prepared: PreparedStudy, settings: Settings, child: ChildEnviron
     ModelError
         The model or a target cannot be imported, or has the wrong signature.
     """
-    with started_children(_context_of_check(prepared, settings, child), warm=False) as pool:
+    with started_children(context_of_check(prepared, settings, child), warm=False) as pool:
         pool.check()
 
 
@@ -313,9 +313,10 @@ def try_model(
     """
     groups = prepared.study.groups
     first = groups.groups(range(min(len(groups), 2)))
-    return try_out(_context_of_check(prepared, settings, child), first, on_imported)
+    return try_out(context_of_check(prepared, settings, child), first, on_imported)
 
 
-def _context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
+def context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
+    """Return the context for simulations of a study on this machine, without a job."""
     here = settings.model_copy(update={"scheduler": None})
     return context_for(prepared, child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))

@@ -1,0 +1,1 @@
+"""Runs simulations at the terminal of a user."""

@@ -1,0 +1,157 @@
+"""The program of ``mops study run``: runs simulations of one parameter set at the user's terminal, then the targets.
+
+Seeds, environment and working folder are those of a job. Standard streams are those of the terminal, so that prints
+appear at once and a debugger can read commands. The arguments are two files: the request, and the place for the
+report. The report exists after each step, so that a crash leaves the steps before it.
+
+Imports the standard library, numpy, pyarrow and the user's model only.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pdb
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from mops.child.blocks import table_of
+from mops.child.buffers import Tables
+from mops.child.channel import Message
+from mops.child.load import CannotLoad, UserCode, own_folder
+from mops.child.main import prepare_process
+from mops.child.outputs import Results
+from mops.child.task_run import flush_prints, seed_generators
+from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.working_folder import WorkingFolder, links_to
+from mops.study.ids_and_seeds import target_seed
+from mops.study.output_schema import InvalidOutput
+
+T = TypeVar("T")
+
+_HEAD_ROWS = 5
+
+
+def main() -> None:
+    """Run what the request asks for; the first failure ends the run."""
+    request, report = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    prepare_process()
+    ForegroundRun(request, report).run()
+
+
+class _Failed(Exception):
+    """A step has failed, and the report says why."""
+
+
+class ForegroundRun:
+    """Runs the replicates of one parameter set in order, then the targets if all replicates ran.
+
+    Parameters
+    ----------
+    request
+        What to load, as for a child process of a worker; and ``param_id``, ``params``, ``seeds`` by replicate,
+        ``reference``, ``runs_targets`` and ``debug``.
+    report
+        The file to which the report is written.
+    """
+
+    def __init__(self, request: Message, report: Path):
+        self._request, self._path = request, report
+        self._report: dict[str, Any] = {
+            "running": "the import of the model",
+            "replicates": [],
+            "losses": [],
+            "failure": None,
+        }
+
+    def run(self) -> None:
+        """Run the replicates and the targets."""
+        request = self._request
+        results = Results(request["reference"])
+        try:
+            code = self._step("the import of the model", self._load)
+            replicates = []
+            for replicate, seed in request["seeds"]:
+                replicates.append(self._simulate(code, results, replicate, seed))
+            for target in range(len(code.targets)) if request["runs_targets"] else ():
+                self._score(code, target, replicates)
+            self._report["running"] = ""
+        except _Failed:
+            pass
+        self._write()
+
+    def _load(self) -> UserCode:
+        folder = WorkingFolder(own_folder(self._request["scratch"], ".import"), links_to(Path(self._request["root"])))
+        folder.renew()
+        os.chdir(folder.path)
+        return UserCode(self._request, folder)
+
+    def _simulate(self, code: UserCode, results: Results, replicate: int, seed: int) -> Tables:
+        def simulate() -> Tables:
+            seed_generators(seed)
+            parts = results.read(code.model(dict(self._request["params"]), seed), seed)
+            return {name: table_of(part) for name, part in parts.items()}
+
+        began = time.monotonic()
+        _enter(code.folder)
+        tables = self._step(f"replicate {replicate} (seed {seed})", simulate)
+        kept = self._request["outputs"]
+        outputs = [_summary(name, table) for name, table in tables.items() if kept is None or name in kept]
+        self._report["replicates"].append(
+            {"replicate": replicate, "seed": seed, "seconds": time.monotonic() - began, "outputs": outputs}
+        )
+        return tables
+
+    def _score(self, code: UserCode, target: int, replicates: list[Tables]) -> None:
+        name = code.target_names[target]
+
+        def score() -> dict[str, float]:
+            seed_generators(target_seed(self._request["param_id"], name))
+            return code.targets[target](dict(self._request["params"]), [dict(tables) for tables in replicates])
+
+        _enter(code.folder)
+        describe = functools.partial(failure_of_target, params=self._request["params"], replicates=replicates)
+        losses = self._step(f"target {name}", score, describe)
+        self._report["losses"] += [{"target": name, "name": key, "loss": loss} for key, loss in losses.items()]
+
+    def _step(self, what: str, step: Callable[[], T], describe: Callable[..., dict[str, str]] = failure_of) -> T:
+        self._report["running"] = what
+        self._write()
+        try:
+            return step()
+        except CannotLoad as refused:
+            self._report["failure"] = {"reason": "error", "message": str(refused), "traceback": ""}
+        except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
+            self._fail(error, describe)
+        finally:
+            flush_prints()
+        raise _Failed
+
+    def _fail(self, error: BaseException, describe: Callable[..., dict[str, str]]) -> None:
+        is_debugged = self._request["debug"] and not isinstance(error, InvalidOutput)
+        failure = describe(error, keep_frames=is_debugged)
+        self._report["failure"] = failure
+        if is_debugged:
+            flush_prints()
+            sys.stderr.write(failure["traceback"].replace(f"{self._request['root']}/", ""))
+            pdb.post_mortem(error.__traceback__)
+
+    def _write(self) -> None:
+        self._path.write_text(json.dumps(self._report, default=str))
+
+
+def _enter(folder: WorkingFolder) -> None:
+    """Enter the working folder as each step finds it, without the files of the previous step."""
+    folder.renew()
+    os.chdir(folder.path)
+
+
+def _summary(name: str, table: pa.Table) -> dict[str, Any]:
+    columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+    return {"name": name, "rows": table.num_rows, "columns": columns, "head": table.slice(0, _HEAD_ROWS).to_pylist()}

@@ -1,0 +1,1 @@
+"""Groups the failures of a job by cause."""

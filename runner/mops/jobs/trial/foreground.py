@@ -1,0 +1,228 @@
+"""Runs one simulation of a study or a job at the terminal, or one parameter set with its targets.
+
+:mod:`mops.child.foreground.main` is the program that runs it. Limits of time and memory do not apply: a person watches.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from mops.attempt.attempt import job_context
+from mops.errors import UsageError
+from mops.jobs.job import Job
+from mops.jobs.prepare import PreparedStudy
+from mops.jobs.trial.trial import context_of_check
+from mops.project.bundle_cache import in_project
+from mops.settings import Settings
+from mops.storage.ancestors import stored_families
+from mops.storage.joblog.log import JobLog
+from mops.storage.kept_options import read_options
+from mops.storage.params_file import load_groups
+from mops.storage.paths import JobPaths
+from mops.study.column_families import Families
+from mops.study.groups import Group, GroupTable
+from mops.task import JobContext
+from mops.worker.child_process import load_message
+from mops.worker.deaths import how_it_ended
+from mops.worker.environment.install import install
+from mops.worker.environment.interpreter import cannot_start, command
+from mops.worker.environment.options import ChildEnvironment, child_environment
+from mops.worker.environment.variables import environment
+from mops.worker.run_task import bundle_folder
+from mops.worker.scratch import Scratch
+
+_IDS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study or a job whose simulations can run alone.
+
+    Parameters
+    ----------
+    reference
+        The families of the job's outputs, which a result must fit; None: there is no job.
+    """
+
+    context: JobContext
+    groups: GroupTable
+    reference: Families | None
+
+    def group(self, prefix: str) -> Group:
+        """Return the parameter set whose id begins with this text; empty: the first set.
+
+        Raises
+        ------
+        UsageError
+            No set has such an id, or several have one.
+        """
+        if not prefix:
+            return self.groups.group(0)
+        found: list[tuple[int, str]] = []
+        for piece in self.groups.pieces():
+            rows = pc.indices_nonzero(pc.starts_with(piece.ids, prefix.lower()))
+            found += zip((piece.start + row for row in rows.to_pylist()), piece.ids.take(rows).to_pylist(), strict=True)
+        if len(found) == 1:
+            return self.groups.group(found[0][0])
+        if not found:
+            raise UsageError(
+                f"no parameter set has an id that begins with {prefix!r}",
+                where="--set",
+                hint="use a param_id of the results, or run the stored study of the job: --job JOB",
+            )
+        shown = ", ".join(param_id[: len(prefix) + 4] for _, param_id in found[:_IDS_SHOWN])
+        raise UsageError(
+            f"{len(found)} parameter sets have an id that begins with {prefix!r}: {shown}",
+            where="--set",
+            hint="give more characters of the id",
+        )
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """What ran at the terminal.
+
+    Parameters
+    ----------
+    replicates, losses
+        What succeeded, as in :class:`mops.child.foreground.main.ForegroundRun`.
+    failed
+        The step that failed: ``replicate 2 (seed 7)``; empty: none did.
+    message, traceback
+        Why it failed.
+    """
+
+    group: Group
+    replicates: list[dict[str, Any]]
+    losses: list[dict[str, Any]]
+    failed: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+def of_study(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> Source:
+    """Return the simulations of a study, with the present files of its project."""
+    return Source(context_of_check(prepared, settings, child), prepared.study.groups, None)
+
+
+def of_job(job: Job, settings: Settings) -> Source:
+    """Return the simulations of a job, with the files and options that the job keeps.
+
+    Raises
+    ------
+    OptionsError
+        A variable that the job takes from the environment is not set, or its interpreter no longer exists.
+    """
+    record = job.record
+    options = read_options(job.files, record).options
+    child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
+    here = settings.model_copy(update={"scheduler": None})
+    groups = load_groups(job.files, job.name)
+    context = child.of(job_context(job.name, record.bundle, job.files.url, record.spec, here))
+    context = replace(context, parameters=tuple(groups.group(0).params))
+    return Source(context, groups, stored_families(job.files, record, JobLog(job.files, JobPaths(job.name)).read()))
+
+
+def run_in_foreground(
+    source: Source,
+    group: Group,
+    replicate: int | None = None,
+    *,
+    debug: bool = False,
+    prints_to_stderr: bool = False,
+) -> Foreground:
+    """Run one replicate of a parameter set; or all of them, and then the targets.
+
+    Parameters
+    ----------
+    replicate
+        The replicate; None: all.
+    debug
+        Start a debugger where an exception was raised.
+    prints_to_stderr
+        Whether the output of the model goes to stderr, because stdout is for data.
+
+    Raises
+    ------
+    UsageError
+        The set has no such replicate.
+    InstallError
+        The model's dependencies cannot be installed.
+    """
+    if replicate is not None and not 0 <= replicate < group.n_replicates:
+        raise UsageError(
+            f"the parameter set has no replicate {replicate}",
+            where="--replicate",
+            hint=f"use a number from 0 to {group.n_replicates - 1}",
+        )
+    root = bundle_folder(source.context)
+    context = source.context
+    if context.install_s is not None and (found := install(context, root, lambda: False)) is not None:
+        context = replace(context, python=found.python)
+    replicates = range(group.n_replicates) if replicate is None else [replicate]
+    with _scratch() as scratch, tempfile.TemporaryDirectory(prefix="mops-run-") as folder:
+        request = load_message(context, str(root), scratch) | {
+            "param_id": group.param_id,
+            "params": group.params,
+            "seeds": [[i, group.seeds[i]] for i in replicates],
+            "reference": source.reference,
+            "runs_targets": replicate is None,
+            "debug": debug,
+        }
+        returncode, report = _run(context, request, Path(folder), prints_to_stderr=prints_to_stderr)
+    return _result(group, returncode, report, context.bundle)
+
+
+def _run(
+    context: JobContext, request: dict[str, Any], folder: Path, *, prints_to_stderr: bool
+) -> tuple[int, dict[str, Any]]:
+    """Run the program in the foreground; return its return code and its report."""
+    asked, report = folder / "request.json", folder / "report.json"
+    asked.write_text(json.dumps(request))
+    report.write_text(
+        json.dumps({"running": "the start of the process", "replicates": [], "losses": [], "failure": None})
+    )
+    argv = [*command(context.python), "mops.child.foreground.main", str(asked), str(report)]
+    env = environment(context.env, n_threads=context.threads, python=context.python)
+    # Ctrl-C is for the model or its debugger: the terminal sends it to both processes. A handler, unlike SIG_IGN, does
+    # not pass to the new program.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with subprocess.Popen(argv, env=env, stdout=sys.stderr if prints_to_stderr else None) as process:  # noqa: S603
+            returncode = process.wait()
+    except (FileNotFoundError, PermissionError) as gone:
+        raise cannot_start(argv[0], gone, installed=context.install_s is not None) from gone
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return returncode, json.loads(report.read_text())
+
+
+def _result(group: Group, returncode: int, report: dict[str, Any], bundle: str) -> Foreground:
+    failed, failure = report["running"], report["failure"]
+    if failure is None:
+        message = how_it_ended(returncode) if failed else ""
+        return Foreground(group, report["replicates"], report["losses"], failed, message)
+    message, traceback = (in_project(failure[name], bundle) for name in ("message", "traceback"))
+    return Foreground(
+        group, report["replicates"], report["losses"], failed, f"{failure['reason']}: {message}", traceback
+    )
+
+
+@contextmanager
+def _scratch() -> Iterator[Scratch]:
+    scratch = Scratch()
+    try:
+        yield scratch
+    finally:
+        scratch.close()

@@ -1,0 +1,138 @@
+"""Failures are grouped by cause: what varies from one simulation to the next does not make another cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mops.jobs.failures import causes
+from mops.jobs.failures.causes import COLUMNS, Cause, causes_of, place_in_project, without_varying
+from mops.task import FAILURES
+
+TRACE = """Traceback (most recent call last):
+  File "model.py", line {line}, in run
+    solve(params)
+  File "/usr/lib/python3.11/site-packages/scipy/linalg.py", line 8, in solve
+    raise ValueError(text)
+{message}
+"""
+SCHEMA = pa.schema([FAILURES.field(name) for name in COLUMNS])
+
+
+def failure(group: int = 0, message: str = "ValueError: x", **fields: Any) -> dict[str, Any]:
+    line = fields.pop("line", 3)
+    row = {"param_id": f"id{group}", "group": group, "replicate": 0, "seed": 7, "target": None, "reason": "error"}
+    return row | {"message": message, "traceback": TRACE.format(line=line, message=message)} | fields
+
+
+def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
+    table = pa.Table.from_pylist(list(rows), schema=SCHEMA)
+    at = table.schema.get_field_index("traceback")
+    (found,) = table.set_column(at, "traceback", table["traceback"].dictionary_encode()).to_batches()
+    return found
+
+
+def found(*batches: pa.RecordBatch) -> list[Cause]:
+    return causes_of(batches)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("beta 0.41 is too large", "beta -1.5e-07 is too large"),
+        ("12.5 is odd", "123456789.600000000001 is odd"),
+        ("used 1.0 GiB of its 1.0 GiB limit", "used 513 MiB of its 512 MiB limit"),
+        ("no file /tmp/work-3ab/out.csv here", "no file /home/ada/x/out.csv here"),
+        ("<Model object at 0x7f0a12>", "<Model object at 0xffab>"),
+        ("set 761edf35ca1634d7 is odd", "set deadbeefdeadbeef is odd"),
+        ("id 123e4567-e89b-12d3-a456-426614174000", "id 99999999-e89b-12d3-a456-426614174abc"),
+        ("the first line\nand 1 note", "the first line\nand another"),
+    ],
+)
+def test_numbers_ids_folders_and_later_lines_do_not_count(one: str, other: str) -> None:
+    lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("KeyError: 'beta'", "KeyError: 'gamma'"),
+        ("no file /tmp/a/out.csv", "no file /tmp/a/in.csv"),
+        ("the loss is nan", "the loss is inf"),
+        ("ValueError: bad", "TypeError: bad"),
+    ],
+)
+def test_words_and_names_of_files_count(one: str, other: str) -> None:
+    lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
+    assert lines[0] != lines[1]
+
+
+def test_the_most_frequent_cause_comes_first_with_its_first_failure_in_study_order() -> None:
+    first = batch(failure(5, "ValueError: 5"), failure(2, "ValueError: 2"), failure(9, "TypeError: 1"))
+    second = batch(failure(2, "ValueError: 3", replicate=1), failure(1, "ValueError: 1", replicate=2))
+    value, kind = found(first, second)
+    assert (value.n, value.groups.tolist(), value.first["message"]) == (4, [1, 2, 5], "ValueError: 1")
+    assert (value.first["group"], value.first["replicate"], value.place) == (1, 2, "model.py:3 in run")
+    assert (kind.n, kind.groups.tolist()) == (1, [9])
+
+
+def test_equal_messages_from_two_lines_are_two_causes() -> None:
+    assert [cause.place for cause in found(batch(failure(0, line=3), failure(1, line=4)))] == [
+        "model.py:3 in run",
+        "model.py:4 in run",
+    ]
+
+
+def test_simulations_that_run_too_long_in_two_lines_of_a_loop_are_one_cause() -> None:
+    rows = [failure(group, "ran for more than 2 s", line=group, reason="timeout") for group in (3, 4)]
+    assert [(cause.n, cause.place) for cause in found(batch(*rows))] == [(2, "model.py in run")]
+
+
+def test_each_target_has_its_causes_and_a_missing_loss_is_none() -> None:
+    rows = [failure(group, target=target, replicate=None, seed=None) for group, target in enumerate("ab*")]
+    assert [cause.first["target"] for cause in found(batch(*rows))] == ["a", "b"]
+    assert found(batch(rows[-1])) == []
+
+
+def test_only_so_many_causes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "_MOST_CAUSES", 2)
+    kept = found(batch(*(failure(group, f"KeyError: {chr(97 + group)}") for group in range(9))))
+    assert [(cause.n, cause.first["message"]) for cause in kept] == [
+        (7, "other messages"),
+        (1, "KeyError: a"),
+        (1, "KeyError: b"),
+    ]
+
+
+FAULT = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "inner/solver.py", line 12 in step
+  File "model.py", line 3 in run"""
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "model.py", line 3, in run
+  |     raise ExceptionGroup("two", errors)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "model.py", line 9, in inner
+    | ValueError: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("traceback", "place"),
+    [
+        (TRACE.format(line=3, message="ValueError: x"), "model.py:3 in run"),
+        (FAULT, "inner/solver.py:12 in step"),
+        (GROUP, "model.py:9 in inner"),
+        ('  File "<string>", line 1, in <module>\n', ""),
+        ("the last output of a program", ""),
+        ("", ""),
+    ],
+)
+def test_the_place_is_the_innermost_line_of_the_project(traceback: str, place: str) -> None:
+    assert place_in_project(traceback) == place
