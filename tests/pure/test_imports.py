@@ -44,7 +44,7 @@ FLOORS: dict[str, set[str]] = {
         *("storage", "worker", "cluster", "attempt", "service"),
     },
     "cli": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "k8s", "task", "storage"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "task", "storage"),
         *("worker", "cluster", "attempt", "service", "jobs"),
     },
 }
