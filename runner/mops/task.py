@@ -57,6 +57,8 @@ class JobContext:
     parameters
         Names of the first set's parameters, which no argument of the model or of a target may have. Child processes
         check the other sets when they run.
+    import_folders
+        The folders from which child processes import, relative to the bundle's root.
     """
 
     job: str
@@ -80,6 +82,7 @@ class JobContext:
     python: str | None = None
     install_s: float | None = None
     parameters: tuple[str, ...] = ()
+    import_folders: tuple[str, ...] = (".",)
 
     @property
     def mark(self) -> str:

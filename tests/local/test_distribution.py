@@ -46,10 +46,11 @@ def test_the_wheel_is_called_mops_runner_and_has_the_command_mops(wheel: Path) -
         assert "mops = mops.cli.start:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
-def test_the_wheel_has_every_module(wheel: Path) -> None:
+def test_the_wheel_has_every_module_and_template(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("mops/")}
-    assert packed == {f"mops/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} | {"mops/py.typed"}
+    files = [*PACKAGE.rglob("*.py"), *(PACKAGE / "project" / "templates").glob("*/*"), PACKAGE / "py.typed"]
+    assert packed == {f"mops/{path.relative_to(PACKAGE)}" for path in files}
 
 
 def test_no_text_installs_the_other_project_called_mops() -> None:

@@ -65,6 +65,7 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
         scenario=spec.scenario,
         targets=spec.targets,
         outputs=spec.outputs,
+        import_folders=spec.import_folders,
         slots=None if settings.scheduler else embedded_slots(settings),
         threads=settings.sim_threads,
         timeout_s=settings.sim_timeout,

@@ -13,6 +13,7 @@ import inspect
 import os
 import stat
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -41,14 +42,25 @@ _FUNCTION_NAMES = ("run", "simulate", "model")
 _ROLES_OF_MODEL = ("params", "seed", "scenario")
 _ROLES_OF_TARGET = ("params", "replicates")
 _ROLES = {*_ROLES_OF_MODEL, *_ROLES_OF_TARGET}
+_LIBRARIES = frozenset(("site-packages", "dist-packages"))
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class CannotLoad(Exception):
-    """The model or a target does not meet docs/reference/models.md; the message tells what mops found."""
+    """The model or a target does not meet docs/reference/models.md; the message tells what mops found.
+
+    Parameters
+    ----------
+    missing
+        The entry point whose file or module does not exist; empty: another reason.
+    """
+
+    def __init__(self, message: str, missing: str = ""):
+        super().__init__(message)
+        self.missing = missing
 
 
-def load_model(text: str, scenario: str, root: Path, parameters: Collection[str] = ()) -> Model:
+def load_model(text: str, scenario: str, folders: Sequence[Path], parameters: Collection[str] = ()) -> Model:
     """Import the model and return it as ``f(params, seed)``.
 
     Parameters
@@ -57,8 +69,8 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
         The study's ``model``: a module, ``module:name`` or ``path/file.py:name``.
     scenario
         Passed to models that take a scenario; for any other model it must be ``baseline``.
-    root
-        The project root, first on ``sys.path``.
+    folders
+        The folders of the project that are on ``sys.path``, in the same order.
     parameters
         Names of the study's parameters. No argument of the model may have one of them, because the model gets all
         parameters in one dict.
@@ -69,7 +81,7 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
         The name does not exist, has the wrong arguments, or is ambiguous.
     """
     entry = EntryPoint.parse(text)
-    module = _module(entry, root)
+    module = _module(entry, text, folders)
     name = entry.name or _only_candidate(module, text)
     found = _attribute(module, name, text)
     if inspect.isclass(found):
@@ -89,7 +101,7 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
     return lambda params, seed: checked(params)(params, seed)
 
 
-def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Target:
+def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] = ()) -> Target:
     """Import a target and return it as ``f(params, replicates) -> {name: loss}``.
 
     Raises
@@ -100,7 +112,7 @@ def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Targ
     entry = EntryPoint.parse(text)
     if entry.name is None:
         raise CannotLoad(f"target {text!r} names no function; write 'module:function'")
-    found = _attribute(_module(entry, root), entry.name, text)
+    found = _attribute(_module(entry, text, folders), entry.name, text)
     if not callable(found):
         raise CannotLoad(f"target {text!r} is a {type(found).__name__}, not a function")
     needed = [name for name, parameter in _parameters(found, text).items() if _is_needed(parameter)]
@@ -116,12 +128,12 @@ def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Targ
     return lambda params, replicates: _losses(checked(params)(params, replicates))
 
 
-def _module(entry: EntryPoint, root: Path) -> ModuleType:
+def _module(entry: EntryPoint, text: str, folders: Sequence[Path]) -> ModuleType:
+    path = _file(entry, folders)
     if entry.path is None:
-        return importlib.import_module(str(entry.module))
-    path = root / entry.path
-    if not path.is_file():
-        raise CannotLoad(f"the bundle has no file {entry.path!r}; check the path and .mopsignore")
+        return _imported(str(entry.module), text, path)
+    if path is None:
+        raise CannotLoad(f"the project has no file {entry.path!r}", missing=text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CannotLoad(f"{entry.path!r} is not a Python file")
@@ -129,6 +141,36 @@ def _module(entry: EntryPoint, root: Path) -> ModuleType:
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
     return module
+
+
+def _file(entry: EntryPoint, folders: Sequence[Path]) -> Path | None:
+    """Return the file of an entry point in the project; None: the project has none."""
+    names = (entry.file,) if entry.path else (f"{entry.file.removesuffix('.py')}/__init__.py", entry.file)
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+
+
+def _imported(name: str, text: str, path: Path | None) -> ModuleType:
+    """Import a module. If the project has its file, no other module of this name may take its place."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise CannotLoad(f"module {name!r} was not found", missing=text) from None
+        raise
+    file = getattr(module, "__file__", None)
+    if path is not None and _is_installed(file):
+        found = file or "built into Python"
+        raise CannotLoad(f"module {name!r} of {text!r} is {found}, not {path.name} of the project; rename {path.name}")
+    return module
+
+
+def _is_installed(file: str | None) -> bool:
+    """Tell whether a module is a part of Python or of an installed library. An editable install is neither."""
+    if file is None:
+        return True
+    path = Path(file).resolve()
+    standard = Path(sysconfig.get_path("stdlib")).resolve()
+    return path.is_relative_to(standard) or not _LIBRARIES.isdisjoint(path.parts)
 
 
 def _attribute(module: ModuleType, name: str, text: str) -> Any:
@@ -345,12 +387,14 @@ class UserCode:
     def __init__(self, load: Message, imported_in: WorkingFolder):
         root = Path(load["root"])
         self.scratch = load["scratch"]
-        sys.path.insert(0, str(root))
-        sys.argv = [str(root / EntryPoint.parse(load["model"]).file)]  # as if the model's file ran as a script
+        folders = [root / folder for folder in load["import_folders"]]
+        sys.path[:0] = map(str, folders)
+        entry = EntryPoint.parse(load["model"])
+        sys.argv = [str(_file(entry, folders) or root / entry.file)]  # as if the model's file ran as a script
         before = _threads()
-        self.model = load_model(load["model"], load["scenario"], root, load["parameters"])
+        self.model = load_model(load["model"], load["scenario"], folders, load["parameters"])
         self.target_names: list[str] = load["targets"]
-        self.targets = [load_target(text, root, load["parameters"]) for text in load["targets"]]
+        self.targets = [load_target(text, folders, load["parameters"]) for text in load["targets"]]
         self.outputs = load["outputs"]
         self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())

@@ -4,7 +4,8 @@
 
     worker (worker/child_process.py)                   child (this file)
       load {root, scratch, model, ...}          ──►
-                                                ◄──    loaded {threads, modules} | refused {message, traceback}
+                                                ◄──    loaded {threads, modules}
+                                                       | refused {message, traceback, missing}
       run {groups, reference, seconds, bytes,
            retirement_size, keep_folder, encode,
            part_folder}                         ──►
@@ -154,9 +155,10 @@ def _load(load: Message, channel: Channel) -> UserCode | None:
     try:
         code = UserCode(load, folder)
     except CannotLoad as refused:
-        channel.send({"kind": "refused", "message": str(refused), "traceback": ""})
+        channel.send({"kind": "refused", "message": str(refused), "traceback": "", "missing": refused.missing})
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
-        channel.send({"kind": "refused"} | describe(error))
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        channel.send({"kind": "refused", "missing": missing or ""} | describe(error))
     else:
         # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0
         # ms: -10 % of the memory of the job.

@@ -39,6 +39,7 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
+        "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
         "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "dashboard": Verb(

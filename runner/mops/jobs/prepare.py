@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
@@ -18,7 +17,8 @@ from mops.errors import UsageError, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.project import ModelSpec, entry_outside_root, read_registry, resolve
+from mops.project.import_folders import relative_to, with_import_folders
+from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import given_study, read_study
 from mops.storage.files import canonical_url
 from mops.storage.job_options import JobOptions
@@ -26,8 +26,6 @@ from mops.storage.job_records import JobRecord
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
-
-logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -91,19 +89,14 @@ def prepare(
     root = source.root
     parsed = parse_study(source.data, where=source.where, folder=source.folder)
     trim_memory()
-    spec = resolve(parsed, root, read_registry(root))
-    _warn_outside_root(spec, root, source.folder)
+    registry = read_registry(root)
+    spec = resolve(parsed, root, registry)
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
+    registered = registry.entry_points if registry is not None else ()
+    spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file)
-
-
-def _warn_outside_root(spec: ModelSpec, root: Path, folder: Path) -> None:
-    for entry in (spec.model, *spec.targets):
-        if (from_root := entry_outside_root(entry, root, folder)) is not None:
-            message = "%s is in the study's folder, but the project root is %s: %s, or write %s in the study"
-            logger.warning(message, entry, root, "add an empty file mops.toml to the study's folder", from_root)
 
 
 def trim_memory() -> None:

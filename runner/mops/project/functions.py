@@ -9,14 +9,16 @@ from types import ModuleType
 from typing import Any
 
 from mops.errors import ModelError
+from mops.project.import_folders import files_of, import_folders
 
 Code = str | Callable[..., Any]
 """An entry point as text, or a function or class of an imported module."""
 
 _WHERE = "the model or target"
+_LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
-def entry_point(code: object, root: Path) -> str:
+def entry_point(code: object, root: Path, folder: Path, imported: dict[str, str]) -> str:
     """Return the entry point of a function or class; text is returned as it is.
 
     Child processes import the model, so they need a file or module and a name in it.
@@ -25,6 +27,10 @@ def entry_point(code: object, root: Path) -> str:
     ----------
     root
         The project root, all links resolved.
+    folder
+        The study's folder.
+    imported
+        Gets the file of the module, for an entry point that is not text.
 
     Raises
     ------
@@ -54,15 +60,28 @@ def entry_point(code: object, root: Path) -> str:
             where=_WHERE,
             hint="define it with def or class at the top level of its file, under its own name",
         )
-    return f"{_place(module, root)}:{name}"
+    place, file = _place(module, root, folder)
+    entry = f"{place}:{name}"
+    if file is not None:
+        imported[entry] = file
+    return entry
 
 
-def _place(module: ModuleType, root: Path) -> str:
-    """Return how an entry point names a module: by its name, or by its file if the root does not lead to the name."""
-    file, dotted = getattr(module, "__file__", None), module.__name__
-    if not file or not (path := Path(file).resolve()).is_relative_to(root) or path.suffix != ".py":
-        return dotted
-    inside = path.relative_to(root)
-    found = inside.with_suffix("").as_posix()
-    as_path = dotted.replace(".", "/")
-    return dotted if found in (as_path, f"{as_path}/__init__") or "." in dotted else inside.as_posix()
+def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | None]:
+    """Return how an entry point names a module, and the module's file, relative to the root if it is below the root.
+
+    A module has its name. If no folder from which child processes import has the module, or another folder before it
+    has one of this name, the module is named by its file.
+    """
+    dotted, file = module.__name__, getattr(module, "__file__", None)
+    if file is None or Path(file).suffix != ".py":
+        return dotted, None
+    path = Path(file).resolve()
+    if not path.is_relative_to(root):
+        return dotted, str(path)
+    inside = path.relative_to(root).as_posix()
+    found = files_of(dotted, import_folders(root, folder, [dotted]), lambda name: (root / name).is_file())
+    is_found = next(iter(found.values()), None) == inside
+    if is_found or "." in dotted or _LIBRARIES.intersection(path.parts):
+        return dotted, inside
+    return inside if "/" in inside else f"./{inside}", inside

@@ -24,12 +24,19 @@ _ENTRY_FORM = "write an id and its code, like sir: {entrypoint: 'package.module:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The code that a job runs. ``model`` is an entry point; a child process resolves a bare module."""
+    """The code that a job runs. ``model`` is an entry point; a child process resolves a bare module.
+
+    Parameters
+    ----------
+    import_folders
+        The folders from which child processes import, relative to the project root.
+    """
 
     model: str
     scenario: str
     targets: tuple[str, ...]
     outputs: tuple[str, ...] | None
+    import_folders: tuple[str, ...] = (".",)
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,11 @@ class Registry:
 
     models: dict[str, str]
     targets: dict[str, str]
+
+    @property
+    def entry_points(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset((*self.models.values(), *self.targets.values()))
 
 
 def find_root(study_path: str | Path) -> Path:
@@ -55,29 +67,6 @@ def find_root(study_path: str | Path) -> Path:
                 if (candidate / marker).exists():
                     return candidate
     return folder
-
-
-def entry_outside_root(entry: str, root: Path, folder: Path) -> str | None:
-    """Return the entry point as the project root would find it, if only the study's folder has its file.
-
-    Parameters
-    ----------
-    entry
-        An entry point, relative to the study's folder.
-    folder
-        The study's folder.
-
-    Returns
-    -------
-    str or None
-        None: the root has the module, or the study's folder does not have it, or it is not below the root.
-    """
-    path, name = Path(EntryPoint.parse(entry).file), entry.partition(":")[2]
-    files, inside = (path, path.with_suffix("") / "__init__.py"), folder.resolve()
-    if not inside.is_relative_to(root) or any((root / file).is_file() for file in files):
-        return None
-    found = next((file for file in files if (inside / file).is_file()), None)
-    return f"{(inside / found).relative_to(root)}:{name}" if found is not None else None
 
 
 def read_registry(root: Path) -> Registry | None:

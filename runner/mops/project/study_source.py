@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class StudySource:
         The name of the study, for people.
     file
         The absolute path of the study file; empty: a program gave the study.
+    imported
+        For each entry point that a program gave as an object: the file that its module came from.
     """
 
     text: str
@@ -50,6 +52,7 @@ class StudySource:
     label: str | None
     name: str
     file: str = ""
+    imported: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
@@ -92,10 +95,11 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     root = root or find_root(folder / "study.json")
     data = dict(study)
     model = data.get("model")
+    imported: dict[str, str] = {}
     if "model" in data:
-        data["model"] = entry_point(model, root)
+        data["model"] = entry_point(model, root, folder, imported)
     if isinstance(targets := data.get("targets"), Sequence) and not isinstance(targets, str):
-        data["targets"] = [entry_point(target, root) for target in targets]
+        data["targets"] = [entry_point(target, root, folder, imported) for target in targets]
     if "parameter_sets" in data:
         data["parameter_sets"] = _sets(data["parameter_sets"])
     try:
@@ -103,7 +107,8 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     except (TypeError, ValueError) as bad:
         raise UsageError(f"a value of the study is not JSON: {bad}", where=_GIVEN, hint="use numbers and text") from bad
     label = getattr(model, "__name__", None)
-    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, label or folder.name)
+    name = label or folder.name
+    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, name, imported=imported)
 
 
 def _sets(sets: object) -> object:

@@ -24,6 +24,7 @@ from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ModelError
 from mops.project.bundle_cache import in_project
+from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
 from mops.system import cgroup
 from mops.task import JobContext
@@ -71,7 +72,7 @@ class ChildProcess:
         template: ChildProcess | None = None,
         reaper: Reaper | None = None,
     ):
-        self._context, self._scratch = context, scratch
+        self._context, self._root, self._scratch = context, root, scratch
         self._reaper: Reaper | None = template._reaper if template is not None else reaper
         load = None if template else load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
@@ -210,15 +211,7 @@ class ChildProcess:
             return None
         for message, _ in self._messages():
             if message["kind"] == "refused":
-                texts = message["message"], message["traceback"].rstrip()
-                said, trace = (in_project(text, self._context.bundle) for text in texts)
-                target = next((name for name in self._context.targets if repr(name) in said), None)
-                raise ModelError(
-                    f"the {'target' if target else 'model'} cannot be loaded: {said}"
-                    + (f"\n{trace}" if trace not in ("", said) else ""),
-                    where=target or self._context.model,
-                    hint=_where_to_look(said, self._context),
-                )
+                raise _refusal(message, self._context, self._root)
             self.loaded = True
             if self._reaper is not None:
                 self._reaper.keep()
@@ -448,6 +441,7 @@ def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
         "scenario": context.scenario,
         "targets": list(context.targets),
         "parameters": list(context.parameters),
+        "import_folders": list(context.import_folders),
         "outputs": None if context.outputs is None else list(context.outputs),
         "tasks_per_child": context.tasks_per_child,
         "growth_bytes": context.growth_bytes,
@@ -455,11 +449,30 @@ def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
     }
 
 
+def _refusal(message: Message, context: JobContext, root: str) -> ModelError:
+    """Return the error for a child that could not import the model or a target."""
+    texts = message["message"], message["traceback"].rstrip()
+    said, trace = (in_project(text, context.bundle) for text in texts)
+    missing = message["missing"]
+    target = next((name for name in context.targets if name == missing or repr(name) in said), None)
+    advice, hint = None, _where_to_look(said, context)
+    if missing:
+        advise = advice_for_entry if missing in (context.model, *context.targets) else advice_for_import
+        advice = advise(missing, python_files(Path(root)), context.import_folders)
+    found = advice.found if advice is not None else ""
+    return ModelError(
+        f"the {'target' if target else 'model'} cannot be loaded: {said}{found}"
+        + (f"\n{trace}" if trace not in ("", said) else ""),
+        where=target or context.model,
+        hint=advice.hint if advice is not None else hint,
+    )
+
+
 def _where_to_look(message: str, context: JobContext) -> str | None:
     """Return what to do about a file or a module that is missing; None: the message says what is wrong."""
-    if message.startswith("FileNotFoundError"):
+    if message.startswith(("FileNotFoundError", "the project has no file")):
         return "check the path, and that .mopsignore does not exclude the file"
-    if not message.startswith("ModuleNotFoundError"):
+    if not message.startswith("ModuleNotFoundError") and not message.endswith("was not found"):
         return None
     if context.install_s is not None:
         install = "name it in requirements.txt, uv.lock or pyproject.toml"

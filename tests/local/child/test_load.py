@@ -46,7 +46,7 @@ def write(tmp_path, monkeypatch):
 @pytest.fixture
 def model(write):
     def load(code, text="the_model", scenario="baseline"):
-        return load_model(text, scenario, write(code))
+        return load_model(text, scenario, [write(code)])
 
     return load
 
@@ -54,7 +54,7 @@ def model(write):
 @pytest.fixture
 def target(write):
     def load(code, text="the_model:target"):
-        return load_target(text, write(code))
+        return load_target(text, [write(code)])
 
     return load
 
@@ -117,7 +117,7 @@ CALLED = {
 class TestFunctions:
     @pytest.mark.parametrize(("code", "scenario", "expected"), CALLED.values(), ids=CALLED)
     def test_a_function_gets_params_and_seed_and_the_scenario_if_it_takes_one(self, write, code, scenario, expected):
-        assert load_model("the_model:f", scenario, write(code), ["beta"])(PARAMS, 7) == expected
+        assert load_model("the_model:f", scenario, [write(code)], ["beta"])(PARAMS, 7) == expected
 
     def test_a_callable_without_a_signature_is_refused(self, model):
         with pytest.raises(CannotLoad, match="does not reveal its arguments; wrap it in a function"):
@@ -157,7 +157,7 @@ class TestFunctions:
     def test_arguments_that_are_not_params_and_seed_are_refused(self, write, code, says):
         """The model got the dict for beta, the seed for gamma and the scenario for the seed, and computed with them."""
         with pytest.raises(CannotLoad, match=says):
-            load_model("the_model:f", "baseline", write(code), ["beta", "gamma"])
+            load_model("the_model:f", "baseline", [write(code)], ["beta", "gamma"])
 
     def test_a_parameter_name_that_only_a_later_set_has_fails_its_simulations(self, model):
         run = model("def f(beta, seed): return seed", "the_model:f")
@@ -278,7 +278,7 @@ class TestModulesAndFiles:
     def test_a_module_in_a_package(self, model, write):
         write("", "package/__init__.py")
         root = write("def f(params, seed): return seed", "package/inner.py")
-        assert load_model("package.inner:f", "baseline", root)(PARAMS, 7) == 7
+        assert load_model("package.inner:f", "baseline", [root])(PARAMS, 7) == 7
 
     def test_a_file_with_a_dataclass(self, write):
         code = """
@@ -291,18 +291,33 @@ class TestModulesAndFiles:
                 def simulate(self, params, seed): return seed + self.n
         """
         root = write(code, "models/the_file.py")
-        assert load_model("models/the_file.py:Model", "baseline", root)(PARAMS, 7) == 10
-        assert load_model("models/the_file.py", "baseline", root)(PARAMS, 7) == 10
+        assert load_model("models/the_file.py:Model", "baseline", [root])(PARAMS, 7) == 10
+        assert load_model("models/the_file.py", "baseline", [root])(PARAMS, 7) == 10
 
     def test_files_of_one_name_in_two_folders_are_two_modules(self, write):
         write("def f(params, seed): return 'a'", "a/same.py")
         root = write("def f(params, seed): return 'b'", "b/same.py")
-        found = [load_model(f"{folder}/same.py:f", "baseline", root)(PARAMS, 7) for folder in ("a", "b")]
+        found = [load_model(f"{folder}/same.py:f", "baseline", [root])(PARAMS, 7) for folder in ("a", "b")]
         assert found == ["a", "b"]
 
+    def test_a_module_or_file_is_taken_from_the_first_folder_that_has_it(self, write, monkeypatch):
+        write("def f(params, seed): return 'src'", "src/deep_one/walk.py")
+        root = write("def f(params, seed): return 'root'", "walk.py")
+        folders = [root, root / "src"]
+        monkeypatch.syspath_prepend(root / "src")
+        monkeypatch.syspath_prepend(root)
+        assert load_model("walk:f", "baseline", folders)(PARAMS, 7) == "root"
+        assert load_model("deep_one.walk:f", "baseline", folders)(PARAMS, 7) == "src"
+        assert load_model("deep_one/walk.py:f", "baseline", folders)(PARAMS, 7) == "src"
+
+    def test_an_installed_module_does_not_run_in_place_of_the_projects_file(self, write):
+        root = write("def f(params, seed): return 1", "json.py")
+        with pytest.raises(CannotLoad, match=r"module 'json' of 'json:f' is .*json/__init__.py, not json.py of the"):
+            load_model("json:f", "baseline", [root])
+
     def test_a_missing_file_is_refused(self, tmp_path):
-        with pytest.raises(CannotLoad, match=r"the bundle has no file 'models/sir.py'"):
-            load_model("models/sir.py:run", "baseline", tmp_path)
+        with pytest.raises(CannotLoad, match=r"the project has no file 'models/sir.py'"):
+            load_model("models/sir.py:run", "baseline", [tmp_path])
 
     def test_a_missing_name_is_refused_with_the_names_that_exist(self, model):
         code = "def run(p, s): pass\ndef walk(p, s): pass\n_hidden = 1"
@@ -336,7 +351,7 @@ class TestTargets:
     )
     def test_arguments_that_are_not_params_and_replicates_are_refused(self, write, code, says):
         with pytest.raises(CannotLoad, match=says):
-            load_target("the_model:target", write(code), ["beta"])
+            load_target("the_model:target", [write(code)], ["beta"])
 
     def test_arguments_with_defaults_keep_them(self, target):
         found = target("def target(params, replicates, scale=10): return scale * len(replicates)")

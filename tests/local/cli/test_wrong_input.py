@@ -82,7 +82,11 @@ def test_all_problems_of_a_study_are_reported_together(lab: CommandLab) -> None:
 
 # Files of the project, fields of the study, and parts of the error about the model.
 BAD_MODELS = {
-    "unknown module": ({}, {"model": "nowhere:run"}, ["No module named 'nowhere'"]),
+    "unknown module": (
+        {},
+        {"model": "nowhere:run"},
+        ["module 'nowhere' was not found", "if the module is in the project"],
+    ),
     "unknown file": ({}, {"model": "nowhere.py:run"}, ["no file 'nowhere.py'", ".mopsignore"]),
     "unknown function": ({}, {"model": "model:ran"}, ["no 'ran'", "did you mean 'run'?"]),
     "wrong arity": ({}, {"model": "model:no_arguments"}, ["takes 0 arguments", "f(params, seed)"]),
@@ -123,7 +127,7 @@ def test_a_model_that_cannot_be_loaded(
 
 def test_check_finds_the_same_errors_as_submit(lab: CommandLab) -> None:
     lab.write_study(model="nowhere:run")
-    refused_and_nothing_written(lab, lab.run("study", "check", lab.study), "No module named 'nowhere'")
+    refused_and_nothing_written(lab, lab.run("study", "check", lab.study), "module 'nowhere' was not found")
 
 
 def test_an_unknown_output_is_found_with_the_first_result(lab: CommandLab) -> None:

@@ -102,11 +102,35 @@ def test_functions_and_classes_of_imported_modules_run(project: Path, model: str
     assert sorted(job.losses()["loss"].to_pylist()) == found
 
 
-def test_a_module_below_the_root_is_named_by_its_file(project: Path) -> None:
+def test_a_module_of_the_working_folder_is_found_below_the_root(project: Path) -> None:
     (project / "deep").mkdir()
     ran = submitted(project / "deep", 'mops.submit(model=it.simulate, sets=[{"x": 1}], name="j", local=True)')
     assert ran.returncode == 0, ran.stderr
-    assert mops.open_job("j", "mops-storage", local=True).record.spec.model == "deep/code_of_it.py:simulate"
+    spec = mops.open_job("j", "mops-storage", local=True).record.spec
+    assert (spec.model, spec.import_folders) == ("code_of_it:simulate", (".", "deep"))
+
+
+def test_a_module_that_is_imported_from_another_folder_is_named_by_its_file(project: Path) -> None:
+    (project / "deep").mkdir()
+    (project / "deep" / "far.py").write_text(MODULE)
+    head = "import sys\nsys.path.insert(0, 'deep')\nimport far\n"
+    ran = submitted(project, f'{head}mops.submit(model=far.simulate, sets=[{{"x": 1}}], name="j", local=True)')
+    assert ran.returncode == 0, ran.stderr
+    assert mops.open_job("j", "mops-storage", local=True).record.spec.model == "deep/far.py:simulate"
+
+
+@pytest.mark.parametrize(("first", "model"), [(".", "./far.py"), ("deep", "deep/far.py")])
+def test_of_two_modules_of_one_name_the_imported_one_runs(project: Path, first: str, model: str) -> None:
+    (project / "deep").mkdir()
+    for folder in (".", "deep"):
+        (project / folder / "far.py").write_text(f"def simulate(params, seed):\n    return {{'y': [{len(folder)}]}}\n")
+    head = f"import sys\nsys.path.insert(0, {str(project / first)!r})\nimport far\n"
+    run = 'mops.submit(model=far.simulate, sets=[{}], name="j", local=True)'
+    ran = submitted(project / "deep", head + run)
+    assert ran.returncode == 0, ran.stderr
+    job = mops.open_job("j", "mops-storage", local=True)
+    assert values(job) == [len(first)]
+    assert job.record.spec.model in (f"{model}:simulate", "far:simulate")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,21 @@ def test_stored_simulations_reach_the_targets_on_workers(lab: StudyLab, dask: Da
     wait_for(lambda: dask.children() == [])
 
 
+def test_workers_import_a_package_from_src_of_the_bundle(lab: StudyLab, dask: DaskProcesses) -> None:
+    package = lab.project / "src" / "walk"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "core.py").write_text("STEP = 2.5\n")
+    (package / "model.py").write_text(
+        "from walk.core import STEP\n\n\ndef simulate(params, seed):\n    return {'y': [params['x'] * STEP]}\n\n\n"
+        "def score(params, replicates):\n    return params['x'] + STEP\n"
+    )
+    lab.write("walk.model:simulate", [{"x": 1}, {"x": 2}], targets=["walk.model:score"])
+    lab.run()
+    assert sorted(lab.job().outputs("output").to_table()["y"].to_pylist()) == [2.5, 5.0]
+    assert sorted(lab.job().losses()["loss"].to_pylist()) == [3.5, 4.5]
+
+
 def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskProcesses) -> None:
     """Dask's spans would keep tasks for the life of the scheduler. Tasks of other clients stay."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from mops.errors import ModelError
 from mops.project.bundle_cache import in_project
-from mops.project.project import MARKERS, REGISTRY, Registry, entry_outside_root, find_root, read_registry, resolve
+from mops.project.project import MARKERS, REGISTRY, Registry, find_root, read_registry, resolve
 from mops.study.entry_point import EntryPoint
 from mops.study.study_file import Study, parse_study
 
@@ -64,29 +64,6 @@ def test_a_study_that_is_a_link_belongs_to_the_project_of_the_link(tmp_path: Pat
     (tmp_path / "shared.json").write_text("{}")
     (tmp_path / "project" / "study.json").symlink_to(tmp_path / "shared.json")
     assert find_root(tmp_path / "project" / "study.json") == tmp_path / "project"
-
-
-@pytest.mark.parametrize(
-    ("entry", "file", "expected"),
-    [
-        ("sir:run", "a/b/sir.py", "a/b/sir.py:run"),
-        ("models.sir:run", "a/b/models/sir.py", "a/b/models/sir.py:run"),
-        ("models/sir.py:run", "a/b/models/sir.py", "a/b/models/sir.py:run"),
-        ("sir:run", "a/b/sir/__init__.py", "a/b/sir/__init__.py:run"),
-        ("sir:run", "sir.py", None),
-        ("sir:run", "a/sir.py", None),
-    ],
-)
-def test_an_entry_point_that_only_the_studys_folder_has(
-    tmp_path: Path, entry: str, file: str, expected: str | None
-) -> None:
-    folder = tmp_path / "a" / "b"
-    folder.mkdir(parents=True)
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file).touch()
-    assert entry_outside_root(entry, tmp_path, folder) == expected
-    assert entry_outside_root(entry, folder, folder) is None, "the study's folder is the root"
-    assert entry_outside_root(entry, folder, tmp_path) is None, "a study above the root"
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------

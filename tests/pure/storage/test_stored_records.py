@@ -300,6 +300,14 @@ def test_what_a_newer_mops_adds_to_a_record_is_passed_over(files: Files, case: s
     assert DECIDING[case](files) == before
 
 
+def test_a_job_without_import_folders_imports_from_the_root_only(files: Files) -> None:
+    """Earlier versions did not write them."""
+    job = json.loads(GOLDEN["job.json"])
+    del job["spec"]["import_folders"]
+    files.put(PATH["job.json"], json.dumps(job).encode())
+    assert DECIDING["job.json"](files).spec.import_folders == (".",)
+
+
 WRONG = {
     "job.json": [
         {"spec": {}},

@@ -90,6 +90,8 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "outputs", "all" if plan["outputs"] is None else ", ".join(plan["outputs"])
     yield "targets", ", ".join(plan["targets"]) or "none"
     yield "project", plan["project"]
+    if len(plan["import_folders"]) > 1:
+        yield "imports from", ", ".join(plan["import_folders"])
     yield "bundle", f"{units.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
     if plan["python"]:
         yield "python", plan["python"]

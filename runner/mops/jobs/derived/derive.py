@@ -26,6 +26,7 @@ from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.jobs.prepare import checked_name, derived_name, given_project
 from mops.jobs.submit import changed_files, changed_settings, stored_context
 from mops.project.functions import Code, entry_point
+from mops.project.import_folders import with_import_folders
 from mops.project.project import ModelSpec, find_root
 from mops.project.study_source import given_study
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
@@ -203,8 +204,11 @@ def extend(
     spec = record.spec
     if targets:
         _require_stored_inputs(job, record)
-        spec = _with_targets(record, targets)
+        imported: dict[str, str] = {}
+        spec = _with_targets(record, targets, imported)
         code = _new_code(job, spec, project, trust_model=trust_model)
+        folders = with_import_folders(spec, code.bundle.names, imported=imported).import_folders
+        spec = replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders])))
     groups, notes = _extended(job, replicates, sets)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
     choice = scored_again(job) if targets else Choice(Ranges(), Ranges())
@@ -292,9 +296,9 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
         )
 
 
-def _with_targets(record: JobRecord, targets: Sequence[Code]) -> ModelSpec:
+def _with_targets(record: JobRecord, targets: Sequence[Code], imported: dict[str, str]) -> ModelSpec:
     root = Path(record.project or find_root(Path.cwd() / "study.json"))
-    added = [entry_point(target, root) for target in targets]
+    added = [entry_point(target, root, root, imported) for target in targets]
     for target in added:
         if EntryPoint.parse(target).name is None:
             raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")

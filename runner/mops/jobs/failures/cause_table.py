@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from mops.jobs.failures.causes import COLUMNS, Cause, causes_of
 from mops.jobs.failures.narrow_ranges import narrow_ranges
-from mops.jobs.results import CHUNK_ROWS, dataset_of
+from mops.jobs.results import CHUNK_ROWS
 from mops.storage.ancestors import PartRows
+from mops.storage.dataset import dataset_of
 from mops.storage.files import Files
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths

@@ -1,0 +1,96 @@
+"""Finds the code that the user may mean by a module or a file that was not found: elsewhere, or with a similar name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+
+from mops.study.entry_point import EntryPoint
+
+_SHOWN = 3
+_INIT = "__init__.py"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The end of an error's first line, and its hint."""
+
+    found: str
+    hint: str | None
+
+
+def python_files(root: Path) -> list[str]:
+    """Return the Python files of an unpacked bundle, relative to its root, sorted."""
+    found = []
+    for folder, _, names in os.walk(root):
+        found += [Path(folder, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
+    return sorted(found)
+
+
+def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -> Advice | None:
+    """Return what to write for an entry point whose file was not found; None: nothing in the project is like it.
+
+    Parameters
+    ----------
+    files
+        The Python files of the project.
+    folders
+        The folders from which child processes import.
+    """
+    parsed = EntryPoint.parse(entry)
+    name = f":{parsed.name}" if parsed.name else ""
+    if found := _of_this_name(parsed.file, files):
+        written = _written(found[0], folders)
+        return Advice(f"; the project has {_listed(found)}", f"write '{written}{name}' in the study")
+    if parsed.path is not None:
+        near = get_close_matches(parsed.path, files, 1)
+    else:
+        near = get_close_matches(str(parsed.module), list(_modules(files, folders)), 1)
+    return Advice(f"; did you mean {near[0]!r}?", f"write '{near[0]}{name}' in the study") if near else None
+
+
+def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str]) -> Advice | None:
+    """Return how to import a module that the code of the project does not find; None: the project has none like it."""
+    if found := _of_this_name(f"{module.replace('.', '/')}.py", files):
+        written = _written(found[0], folders)
+        if not written.endswith(".py") and written != module:
+            return Advice("", f"the project has {_listed(found)}: import it as {written}")
+        return None
+    near = get_close_matches(module, list(_modules(files, folders)), 1) if "." in module else []
+    return Advice("", f"did you mean {near[0]!r}?") if near else None
+
+
+def _of_this_name(file: str, files: Sequence[str]) -> list[str]:
+    """Return the files elsewhere that end like this one, the shortest path first; a package ends in its folder."""
+    package = f"{file.removesuffix('.py')}/{_INIT}"
+    found = [name for name in files if f"/{name}".endswith((f"/{file}", f"/{package}"))]
+    return sorted(found, key=lambda name: (name.count("/"), name))
+
+
+def _written(file: str, folders: Sequence[str]) -> str:
+    """Return how an entry point names a file: as a module if it can be imported, else as a path."""
+    return min(_names(file, folders), key=len, default=file)
+
+
+def _modules(files: Sequence[str], folders: Sequence[str]) -> Iterator[str]:
+    for file in files:
+        yield from _names(file, folders)
+
+
+def _names(file: str, folders: Sequence[str]) -> Iterator[str]:
+    """Yield the dotted names of a file, one for each folder of imports that contains it."""
+    for folder in folders:
+        path = PurePosixPath(file)
+        if path.is_relative_to(folder):
+            inside = path.relative_to(folder)
+            parts = inside.parent.parts if inside.name == _INIT else inside.with_suffix("").parts
+            if parts and all(map(str.isidentifier, parts)):
+                yield ".".join(parts)
+
+
+def _listed(files: Sequence[str]) -> str:
+    more = len(files) - _SHOWN
+    return ", ".join(files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

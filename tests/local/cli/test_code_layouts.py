@@ -1,0 +1,139 @@
+"""Projects whose code lies in `src/` or next to the study run without a setting, and a mistake names the right code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from .command_lab import CommandLab
+from .test_wrong_input import refused_and_nothing_written
+
+CORE = "STEP = 2.5\n"
+SIMULATE = (
+    "import sys\nfrom walk.core import STEP\n\n\n"
+    "def simulate(params, seed):\n    return {'y': [params['x'] * STEP], 'argv': [sys.argv[0][-17:]]}\n"
+)
+MEAN = "def mean(replicates):\n    return float(replicates[0]['output']['y'][0].as_py())\n"
+
+
+@pytest.fixture
+def src(lab: CommandLab) -> CommandLab:
+    """A project whose package `walk` lies in src/, which is not installed."""
+    (lab.project / "model.py").unlink()
+    lab.write("pyproject.toml", '[project]\nname = "walk"\nversion = "1"\n')
+    lab.write("src/walk/__init__.py", "")
+    lab.write("src/walk/core.py", CORE)
+    lab.write("src/walk/model.py", SIMULATE)
+    lab.write("src/walk/targets.py", MEAN)
+    lab.write_study(model="walk.model:simulate", targets=["walk.targets:mean"])
+    return lab
+
+
+def losses(lab: CommandLab, job: str) -> list[float]:
+    ran = lab.run("jobs", "results", job, "--best", "2", "--json")
+    assert ran.code == 0, ran.err
+    return sorted(row["loss"] for row in json.loads(ran.out))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_package_in_src_runs_without_a_setting(src: CommandLab, start: str) -> None:
+    ran = src.submit("--name", "job", MODELOPS_JOB_START=start)
+    assert ran.code == 0, ran.err
+    assert losses(src, "job") == [2.5, 5.0]
+
+
+def test_check_shows_the_folders_from_which_the_code_comes(src: CommandLab) -> None:
+    ran = src.run("study", "check", src.study)
+    assert ran.code == 0, ran.err
+    assert "imports from" in ran.out
+    assert " ., src\n" in ran.out
+    assert json.loads(src.run("study", "check", src.study, "--json").out)["import_folders"] == [".", "src"]
+
+
+def test_a_function_of_a_package_in_src_is_found_by_child_processes(src: CommandLab) -> None:
+    program = (
+        "import sys\nsys.path.insert(0, 'src')\nimport mops\nfrom walk.model import simulate\n"
+        "job = mops.submit(model=simulate, sets=[{'x': 2}], name='job', local=True)\n"
+        "print(job.outputs('output').to_table().to_pylist()[0]['y'], job.record.spec.model)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=src.project,
+        env=src.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "5.0 walk.model:simulate\n"
+
+
+def test_the_installed_package_runs_only_if_the_project_has_no_code_of_this_name(src: CommandLab) -> None:
+    """A package that is installed, and edited since, must not run in place of the files that the user sees."""
+    installed = src.root / "installed" / "walk"
+    installed.mkdir(parents=True)
+    for name, text in {"__init__.py": "", "core.py": "STEP = 100\n", "model.py": SIMULATE, "targets.py": MEAN}.items():
+        (installed / name).write_text(text)
+    variables = {"PYTHONPATH": str(installed.parent)}
+    assert src.submit("--name", "project", **variables).code == 0
+    assert losses(src, "project") == [2.5, 5.0]
+    src.write(".mopsignore", "src/\n")
+    assert src.submit("--name", "installed", **variables).code == 0
+    assert losses(src, "installed") == [100.0, 200.0]
+
+
+def test_code_next_to_the_study_is_found_below_the_root_of_the_project(src: CommandLab) -> None:
+    src.write("studies/a/helpers.py", "STEP = 7\n")
+    src.write("studies/a/sir.py", "import helpers\ndef run(params, seed):\n    return {'y': [helpers.STEP]}\n")
+    study = {"model": "sir:run", "targets": ["walk.targets:mean"], "parameter_sets": [{"x": 1}]}
+    file = src.write("studies/a/study.json", json.dumps(study))
+    for job, model in {"module": "sir:run", "file": "sir.py:run"}.items():
+        file.write_text(json.dumps(study | {"model": model}))
+        ran = src.run("jobs", "submit", file, "--name", job)
+        assert ran.code == 0, ran.err
+        assert losses(src, job) == [7]
+
+
+def test_two_files_that_a_name_may_mean_are_refused(src: CommandLab) -> None:
+    src.write("walk/model.py", SIMULATE)
+    refused_and_nothing_written(
+        src,
+        src.submit(),
+        "two files of this name: walk/model.py and src/walk/model.py",
+        "'walk/model.py:simulate' or 'src/walk/model.py:simulate'",
+        where="at: walk.model:simulate",
+    )
+
+
+# The study's model, and the parts of the error.
+MISTAKES = {
+    "elsewhere": ("model:simulate", ["module 'model' was not found", "has src/walk/model.py", "'walk.model:simulate'"]),
+    "misspelled module": ("walk.modle:simulate", ["was not found; did you mean 'walk.model'?"]),
+    "misspelled function": ("walk.model:simulat", ["no 'simulat'; did you mean 'simulate'?"]),
+    "file elsewhere": ("model.py:simulate", ["the project has no file 'model.py'; the project has src/walk/model.py"]),
+    "an import elsewhere": ("walk.wrong:f", ["No module named 'core'", "src/walk/core.py: import it as walk.core"]),
+}
+
+
+@pytest.mark.parametrize(("model", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_an_error_names_the_code_that_the_user_may_mean(src: CommandLab, model: str, said: list[str]) -> None:
+    src.write("src/walk/wrong.py", "import core\n")
+    src.write_study(model=model)
+    refused_and_nothing_written(src, src.submit(), *said, where=f"at: {model}")
+
+
+def test_a_missing_target_is_named_as_the_target(src: CommandLab) -> None:
+    src.write_study(model="walk.model:simulate", targets=["targets:mean"])
+    refused_and_nothing_written(
+        src, src.submit(), "the target cannot be loaded", "'walk.targets:mean'", where="at: targets:mean"
+    )
+
+
+def test_a_module_with_the_name_of_a_standard_module_is_refused(lab: CommandLab) -> None:
+    lab.write("random.py", "def run(params, seed):\n    return {'y': [1]}\n")
+    lab.write_study(model="random:run")
+    refused_and_nothing_written(lab, lab.submit(), "module 'random' of 'random:run' is /", "rename random.py")

@@ -1,0 +1,57 @@
+"""An error about missing code names the file that the user may mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from mops.project.missing_code import Advice, advice_for_entry, advice_for_import
+
+FOLDERS = [".", "src"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "found", "hint"),
+    [
+        ("walk:run", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk:run' in the study"),
+        ("walk", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk' in the study"),
+        ("walk.py:run", ["models/walk.py"], "; the project has models/walk.py", "write 'models.walk:run' in the study"),
+        ("walk:run", ["my-code/walk.py"], "; the project has my-code/walk.py", "write 'my-code/walk.py:run' in the"),
+        ("walk:run", ["src/a/walk.py"], "; the project has src/a/walk.py", "write 'a.walk:run' in the study"),
+        ("walk:run", ["a/walk/__init__.py"], "; the project has a/walk/__init__.py", "write 'a.walk:run' in the study"),
+        ("b.walk:run", ["a/b/walk.py", "walk.py"], "; the project has a/b/walk.py", "write 'a.b.walk:run' in the"),
+        ("walk:run", ["b/c/walk.py", "z/walk.py"], "; the project has z/walk.py, b/c/walk.py", "write 'z.walk:run'"),
+        ("modle:run", ["model.py", "walk.py"], "; did you mean 'model'?", "write 'model:run' in the study"),
+        ("models.wlak:run", ["models/walk.py"], "; did you mean 'models.walk'?", "write 'models.walk:run' in the"),
+        ("modle.py:run", ["model.py"], "; did you mean 'model.py'?", "write 'model.py:run' in the study"),
+    ],
+)
+def test_an_entry_point_that_was_not_found(entry: str, files: list[str], found: str, hint: str) -> None:
+    advice = advice_for_entry(entry, files, FOLDERS)
+    assert advice is not None
+    assert advice.found == found
+    assert advice.hint is not None
+    assert advice.hint.startswith(hint)
+
+
+def test_many_files_of_one_name_are_counted() -> None:
+    advice = advice_for_entry("walk:run", [f"{name}/walk.py" for name in "abcde"], FOLDERS)
+    assert advice is not None
+    assert advice.found == "; the project has a/walk.py, b/walk.py, c/walk.py and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "expected"),
+    [
+        ("helpers", ["models/helpers.py"], "the project has models/helpers.py: import it as models.helpers"),
+        ("walk.helper", ["src/walk/helpers.py"], "did you mean 'walk.helpers'?"),
+        ("helpers", ["my-code/helpers.py"], None),
+        ("numpyy", ["numpyx.py"], None),
+        ("nothing", [], None),
+    ],
+)
+def test_a_module_that_the_code_imports(module: str, files: list[str], expected: str | None) -> None:
+    assert advice_for_import(module, files, FOLDERS) == (Advice("", expected) if expected else None)
+
+
+def test_there_may_be_nothing_like_it() -> None:
+    assert advice_for_entry("starsim:Sim", ["model.py"], FOLDERS) is None
