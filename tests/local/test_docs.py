@@ -7,6 +7,7 @@ in the line before a block, or by itself, says what else to do:
 - ``<!-- files of: PAGE -->``: write the files of another page, named from the repository's root.
 - ``<!-- copy of: FOLDER -->``: copy a folder of the repository.
 - ``<!-- output -->``: the block is what the block before it printed.
+- ``<!-- exact -->``: the commands of this ``console`` block print these very numbers.
 - ``<!-- not run: REASON -->``: leave the block alone.
 
 In a ``console`` block, the lines below a ``$`` line are what the command prints. Numbers, units and spaces may differ;
@@ -220,13 +221,16 @@ class Step:
     command: list[str]
     output: str | None
     exit_code: int = 0
+    exact: bool = False
 
     def run(self, folder: Path, environment: dict[str, str]) -> None:
         merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         done = subprocess.run(self.command, cwd=folder, env=environment, **merged, text=True, timeout=300)
         said = f"{self.command[-1]}\nprinted:\n{done.stdout}"
         assert done.returncode == self.exit_code, said
-        if self.output is not None:
+        if self.output is not None and self.exact:
+            assert done.stdout == self.output, said
+        elif self.output is not None:
             assert re.fullmatch(pattern(self.output), comparable(done.stdout)), said
 
 
@@ -242,7 +246,7 @@ def steps(block: Block) -> Iterator[Step]:
         for (command, output), follows in zip(typed, [*typed[1:], ("", "")], strict=True):
             code = int(follows[1]) if follows[0] == "echo $?" else 0
             if command != "echo $?":
-                yield Step(["bash", "-c", command], output or None, code)
+                yield Step(["bash", "-c", command], output or None, code, exact=block.note == "exact")
 
 
 def typed_and_printed(part: str) -> tuple[str, str]:

@@ -81,7 +81,8 @@ def submit(
         The targets; not given: those that the project registers.
     sets : table, sequence of mappings, or path
         The parameter sets: a pandas, polars or pyarrow table with a column for each parameter, a list of dicts, or
-        the path of a CSV or Parquet file.
+        the path of a CSV or Parquet file. If a table or file has a column ``seed``, a row with a seed is one
+        simulation with this seed.
     replicates : int
         Simulations of each set; not given: 1.
     scenario : str

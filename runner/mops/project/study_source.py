@@ -14,6 +14,7 @@ from mops.errors import UsageError
 from mops.project.functions import entry_point
 from mops.project.project import find_root
 from mops.study.json_file import read_json, read_text
+from mops.study.parameter_cells import SEED
 
 _GIVEN = "the study given to mops"
 
@@ -82,7 +83,8 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     ----------
     study
         ``model`` and ``targets`` may be functions, and ``parameter_sets`` a table of any library that Arrow can read
-        (pandas, polars, pyarrow), with a column for each parameter. A null means that a set lacks the parameter.
+        (pandas, polars, pyarrow), with a column for each parameter. A null means that a set lacks the parameter. An
+        optional column ``seed`` has the seed of the one simulation of a row.
     root
         The project root; None: found from the working folder.
 
@@ -125,7 +127,16 @@ def _sets(sets: object) -> object:
             where=_GIVEN,
             hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
         )
-    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return list(map(_entry, rows))
+
+
+def _entry(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameter set of a table's row. The column ``seed`` has the seed, as in a file of parameter sets."""
+    given = {name: value for name, value in row.items() if value is not None}
+    if SEED not in row:
+        return given
+    seed = given.pop(SEED, None)
+    return {"params": given, "seed": seed}
 
 
 def _rows(table: object) -> list[dict[str, Any]]:

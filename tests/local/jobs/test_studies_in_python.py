@@ -54,6 +54,19 @@ def test_a_study_is_a_mapping_and_a_null_leaves_a_parameter_out(project: Path) -
     assert values(mops.submit(study, storage="storage", **STORAGE)) == [-1, -1, 1, 1]
 
 
+def test_a_column_seed_of_a_table_has_the_seeds_as_in_a_file() -> None:
+    """The seed was once a parameter of the set: the table ran with other seeds than its Parquet file."""
+    sets = pd.DataFrame({"x": [1, 1, 2], "seed": [7, 8, None]}, dtype="Int64")
+    sets.to_parquet("sets.parquet", index=False)
+    jobs = [
+        mops.submit(model="model:run", sets=given, storage="storage", **STORAGE) for given in (sets, "sets.parquet")
+    ]
+    from_table, from_file = (job.params().to_pylist() for job in jobs)
+    assert from_table == from_file
+    assert from_table[0]["seeds"] == [7, 8]
+    assert from_table[0]["params"] == '{"x":1}'
+
+
 MODULE = """
 import functools
 
