@@ -91,6 +91,10 @@ NOT_IN_A_CHILD = (
         "packaging",
         "platformdirs",
         "tenacity",
+        "xarray",
+        "geopandas",
+        "duckdb",
+        "polars",
     ),
     *(
         "mops.settings",

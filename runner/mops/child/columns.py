@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.arrow_copy import BadColumn, list_array, owned, owned_column, plain
+from mops.child.forms.records import fields_of, is_record
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -211,6 +212,8 @@ def _of_pandas(values: Any) -> Column:
         return pa.array([None if m else str(v) for v, m in zip(values, missing, strict=True)], pa.string())
     if kind == "SparseDtype":
         return _of_numpy(np.asarray(values))
+    if kind == "GeometryDtype":  # GeoParquet stores the ISO flavour too
+        return pa.array(sys.modules["geopandas"].GeoSeries(values).to_wkb(flavor="iso").tolist(), pa.binary())
     return owned_column(pa.array(values, from_pandas=True))
 
 
@@ -243,7 +246,7 @@ def of_values(values: Sequence[Any]) -> Column:
     if family.startswith("numpy's"):  # times of one unit
         dtype = next(value.dtype for value in values if value is not None)
         return _of_numpy(np.array(["NaT" if value is None else value for value in values], dtype=dtype))
-    return _CONVERSIONS.get(family, pa.array)(values)
+    return _CONVERSIONS.get(family, _others)(values)
 
 
 def _unpacked(value: Any) -> Any:
@@ -323,6 +326,13 @@ def _mappings(values: list[Any]) -> pa.Array:
     children = [_whole(of_values([None if v is None else v.get(key) for v in values])) for key in keys]
     mask = pa.array([value is None for value in values], pa.bool_())
     return pa.StructArray.from_arrays(children, names=list(keys), mask=mask)
+
+
+def _others(values: list[Any]) -> Column:
+    """Return values of one other type: records become structs, as dictionaries do."""
+    if not any(is_record(type(value)) for value in values):
+        return pa.array(values)
+    return _mappings([None if value is None else fields_of(value) for value in values])
 
 
 def _lists(values: list[Any]) -> pa.Array:

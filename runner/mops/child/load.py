@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.channel import Message
+from mops.child.forms.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.outputs import as_tables, is_writable
 from mops.child.replacement import ReplacementPolicy
 from mops.child.working_folder import WorkingFolder, links_to
@@ -43,6 +44,12 @@ _ROLES_OF_MODEL = ("params", "seed", "scenario")
 _ROLES_OF_TARGET = ("params", "replicates")
 _ROLES = {*_ROLES_OF_MODEL, *_ROLES_OF_TARGET}
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
+# From Python 3.14 on, a signature evaluates annotations. Names that only a type checker imports do not exist.
+_LAZY_ANNOTATIONS: dict[str, Any] = (
+    {}
+    if sys.version_info < (3, 14)
+    else {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF}
+)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -123,9 +130,28 @@ def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] 
     call = _Call(found, text, _ROLES_OF_TARGET[-len(needed) :])
     call.refuse_names(parameters)
     checked = call.checked
+    form = _form_of_replicates(found, needed[-1], text)
+    of = form.of if form is not None else lambda replicates: replicates
     if len(needed) == 1:
-        return lambda params, replicates: _losses(checked(params)(replicates))
-    return lambda params, replicates: _losses(checked(params)(params, replicates))
+        return lambda params, replicates: _losses(checked(params)(of(replicates)))
+    return lambda params, replicates: _losses(checked(params)(params, of(replicates)))
+
+
+def _form_of_replicates(function: Any, argument: str, text: str) -> Form | None:
+    """Return the form that a target asks for; None: Arrow tables by output. A warning goes to the job's log."""
+    annotation = _parameters(function, text)[argument].annotation
+    if annotation is inspect.Parameter.empty:
+        return None
+    try:
+        return form_of(annotation, function)
+    except UnsupportedForm as refused:
+        raise CannotLoad(f"target {text!r} cannot get {argument!r} as {refused}") from None
+    except Unresolved as unknown:
+        sys.stderr.write(
+            f"warning: target {text!r} gets {argument!r} as Arrow tables, because mops cannot resolve {unknown}; "
+            "import the library at the top of the module\n"
+        )
+        return None
 
 
 def _module(entry: EntryPoint, text: str, folders: Sequence[Path]) -> ModuleType:
@@ -304,9 +330,9 @@ def _only_baseline(scenario: str, text: str) -> None:
 def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
     """Return a function's arguments. If it takes any arguments, return those of the function that it wraps."""
     try:
-        own = inspect.signature(function, follow_wrapped=False).parameters
+        own = inspect.signature(function, follow_wrapped=False, **_LAZY_ANNOTATIONS).parameters
         takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())
-        return inspect.signature(function).parameters if takes_any else own
+        return inspect.signature(function, **_LAZY_ANNOTATIONS).parameters if takes_any else own
     except ValueError:
         raise CannotLoad(f"{text!r} does not reveal its arguments; wrap it in a function") from None
 

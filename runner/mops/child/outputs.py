@@ -15,11 +15,16 @@ import pyarrow.compute as pc
 
 from mops.child.blocks import Blocks, Parts
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
+from mops.child.forms.by_type import by_type
+from mops.child.forms.libraries import is_tree, of_data_array, reader_of
+from mops.child.forms.records import columns_of, fields_of, is_record
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in, families_of
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
+
+_TABLES = frozenset({"frame", "mapping", "record", "records"})
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
@@ -53,7 +58,7 @@ class Results:
         return parts if parts is not None else self._checked(result, seed)
 
     def _checked(self, result: object, seed: int) -> Parts:
-        tables = as_tables(result, seed)
+        tables = as_tables(result, seed, self._schema.families if self._schema else None)
         if self._schema is None:
             self.first = families_of(tables)
             self._schema = OutputSchema(self.first)
@@ -77,49 +82,75 @@ class Results:
             self._schema.handed_over(families)
 
 
-def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
+def as_tables(result: object, seed: int, known: Families | None = None) -> dict[str, pa.Table]:
     """Return a model's result as one table for each output.
 
     Parameters
     ----------
     result
         A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
-        string. A table is anything that exports Arrow, or a pandas frame. The returned tables share no memory with it.
+        string. docs/reference/result-forms.md lists the forms of tables. The returned tables share no memory with it.
     seed
         The simulation's seed. A column ``seed`` that holds only this value is dropped, because mops stores it anyway.
+    known
+        The columns of the job's outputs, which say what an empty list of rows has; None: this is the first result.
 
     Raises
     ------
     InvalidOutput
         The result has another form, a column has a reserved name, or a column cannot be stored without loss.
     """
-    return {name: _named(name, _table(name, value), seed) for name, value in _outputs(result).items()}
+    return {name: _named(name, _table(name, value), seed) for name, value in _outputs(result, known or {}).items()}
 
 
-def _outputs(result: object) -> Mapping[str, object]:
+def _outputs(result: object, known: Families) -> Mapping[str, object]:
     form = _form(result)
-    if form == "frame":
+    if form in ("frame", "record", "records"):
         return {DEFAULT_OUTPUT: result}
     if result is None:
         raise InvalidOutput("the model returned None; add a return statement with a table or a mapping of columns")
-    if not isinstance(result, Mapping):
-        raise InvalidOutput(
-            f"the model returned {_called(result)}; return a table, or a mapping of tables, of columns, or of numbers "
-            "and strings"
-        )
+    if form == "empty":
+        return {DEFAULT_OUTPUT: _no_rows(DEFAULT_OUTPUT, known)}
+    if form == "tree" or not isinstance(result, Mapping):
+        raise InvalidOutput(f"the model returned {_called(result)}; {_advice(result)}")
     if not result:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
     forms = {_form(value) for value in result.values()}
-    if forms <= {"frame", "mapping"}:
-        return {_name(key): value for key, value in result.items()}
+    if forms - {"empty"} and forms <= _TABLES | {"empty"}:
+        return {_name(key): _rows(key, value, known) for key, value in result.items()}
     if forms == {"scalar"}:
         return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
-    if forms == {"column"}:
+    if forms == {"empty"} and result.keys() == known.keys() and result.keys() != known.get(DEFAULT_OUTPUT, {}).keys():
+        return {key: _no_rows(key, known) for key in known}
+    if forms <= {"column", "empty"}:
         return {DEFAULT_OUTPUT: result}
     kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
     raise InvalidOutput(
         f"the model returned a mapping of {kinds}; return only tables, only columns, or only numbers and strings"
     )
+
+
+def _rows(name: str, value: object, known: Families) -> object:
+    """Return a table, or a table without rows for an empty list."""
+    return _no_rows(name, known) if _form(value) == "empty" else value
+
+
+def _no_rows(output: str, known: Families) -> pa.Table:
+    """Return a table without rows, with the columns that the output has in this job."""
+    if output not in known:
+        raise InvalidOutput(
+            f"output {output!r} is an empty list, and mops does not know its columns yet; return a table without rows "
+            "that has the columns"
+        )
+    return pa.table({name: pa.nulls(0) for name in known[output]})
+
+
+def _advice(result: object) -> str:
+    if _form(result) == "tree":
+        return "return a dictionary of its datasets: {node.name: node.to_dataset() for node in tree.leaves}"
+    if isinstance(result, list | tuple) and result and isinstance(result[0], Mapping):
+        return "for dictionaries that are rows, return pyarrow.Table.from_pylist(rows)"
+    return "return a table, or a mapping of tables, of columns, or of numbers and strings"
 
 
 def _name(key: object) -> str:
@@ -135,23 +166,32 @@ def is_writable(name: str) -> bool:
     return bool(name) and not _UNWRITABLE.search(name)
 
 
-def _form(value: object) -> str:
-    """Tell whether a value is a frame, a mapping, a scalar or a column."""
+def _form(value: Any) -> str:
+    """Tell the form of a value: one of those of a type, a list of records, or an empty list."""
     form = _form_of(type(value))
-    if form == "column" and getattr(value, "ndim", 1) == 0:
-        return "scalar"
+    if form == "column":
+        if getattr(value, "ndim", 1) == 0:
+            return "scalar"
+        if isinstance(value, list | tuple):
+            return "empty" if not value else "records" if is_record(type(value[0])) else "column"
     if form == "arrow":
         return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
+    if form == "labelled":
+        return "frame" if value.ndim else "scalar"
     return form
 
 
+@by_type
 def _form_of(kind: type) -> str:
     if is_pandas(kind) and hasattr(kind, "columns"):
         return "frame"
     if is_scalar(kind):
         return "scalar"
+    # Before mappings, arrays and streams: some of these are that too, and would lose their coordinates.
+    if (reader := reader_of(kind)) is not None:
+        return "labelled" if reader is of_data_array else "frame"
     if issubclass(kind, Mapping):
-        return "mapping"
+        return "tree" if is_tree(kind) else "mapping"
     # A series streams too, as one column; unlike a frame, it has to_frame.
     is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
@@ -160,9 +200,11 @@ def _form_of(kind: type) -> str:
     if not is_column and hasattr(kind, "__arrow_c_array__"):
         return "arrow"  # a column, or a batch of them
     if not is_column and hasattr(kind, "to_dataframe"):
-        return "other"  # xarray: a column would lose its coordinates
+        return "other"  # an array with labels, which a column would lose
     is_column = is_column or hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")
-    return "column" if is_column and not issubclass(kind, bytes) else "other"
+    if is_column and not issubclass(kind, bytes):
+        return "column"
+    return "record" if is_record(kind) else "other"
 
 
 def _called(value: object) -> str:
@@ -172,16 +214,33 @@ def _called(value: object) -> str:
 
 def _table(output: str, value: Any) -> pa.Table:
     """Return a value as a table of plain types, in memory that no other code can change."""
+    kind = type(value)
     try:
+        if kind is not dict and (reader := reader_of(kind)) is not None:
+            return reader(value)
         if isinstance(value, Mapping):
             return of_mapping(value)
-        if is_pandas(type(value)):
+        if is_pandas(kind):
             return of_frame(value)
+        if isinstance(value, list | tuple):
+            return _of_records(value)
+        if _form_of(kind) == "record":
+            return _of_records([value])
         return of_exported(value)
     except MemoryError:
         raise
     except Exception as refused:  # raised by code of any library whose tables a model returns
         raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from refused
+
+
+def _of_records(records: Sequence[Any]) -> pa.Table:
+    for name, value in fields_of(records[0]).items():
+        if _form_of(type(value)) == "frame":
+            raise TypeError(
+                f"field {name!r} holds a table, but {type(records[0]).__name__} is a row; return a dictionary of "
+                f"tables: {{{name!r}: result.{name}}}"
+            )
+    return of_mapping(columns_of(records))
 
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:

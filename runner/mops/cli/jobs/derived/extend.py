@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli.jobs.retry import derive
+from mops.cli.jobs.derived.retry import derive
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
 from mops.errors import UsageError

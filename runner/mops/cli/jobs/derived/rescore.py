@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.cli.jobs.retry import derive
+from mops.cli.jobs.derived.retry import derive
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
 from mops.jobs.derived.derive import rescore as rescore_job

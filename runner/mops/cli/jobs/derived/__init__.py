@@ -1,0 +1,1 @@
+"""Commands that make a job from another, or compare two jobs."""
