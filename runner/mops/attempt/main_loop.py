@@ -112,7 +112,8 @@ class Runner:
         fuse, per_slot = settings.checkpoint_seconds > 0, self._concurrency.window_per_slot
         sizer = TaskSizer(settings.task_seconds, fuse=fuse, window_per_slot=per_slot)
         window, share = self._concurrency.window, Share(self._capacity.slots, workers=1)
-        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share)
+        most = job.taken_over.most_groups
+        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, most_groups=most)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
         self._load = RunnerLoad()

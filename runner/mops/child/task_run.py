@@ -18,6 +18,7 @@ from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of, failure_of_target
+from mops.parquet.schemas import unified
 from mops.study.ids_and_seeds import target_seed
 
 HANDOVER_SECONDS = 0.5
@@ -123,6 +124,8 @@ class TaskRun:
         if has_targets and len(replicates) == group["n_replicates"]:
             each = [replicates[i] for i in range(group["n_replicates"])]
             ordered = [{output: table_of(part) for output, part in parts.items()} for parts in each]
+            if group["given"]:
+                ordered = with_one_schema(ordered)
             for target in group["targets"]:
                 self._score(group, target, ordered)
             signal.alarm(0)  # as after a simulation
@@ -225,3 +228,15 @@ class TaskRun:
             self._encodes = False  # the file ends here: at most one of a task is too small
         self._results.handed_over(self._writer.flush())
         self._handed_over_at = time.monotonic()
+
+
+def with_one_schema(replicates: list[Tables]) -> list[Tables]:
+    """Give each output one schema in all replicates: stored rows may have other types than new ones."""
+    found = [dict(tables) for tables in replicates]
+    for output in dict.fromkeys(output for tables in replicates for output in tables):
+        schemas = [tables[output].schema for tables in replicates if output in tables]
+        if any(schema != schemas[0] for schema in schemas):
+            schema = unified(schemas, f"output {output!r}")
+            for tables in (tables for tables in found if output in tables):
+                tables[output] = tables[output].select(schema.names).cast(schema)
+    return found

@@ -63,15 +63,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
         "retry": Verb("mops.cli.jobs.derived.retry:retry", "Run the parameter sets with failures again, in a new job."),
-        "extend": Verb(
-            "mops.cli.jobs.derived.extend:extend", "Add replicates, parameter sets or targets, in a new job."
-        ),
-        "rescore": Verb(
-            "mops.cli.jobs.derived.rescore:rescore", "Evaluate the targets again on the stored simulations."
-        ),
-        "compare": Verb(
-            "mops.cli.jobs.derived.compare:compare", "Compare the results of two jobs: sets, seeds, rows, losses."
-        ),
+        "extend": Verb("mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job."),
+        "rescore": Verb("mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations."),
+        "compare": Verb("mops.cli.jobs.derived.compare:compare", "Count what differs between the results of two jobs."),
         "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
         "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
         "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from mops.errors import CorruptRecord
 from mops.jobs.job import Job
 from mops.parquet.schemas import unified
 from mops.study.groups import IDENTITY_FIELDS
@@ -119,17 +120,26 @@ def _by_groups(a: pa.Table, b: pa.Table) -> list[tuple[list[int], list[int]]]:
 def _compare_output(
     output: str, a: ds.Dataset, b: ds.Dataset, both: Iterable[tuple[list[int], list[int]]]
 ) -> Comparison:
-    columns = [name for name in a.schema.names if name in b.schema.names and name not in _IDENTITY]
-    schema = unified([a.schema, b.schema], "the two jobs")
+    schema, other = _common_columns(a.schema, b.schema)
     found = Comparison(f"output {output}", 0, 0, 0, 0, ())
     for groups_a, groups_b in both:
         mine, theirs = _some(a, schema, groups_a), _some(b, schema, groups_b)
-        found = _sum(found, _comparison(found.what, *_compared(mine, theirs, columns)))
-    of_one = sorted({*a.schema.names} ^ {*b.schema.names})
-    if not of_one:
+        found = _sum(found, _comparison(found.what, *_compared(mine, theirs)))
+    if not other:
         return found
-    example = f"only one job has the column {', '.join(of_one)}"
+    example = f"only one job has the column, or its types differ: {', '.join(other)}"
     return replace(found, same=0, different=found.same + found.different, examples=(example, *found.examples))
+
+
+def _common_columns(a: pa.Schema, b: pa.Schema) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of both jobs with a type for the values of both, and the names of all others."""
+    common, other = [], sorted({*a.names} ^ {*b.names})
+    for name in (name for name in a.names if name in b.names):
+        try:
+            common.append(unified([pa.schema([a.field(name)]), pa.schema([b.field(name)])], name).field(name))
+        except CorruptRecord:  # no type holds the values of both
+            other.append(name)
+    return pa.schema(common), other
 
 
 def _sum(one: Comparison, other: Comparison) -> Comparison:
@@ -139,18 +149,17 @@ def _sum(one: Comparison, other: Comparison) -> Comparison:
 
 def _some(rows: ds.Dataset, schema: pa.Schema, groups: list[int]) -> pa.Table:
     """Return the rows of some groups in one order, with the types of both jobs."""
-    table = rows.to_table(filter=pc.field("group").isin(groups))
-    table = table.cast(pa.schema([schema.field(name) for name in table.schema.names]))
+    table = rows.to_table(schema.names, filter=pc.field("group").isin(groups)).cast(schema)
     return table.take(pc.sort_indices(table, [(name, "ascending") for name in _KEYS]))
 
 
-def _compared(a: pa.Table, b: pa.Table, columns: list[str]) -> tuple[dict[Key, object], dict[Key, object]]:
+def _compared(a: pa.Table, b: pa.Table) -> tuple[dict[Key, object], dict[Key, object]]:
     """Return a value for each simulation of each table; they are equal if its rows are."""
     n_rows = [_n_rows(table) for table in (a, b)]
     aligned = {key for key, n in n_rows[0].items() if n_rows[1].get(key) == n}
     mine, theirs = (table.filter(pa.array([key in aligned for key in _keys(table)], pa.bool_())) for table in (a, b))
     differs = pa.array([False] * len(mine), pa.bool_())
-    for name in columns:
+    for name in (name for name in a.schema.names if name not in _IDENTITY):
         differs = pc.or_(differs, _differ(mine[name].combine_chunks(), theirs[name].combine_chunks()))
     changed = {key for key, is_other in zip(_keys(mine), differs.to_pylist(), strict=True) if is_other}
     return n_rows[0], {key: (n, "changed") if key in changed else n for key, n in n_rows[1].items()}

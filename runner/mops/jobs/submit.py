@@ -26,6 +26,7 @@ from mops.jobs.prepare import (
 from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
+from mops.service.service import Service
 from mops.settings import PREFIX, Settings
 from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
 from mops.storage.joblog.log import JobLog
@@ -264,7 +265,7 @@ def resume(
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
-    changes = [*changed_settings(job, view, launch), *changed_files(job, record), *launch.changes]
+    changes = [*changed_settings(job, view, launch.settings, service), *changed_files(job, record), *launch.changes]
     replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
     def begin() -> None:
@@ -361,14 +362,14 @@ def _unpacked(job: Job, record: JobRecord) -> Path:
     return unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
 
 
-def changed_settings(job: Job, view: LogView, launch: Launch) -> list[str]:
+def changed_settings(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
     """Return a line for each setting that has changed since the job's last attempt.
 
     On a service, storage and scheduler are the service's, and their changes are left out.
     """
     before = read_live(job.files, JobPaths(job.name), view.attempt)
-    changes = launch.settings.changes_since(before.settings) if before else []
-    return [change for change in changes if launch.service is None or change.startswith(PREFIX)]
+    changes = settings.changes_since(before.settings) if before else []
+    return [change for change in changes if service is None or change.startswith(PREFIX)]
 
 
 def changed_files(job: Job, record: JobRecord) -> list[str]:

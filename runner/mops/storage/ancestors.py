@@ -30,11 +30,14 @@ class PartRows:
         The job that wrote the part.
     without
         Groups of this part whose rows do not count; empty: the whole part counts.
+    groups
+        The groups of the records that committed the part. No other group has rows in it.
     """
 
     part: Part
     job: str
     without: Ranges
+    groups: Ranges
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class ResultSource:
             if table_of(part.path) == (kind, output):
                 without = ranges & again
                 if len(without) < len(ranges):
-                    yield PartRows(part, self.job, without)
+                    yield PartRows(part, self.job, without, ranges)
 
 
 def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:

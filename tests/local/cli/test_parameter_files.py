@@ -305,7 +305,11 @@ def test_a_row_without_values_is_a_set_and_gives_a_warning(tmp_path: Path) -> No
     (tmp_path / "sets.csv").write_text("a,b\n1,2\n,\n")
     groups, warnings = read(tmp_path, "sets.csv")
     assert [params for params, _ in groups] == [{"a": 1, "b": 2}, {}]
-    assert warnings == ("sets.csv, line 3: has no value in any column, and is a set without parameters",)
+    assert warnings == (
+        "sets.csv, line 3: has no value in any column, and is a set without parameters",
+        "$.parameter_sets: 'a' is in 1 of 2 sets",
+        "$.parameter_sets: 'b' is in 1 of 2 sets",
+    )
 
 
 @pytest.mark.parametrize("text", ["\ufeffa,b\r\n1,2\r\n", 'a,"b"\n1,2', '"a","b"\n\n1,2\n\n'])

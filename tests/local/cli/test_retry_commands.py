@@ -65,7 +65,7 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
     assert ran.code == 3
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
     for said in (
-        f"job {ran.name}: retries 1 of 5 parameter sets, takes over 4 from partly\n",
+        f"job {ran.name}: runs 2 simulations and scores 1 of 5 parameter sets; takes over 8 simulations from partly\n",
         "setting MODELOPS_JOB_BATCH_SIZE: 200 before, 9 now\n",
         "setting MODELOPS_JOB_RETRIES: 0 before, 1 now\n",
         "partial in",
@@ -223,7 +223,7 @@ def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
     assert_says(
         copied,
         *("partly", "--verdict", "all"),
-        error="job 'partly' is interrupted: only a complete job can be retried",
+        error="job 'partly' is interrupted: only a complete job can be retried, extended or scored again",
         at=copied.storage,
         hint="complete the job first: mops jobs resume partly",
     )

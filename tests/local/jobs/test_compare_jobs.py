@@ -68,7 +68,7 @@ def test_another_model(project: Path) -> None:
     found = {two.what: two for two in compare(one, submit("other", [{"x": 1}, {"x": 2}]))}
     assert (found["output output"].same, found["output output"].different) == (1, 1)
     assert (found["output more"].same, found["output more"].different) == (0, 2)
-    assert found["output more"].examples[0] == "only one job has the column m, n"
+    assert found["output more"].examples[0] == "only one job has the column, or its types differ: m, n"
 
 
 def test_the_command(project: Path) -> None:

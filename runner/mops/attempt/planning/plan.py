@@ -47,15 +47,24 @@ class Plan:
         Decides how much a task holds.
     share
         What the job may use of the cluster. It may be replaced at any time.
+    most_groups
+        The most groups of a task.
     """
 
     def __init__(
-        self, todo: Ranges, replicates: Callable[[int], range], *, window: Window, sizer: TaskSizer, share: Share
+        self,
+        todo: Ranges,
+        replicates: Callable[[int], range],
+        *,
+        window: Window,
+        sizer: TaskSizer,
+        share: Share,
+        most_groups: int = _MANY,
     ):
         self._new_groups: Iterator[int] = iter(todo)
         self._n_left = len(todo)
         self._replicates, self._window, self.sizer = replicates, window, sizer
-        self.share = share
+        self.share, self._most_groups = share, most_groups
         self.tasks_in_flight: dict[int, Task] = {}
         """The tasks that are not back, by number."""
         self.last_number = 0
@@ -274,7 +283,7 @@ class Plan:
         slots = self.share.slots
         if self._is_full(1 if self.sizer.seconds_per_group is None else TASKS_PER_SLOT):
             return None
-        size = self.sizer.groups_per_task(self._n_left, slots, self._window.size)
+        size = min(self.sizer.groups_per_task(self._n_left, slots, self._window.size), self._most_groups)
         room = self._window.size - self.groups_in_flight
         if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
             return None  # a small task now leaves small room when it ends, so all later tasks would be small

@@ -17,7 +17,6 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
-from mops.study.group_builder import SIMULATIONS_LIMIT
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts
@@ -57,7 +56,7 @@ def complete_view(job: Job) -> LogView:
     state = job.status().state
     complete = f"mops jobs watch {job.name}" if state == "running" else f"mops jobs resume {job.name}"
     raise JobError(
-        f"job {job.name!r} is {state}: only a complete job can be the parent of another",
+        f"job {job.name!r} is {state}: only a complete job can be retried, extended or scored again",
         where=job.files.url,
         hint=f"complete the job first: {complete}",
     )
@@ -136,18 +135,7 @@ def with_groups(job: Job, choice: Choice, groups: ExtendedGroups) -> Choice:
     """Add the groups that have more seeds now, and the new ones.
 
     Groups with a failed simulation run again as a whole, as in a retry.
-
-    Raises
-    ------
-    UsageError
-        The study would have too many simulations.
     """
-    if groups.n_simulations > SIMULATIONS_LIMIT:
-        raise UsageError(
-            f"the study would have {groups.n_simulations:,} simulations",
-            where="extend",
-            hint=f"the limit is {SIMULATIONS_LIMIT:,}: add less, or split the study",
-        )
     longer = Ranges.of(groups.longer)
     added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
     failed = with_failed_simulations(job.failures(texts=False))

@@ -27,13 +27,14 @@ from mops.jobs.prepare import checked_name, derived_name, given_project
 from mops.jobs.submit import changed_files, changed_settings, stored_context
 from mops.project.functions import Code, entry_point
 from mops.project.import_folders import with_import_folders
-from mops.project.project import ModelSpec, find_root
+from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
 from mops.storage.joblog.records import Asked
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups
 from mops.study.entry_point import EntryPoint
+from mops.study.group_builder import SIMULATIONS_LIMIT
 from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 
@@ -169,7 +170,7 @@ def extend(
     job
         A complete job. It does not change.
     replicates
-        The replicates of each parameter set that has no seed of its own; None: as many as before.
+        The replicates of each parameter set without an own seed, in all; None: as many as before.
     sets : table, sequence of mappings, or path
         More parameter sets, as for :func:`submit`.
     targets
@@ -205,7 +206,7 @@ def extend(
     if targets:
         _require_stored_inputs(job, record)
         imported: dict[str, str] = {}
-        spec = _with_targets(record, targets, imported)
+        spec = _with_targets(record, targets, project, imported)
         code = _new_code(job, spec, project, trust_model=trust_model)
         folders = with_import_folders(spec, code.bundle.names, imported=imported).import_folders
         spec = replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders])))
@@ -254,7 +255,8 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options
     name = checked_name(name) if name else derived_name(job.name, new.verb, now)
     launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
     files_changed = [new.code.change] if new.code else changed_files(job, record)
-    changes = [*new.notes, *changed_settings(job, view, launch), *files_changed, *launch.changes]
+    settings_changed = changed_settings(job, view, launch.settings, launch.service)
+    changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
     counts = taken_over_counts(job, new.choice, len(new.spec.targets))
     parent = parent_of(job, view, new.choice, counts)
     derived = replace(
@@ -296,8 +298,10 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
         )
 
 
-def _with_targets(record: JobRecord, targets: Sequence[Code], imported: dict[str, str]) -> ModelSpec:
-    root = Path(record.project or find_root(Path.cwd() / "study.json"))
+def _with_targets(
+    record: JobRecord, targets: Sequence[Code], project: str | Path | None, imported: dict[str, str]
+) -> ModelSpec:
+    root = given_project(project) if project is not None else Path(record.project)
     added = [entry_point(target, root, root, imported) for target in targets]
     for target in added:
         if EntryPoint.parse(target).name is None:
@@ -314,8 +318,21 @@ def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedG
     if replicates is None and sets is None:
         return None, []
     old, added = load_groups(job.files, job.name), None
+    n_now = n_replicates_of(old)
+    if replicates is not None and replicates < n_now:
+        raise UsageError(
+            f"job {job.name!r} has {n_now:,} replicates of each parameter set, and an extension removes none",
+            where=f"{replicates:,} replicates",
+            hint=f"ask for more than {n_now:,}",
+        )
+    if replicates is not None and replicates * len(old) > SIMULATIONS_LIMIT:
+        raise UsageError(
+            f"{len(old):,} parameter sets with {replicates:,} replicates are too many",
+            where="extend",
+            hint=f"the limit is {SIMULATIONS_LIMIT:,} simulations",
+        )
     if sets is not None:
-        added = _added_sets(job.record, replicates or n_replicates_of(old), sets)
+        added = _added_sets(job.record, replicates or n_now, sets)
     return ExtendedGroups(old, replicates, added.groups if added else None), list(added.warnings) if added else []
 
 

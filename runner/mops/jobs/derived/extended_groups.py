@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.study.group_builder import StudyGroups
+from mops.errors import UsageError
+from mops.study.group_builder import SIMULATIONS_LIMIT, StudyGroups
 from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, GroupChunk, GroupTable
 from mops.study.ids_and_seeds import replicate_seed
 from mops.study.values import kind_of
@@ -26,7 +27,7 @@ class _Entry(NamedTuple):
 
 
 def n_replicates_of(groups: GroupTable) -> int:
-    """Return the replicates of the parameter sets that have no seed of their own; 1 if all have one."""
+    """Return the replicates of the parameter sets without an own seed; 1 if all have one."""
     for piece in groups.pieces():
         for entry in _entries(piece):
             seeds = set(entry.seeds)
@@ -73,15 +74,22 @@ class ExtendedGroups:
         self.n_groups = self.n_simulations = 0
 
     def pieces(self) -> Iterator[GroupChunk]:
-        """Yield the groups in order, as :meth:`mops.study.groups.GroupTable.pieces`."""
+        """Yield the groups in order, as :meth:`mops.study.groups.GroupTable.pieces`.
+
+        Raises
+        ------
+        UsageError
+            There are too many simulations.
+        """
         self.longer, self.n_groups, self.n_simulations = [], 0, 0
         waiting: list[_Entry] = []
+        n_waiting = 0
         for entry in self._all():
-            n = sum(len(one.seeds) for one in waiting)
-            if waiting and (len(waiting) == PIECE_GROUPS or n + len(entry.seeds) > PIECE_SIMULATIONS):
+            if waiting and (len(waiting) == PIECE_GROUPS or n_waiting + len(entry.seeds) > PIECE_SIMULATIONS):
                 yield self._chunk(waiting)
-                waiting = []
+                waiting, n_waiting = [], 0
             waiting.append(entry)
+            n_waiting += len(entry.seeds)
         yield self._chunk(waiting)
 
     def _chunk(self, entries: list[_Entry]) -> GroupChunk:
@@ -91,6 +99,12 @@ class ExtendedGroups:
         chunk = GroupChunk(self.n_groups, ids, params, seeds, offsets)
         self.n_groups += len(entries)
         self.n_simulations += len(seeds)
+        if self.n_simulations > SIMULATIONS_LIMIT:
+            raise UsageError(
+                "the study would have too many simulations",
+                where="extend",
+                hint=f"the limit is {SIMULATIONS_LIMIT:,}: add less, or split the study",
+            )
         return chunk
 
     def _all(self) -> Iterator[_Entry]:

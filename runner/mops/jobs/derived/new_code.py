@@ -65,7 +65,7 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
         raise JobError(
             f"the model of job {job.name!r} may have changed since the submit: {_listed(of_model)}",
             where=str(root),
-            hint="submit the study again; or, if these files do not change what the model computes: --trust-model",
+            hint="submit the study again; or pass --trust-model, if the model computes the same as before",
         )
     listed = _listed([f"{name} ({how})" for name, how in differing.items()])
     change = f"uses the present files of the project; changed since the submit: {listed or 'none'}"

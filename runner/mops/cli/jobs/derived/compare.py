@@ -21,9 +21,10 @@ def compare(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the results of two jobs: sets, seeds, rows, losses.
+    """Count what differs between the results of two jobs.
 
-    Simulations with the same parameters and seed belong together. Exit code 0: the results are equal; 1: they differ.
+    It compares parameter sets, seeds, rows and losses. Simulations with the same parameters and seed belong together.
+    Exit code 0: the results are equal; 1: they differ.
 
     Example:
 

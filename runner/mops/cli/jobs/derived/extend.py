@@ -32,7 +32,7 @@ def extend(
     *,
     start: StartOptions,
 ) -> None:
-    """Add replicates, parameter sets or targets, in a new job.
+    """Add replicates, sets or targets, in a new job.
 
     It computes only what is missing. The new job takes over every good simulation of the old one, and its results are
     those of the whole study. The old job must be complete, and does not change.

@@ -17,10 +17,11 @@ def rescore(
     *,
     start: StartOptions,
 ) -> None:
-    """Evaluate the targets again on the stored simulations, in a new job.
+    """Evaluate targets again on stored simulations.
 
-    No simulation runs. The new job uses the present code of the project. It is refused if a file has changed that may
-    belong to the model: every file, except the files of targets, tests, texts, notebooks and study files.
+    The result is a new job. No simulation runs. The new job uses the present code of the project. It is refused if a
+    file has changed that may belong to the model: every file, except the Python files of targets and tests, texts,
+    notebooks and study files.
 
     Example:
 
