@@ -10,6 +10,7 @@
     │   ├── BundleError            2     the project folder cannot be packed, or a bundle cannot be unpacked
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
     │   ├── InstallError           2     the model's dependencies cannot be installed
+    │   ├── DataError              2     a machine lacks data that the project declares in mops.toml
     │   ├── JobError               2     the job does not exist, or its state does not allow the request
     │   └── NewerFormat            2     a newer mops wrote the record
     ├── StorageError               4     the storage refuses, is out of reach, or is full
@@ -164,6 +165,10 @@ class ModelError(UsageError):
 
 class InstallError(UsageError):
     """The model's dependencies cannot be installed."""
+
+
+class DataError(UsageError):
+    """A machine lacks data that the project declares in mops.toml."""
 
 
 class JobError(UsageError):

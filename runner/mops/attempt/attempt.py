@@ -24,7 +24,7 @@ from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer, collecting
 from mops.cluster.worker_losses import Pods
-from mops.errors import InstallError, ModelError, MopsError
+from mops.errors import DataError, InstallError, ModelError, MopsError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -168,11 +168,13 @@ class Attempt:
 
         Raises
         ------
-        ModelError, InstallError
+        ModelError, InstallError, DataError
             As for :meth:`run`.
         """
         with started_children(self.context, warm=False) as pool:
             try:
+                if not other_packages and self.context.slots is not None:
+                    pool.check_data()
                 pool.check()
             except ModelError as bad:
                 if not (other_packages and "ModuleNotFoundError: " in bad.what):
@@ -186,9 +188,9 @@ class Attempt:
 
         Raises
         ------
-        ModelError, InstallError
-            The model cannot be imported, or its dependencies cannot be installed. Nothing was written, unless
-            ``unseen`` is set.
+        ModelError, InstallError, DataError
+            The model cannot be imported, its dependencies cannot be installed, or data that it declares is missing.
+            Nothing was written, unless ``unseen`` is set.
         Overtaken
             Another process has cancelled, ended or claimed the job after the request.
         JobError
@@ -211,6 +213,8 @@ class Attempt:
         ):
             with self._ending_job_if_unseen(text_log):
                 pool = stack.enter_context(started_children(self.context))
+                if self.context.slots is not None:  # else simulations run on other machines, which check it
+                    pool.check_data()
                 from mops.attempt import on_cluster  # noqa: PLC0415 - 0.27 s, while the template imports the model
 
                 cluster = stack.enter_context(on_cluster.connected_cluster(self.context, self.settings, self.pods))
@@ -245,7 +249,7 @@ class Attempt:
         """End an unwatched job as failed if its model cannot run, because its next runner would fail too."""
         try:
             yield
-        except (ModelError, InstallError) as bad:
+        except (ModelError, InstallError, DataError) as bad:
             if self.unseen is not None:
                 log = self._claim(self.unseen)
                 attempt = log.view.attempt

@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 
 from mops.errors import PartsReplaced, StorageError, UsageError, path_refused
 from mops.jobs.job import Job
+from mops.project.bundle import EXPORTED
+
+_ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."
 
 
 class Format(StrEnum):
@@ -59,7 +62,15 @@ def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> l
         raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        _list_files(folder, [path.name for path in paths.values()])
     return [_written(job, name, source, paths[name], file_format) for name, source in sources.items()]
+
+
+def _list_files(folder: Path, names: list[str]) -> None:
+    """List exported files in their folder, so that bundles leave them out: results are no part of the next study."""
+    listed = folder / EXPORTED
+    before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]
+    listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")
 
 
 def _sources(job: Job) -> dict[str, ds.Dataset]:

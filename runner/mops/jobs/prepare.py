@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -15,18 +16,23 @@ import pyarrow as pa
 
 from mops.errors import UsageError, path_refused
 from mops.jobs.location import path_text
-from mops.project.bundle import Bundle, pack
+from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.data_paths import read_data_paths
 from mops.project.import_folders import relative_to, with_import_folders
 from mops.project.project import ModelSpec, read_registry, resolve
-from mops.project.study_source import given_study, read_study
+from mops.project.study_source import StudySource, given_study, read_study
 from mops.storage.files import canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
+from mops.units import mebibytes
 
+logger = logging.getLogger(__name__)
+
+_SHOWN = 5
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _NAME_LIMIT = 60
@@ -91,12 +97,26 @@ def prepare(
     trim_memory()
     registry = read_registry(root)
     spec = resolve(parsed, root, registry)
+    read_data_paths(root)  # a mistake in mops.toml shows here, and not on a worker
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
+    _warn_too_large(bundle, root, source)
     registered = registry.entry_points if registry is not None else ()
     spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file)
+
+
+def _warn_too_large(bundle: Bundle, root: Path, source: StudySource) -> None:
+    """Warn about files that the model cannot read. A file of parameter sets is stored with the job."""
+    sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
+    read = os.path.realpath(source.folder / sets) if isinstance(sets, str) else ""
+    left_out = [(name, n_bytes) for name, n_bytes in bundle.too_large if str(root / name) != read]
+    if left_out:
+        listed = ", ".join(f"{printable(name)} ({mebibytes(n_bytes)})" for name, n_bytes in left_out[:_SHOWN])
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        message = "simulations cannot read %s: a file above %s is not sent to the workers; see [data] in mops.toml"
+        logger.warning(message, listed + more, mebibytes(FILE_LIMIT_BYTES))
 
 
 def trim_memory() -> None:

@@ -25,6 +25,8 @@ from mops.units import mebibytes
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
+EXPORTED = ".mops-exported"
+"""Lists the files of its folder that an export of results wrote (:mod:`mops.jobs.export`)."""
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
 COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other without end
@@ -64,11 +66,14 @@ class Bundle:
         A zip file, its entries stored and not compressed.
     names
         The files in it, relative to the project root, sorted.
+    too_large
+        Files that it leaves out because of their size, with their bytes.
     """
 
     digest: str
     data: bytes
     names: tuple[str, ...]
+    too_large: tuple[tuple[str, int], ...] = ()
 
 
 def pack(root: Path, results: Path | None = None) -> Bundle:
@@ -93,11 +98,12 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
     survey.ignored = _ignored(survey)
     survey.walk()
     survey.add_tracked()
+    survey.too_large = {(name, n_bytes) for name, n_bytes in survey.too_large if name not in survey.found}
     survey.check_sizes()
     survey.refuse()
     data = _zipped(survey)
     survey.refuse()
-    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found)))
+    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found)), tuple(sorted(survey.too_large)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class _Survey:
     results: Path | None
     ignored: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines(()))
     found: dict[str, _Found] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    too_large: set[tuple[str, int]] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     def problem(self, name: str, message: str) -> None:
@@ -158,6 +166,8 @@ class _Survey:
         except OSError as bad:
             self.problem(prefix.rstrip("/") or ".", f"cannot be listed ({bad.strerror})")
             return []
+        if folder / EXPORTED in paths:
+            self.exported |= {prefix + name for _, name in _lines(self, prefix + EXPORTED)} | {prefix + EXPORTED}
         is_environment = prefix and folder / "pyvenv.cfg" in paths
         return [] if is_environment else paths
 
@@ -165,12 +175,15 @@ class _Survey:
         """Return the real path of a folder to enter, or add a file and return None; ignore what the patterns match."""
         try:
             is_folder = path.is_dir()
-            if self.ignored.match_file(f"{name}/" if is_folder else name):
+            ignores = self.ignored.check_file(f"{name}/" if is_folder else name).include
+            if ignores or (ignores is None and name in self.exported):
                 return None
             real = self._inside(path, name)
             if is_folder:
                 return None if real == self.results else real
-            if real:
+            if real and ignores is None and not name.endswith(".py") and real.stat().st_size > FILE_LIMIT_BYTES:
+                self.too_large.add((name, real.stat().st_size))
+            elif real:
                 self._add(real, name)
         except OSError as bad:
             self.problem(name, _reason(bad))

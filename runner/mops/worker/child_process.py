@@ -471,7 +471,7 @@ def _refusal(message: Message, context: JobContext, root: str) -> ModelError:
 def _where_to_look(message: str, context: JobContext) -> str | None:
     """Return what to do about a file or a module that is missing; None: the message says what is wrong."""
     if message.startswith(("FileNotFoundError", "the project has no file")):
-        return "check the path, and that .mopsignore does not exclude the file"
+        return "check the path; the bundle leaves out exported results, large files and what .mopsignore lists"
     if not message.startswith("ModuleNotFoundError") and not message.endswith("was not found"):
         return None
     if context.install_s is not None:

@@ -20,8 +20,10 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from mops.errors import ClusterError, ModelError
+from mops.project.data_paths import check_data, read_data_paths
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
@@ -71,6 +73,7 @@ class Pool:
         self.slots = PoolSlots(n_slots, self._children.slots)
         self._children.join(self.slots)
         self._starter = ChildStarter(context, root, self.slots, self._children)
+        self._root, self._has_data = root, False
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
@@ -96,6 +99,18 @@ class Pool:
     def install(self) -> None:
         """Install what the bundle asks for, once (:meth:`mops.worker.child_starter.ChildStarter.install`)."""
         self._starter.install()
+
+    def check_data(self) -> None:
+        """Check once that this machine has the data outside the bundle which the bundle's mops.toml declares.
+
+        Raises
+        ------
+        DataError
+            Some data is missing. Later calls check again, because data may arrive.
+        """
+        if not self._has_data:
+            check_data(read_data_paths(Path(self._root)))
+            self._has_data = True
 
     def warm(self) -> None:
         """Start the template, or all children, without waiting until they have imported the model."""
@@ -160,8 +175,8 @@ class Pool:
 
         Raises
         ------
-        ModelError, InstallError
-            A child cannot import the model, or what it needs cannot be installed.
+        ModelError, InstallError, DataError
+            A child cannot import the model, or what it needs cannot be installed, or is not on this machine.
         ClusterError
             Children die again and again while they run nothing, so that no simulation is to blame.
         """
@@ -170,6 +185,7 @@ class Pool:
         if request.per_worker is not None:
             self.slots.limit(request.per_worker)
             close_all(self._children.take_idle(self.slots, above=self.slots.n))
+        self.check_data()
         self._starter.install()  # before the task has a slot: it may take minutes, and other jobs wait
         with self.slots.use(alone=request.alone, only_targets=only_targets) as is_taken:
             if is_taken and request.alone:  # it gets the memory of unused processes too

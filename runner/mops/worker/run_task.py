@@ -42,7 +42,7 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
 
     Raises
     ------
-    ModelError, InstallError, ClusterError
+    ModelError, InstallError, DataError, ClusterError
         No simulation can run here; the result has the failures of single simulations.
     """
     pool = pool_of(request.context, request.pool)

@@ -279,10 +279,21 @@ def test_a_symlink_that_leads_out_of_the_project(lab: CommandLab) -> None:
     refused_and_nothing_written(lab, lab.submit(), "link.txt", "out of the project", ".mopsignore")
 
 
-def test_a_file_that_is_too_large_for_the_bundle(lab: CommandLab) -> None:
+def test_a_project_that_is_too_large_for_the_bundle(lab: CommandLab) -> None:
+    for name in ("one.bin", "two.bin", "three.bin"):
+        with (lab.project / name).open("wb") as sparse:
+            sparse.truncate(190 << 20)
+    refused_and_nothing_written(
+        lab, lab.submit(), "570.0 MiB in all", "500.0 MiB", "one.bin (190.0 MiB)", ".mopsignore"
+    )
+
+
+def test_a_file_that_is_too_large_for_the_bundle_gets_a_warning(lab: CommandLab) -> None:
     with (lab.project / "big.bin").open("wb") as sparse:
         sparse.truncate(300 << 20)
-    refused_and_nothing_written(lab, lab.submit(), "big.bin", "300.0 MiB", "200.0 MiB", ".mopsignore")
+    ran = lab.submit()
+    assert ran.code == 0, ran.err
+    assert "warning: simulations cannot read big.bin (300.0 MiB)" in ran.err
 
 
 def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:

@@ -27,7 +27,7 @@ import pytest
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.project import bundle as bundles
-from mops.project.bundle import BUILT_IN_IGNORE, Bundle, differing_files, pack
+from mops.project.bundle import BUILT_IN_IGNORE, TRACKED, Bundle, differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
 
 UNPACK = """
@@ -385,14 +385,40 @@ def sparse(path: Path, size_mib: float) -> None:
         file.truncate(int(size_mib * 2**20))
 
 
+def test_data_that_is_too_big_is_left_out_and_named(root: Path) -> None:
+    for name, size_mib in {"a": 250, "data/b": 201, "c": 200, "sir.py": 0}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        sparse(root / name, size_mib)
+    bundle = pack(root)
+    assert bundle.names == ("c", "sir.py")
+    assert bundle.too_large == (("a", 250 << 20), ("data/b", 201 << 20))
+
+
+@pytest.mark.parametrize("file", [".mopsignore", TRACKED])
+def test_files_that_a_project_asks_for_are_refused_if_they_are_too_big(root: Path, file: str) -> None:
+    lay(root, {file: "!a\n" if file == ".mopsignore" else "a\n"})
+    for name in ("a", "code.py"):
+        sparse(root / name, 201)
+    assert problems(root) == [f"{name}: has 201.0 MiB; the limit for a file is 200.0 MiB" for name in ("a", "code.py")]
+
+
+def test_exported_results_are_left_out_unless_a_line_includes_them(root: Path) -> None:
+    lay(root, {"sir.py": "", "out/.mops-exported": "# ours\nlosses.csv\ndaily.csv\n"})
+    lay(root, dict.fromkeys(["out/losses.csv", "out/daily.csv", "out/data.csv", "losses.csv"], "x"))
+    assert pack(root).names == ("losses.csv", "out/data.csv", "sir.py")
+    lay(root, {".mopsignore": "!out/daily.csv\n"})
+    assert pack(root).names == (".mopsignore", "losses.csv", "out/daily.csv", "out/data.csv", "sir.py")
+
+
 def test_files_and_projects_that_are_too_big_are_refused_with_the_biggest(root: Path) -> None:
+    lay(root, {".mopsignore": "!a\n!b\n"})
     for name, size_mib in {"a": 250, "b": 201.25, "c": 200, "d": 3, "e": 2, "f": 1, "sir.py": 0}.items():
         sparse(root / name, size_mib)
     assert problems(root) == [
         "a: has 250.0 MiB; the limit for a file is 200.0 MiB",
         "b: has 201.2 MiB; the limit for a file is 200.0 MiB",
         (
-            ".: has 657.2 MiB in all; the limit is 500.0 MiB; the largest: "
+            ".: has 657.3 MiB in all; the limit is 500.0 MiB; the largest: "
             "a (250.0 MiB), b (201.2 MiB), c (200.0 MiB), d (3.0 MiB), e (2.0 MiB)"
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -80,6 +81,24 @@ def test_workers_import_a_package_from_src_of_the_bundle(lab: StudyLab, dask: Da
     lab.run()
     assert sorted(lab.job().outputs("output").to_table()["y"].to_pylist()) == [2.5, 5.0]
     assert sorted(lab.job().losses()["loss"].to_pylist()) == [3.5, 4.5]
+
+
+def test_workers_check_the_data_that_the_project_declares(lab: StudyLab, dask: DaskProcesses) -> None:
+    """The runner's machine may lack the data, so the workers report it. The job can continue with the data."""
+    path = lab.folder / "shared" / "population.csv"
+    (lab.project / "mops.toml").write_text(f'[data]\npaths = ["{path}"]\n')
+    (lab.project / "reads.py").write_text(
+        f"def run(params, seed):\n    return {{'y': [len(open({str(path)!r}).read())]}}\n"
+    )
+    lab.write("reads:run", [{"x": 1}, {"x": 2}])
+    refused = lab.run(exit_code=2)
+    assert "error: the data that mops.toml declares is missing or not readable on this machine" in refused.said
+    assert f"  at: {socket.gethostname()}: {path}\n" in refused.said
+    path.parent.mkdir()
+    path.write_text("four")
+    resumed = lab.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert lab.job().outputs("output").to_table()["y"].to_pylist() == [4, 4]
 
 
 def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskProcesses) -> None:

@@ -125,8 +125,9 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
 
     Raises
     ------
-    ModelError, InstallError
-        The model or a target cannot be imported, or their dependencies cannot be installed.
+    ModelError, InstallError, DataError
+        The model or a target cannot be imported, their dependencies cannot be installed, or data that the project
+        declares is missing.
     UsageError
         The study keeps an output that the model does not return.
     """
@@ -212,6 +213,7 @@ class _Process:
 
     def ready(self) -> float:
         """Wait until the model is imported; return the seconds since the start."""
+        self.pool.check_data()
         self.pool.check()
         return time.monotonic() - self.began
 

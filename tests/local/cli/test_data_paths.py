@@ -1,0 +1,53 @@
+"""Data outside the project is checked before a job exists on this machine, and by each worker of a cluster."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from .command_lab import CommandLab
+from .test_wrong_input import refused_and_nothing_written
+
+
+@pytest.fixture
+def data(lab: CommandLab) -> Path:
+    """A path that the project declares, and that does not exist yet. The model reads the file."""
+    path = lab.root / "outside" / "factor.txt"
+    lab.write("mops.toml", f'[data]\npaths = ["{path}"]\n')
+    lab.write(
+        "reads.py", f"def run(params, seed):\n    return {{'y': [params['x'] * int(open({str(path)!r}).read())]}}\n"
+    )
+    lab.write_study(model="reads:run")
+    return path
+
+
+@pytest.mark.parametrize("command", [["jobs", "submit"], ["study", "check"], ["jobs", "submit", "--detach"]])
+def test_missing_data_is_refused_with_the_machine_and_the_path(lab: CommandLab, data: Path, command: list[str]) -> None:
+    ran = lab.run(*command, lab.study)
+    refused_and_nothing_written(lab, ran, "the data that mops.toml declares", where=f"{socket.gethostname()}: {data}")
+
+
+def test_a_job_runs_when_the_data_is_there(lab: CommandLab, data: Path) -> None:
+    data.parent.mkdir()
+    data.write_text("3")
+    ran = lab.submit("--name", "job")
+    assert ran.code == 0, ran.err
+
+
+def test_exported_results_are_not_in_the_bundle_of_the_next_job(lab: CommandLab) -> None:
+    assert lab.submit("--name", "one").code == 0
+    for to in (lab.project / "out", lab.project):
+        ran = lab.run("jobs", "results", "one", "--to", to, "--format", "csv")
+        assert ran.code == 0, ran.err
+    assert lab.submit("--name", "two").code == 0
+    assert "daily.csv" in (lab.project / ".mops-exported").read_text().splitlines()
+    one, two = (json.loads((lab.storage / "jobs" / job / "job.json").read_text())["bundle"] for job in ("one", "two"))
+    assert one == two
+
+
+def test_a_mistake_in_the_file_is_refused_before_anything_runs(lab: CommandLab) -> None:
+    lab.write("mops.toml", '[data]\npaths = ["data/x.csv"]\n')
+    refused_and_nothing_written(lab, lab.submit(), "absolute paths", where=f"at: {lab.project / 'mops.toml'}")

@@ -1,0 +1,60 @@
+"""The data outside the project that `mops.toml` declares."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from mops.errors import DataError, UsageError
+from mops.project.data_paths import check_data, read_data_paths
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("# a comment\n", ()),
+        ("[data]\n", ()),
+        ('[data]\npaths = ["/data/a.parquet", "/b"]\n', ("/data/a.parquet", "/b")),
+        ('\ufeff[data]\npaths = ["/é"]\n', ("/é",)),
+        ("[other]\nx = 1\n", ()),
+    ],
+)
+def test_paths_are_read(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
+    (tmp_path / "mops.toml").write_text(text, encoding="utf-8")
+    assert read_data_paths(tmp_path) == expected
+
+
+def test_a_project_may_have_no_such_file(tmp_path: Path) -> None:
+    assert read_data_paths(tmp_path) == ()
+    (tmp_path / "mops.toml").mkdir()
+    assert read_data_paths(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[data\n", "mops.toml is not TOML"),
+        ("data = 3\n", "'data' in mops.toml is not a table"),
+        ("[dat]\npaths = []\n", r"unknown table \[dat\]; did you mean \[data\]"),
+        ('[data]\npath = ["/a"]\n', r"\[data\] in mops.toml has an unknown key 'path'"),
+        ('[data]\npaths = "/a"\n', "not a list of absolute paths"),
+        ('[data]\npaths = ["a.parquet"]\n', "not a list of absolute paths"),
+        ("[data]\npaths = [1]\n", "not a list of absolute paths"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_file(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mops.toml").write_text(text)
+    with pytest.raises(UsageError, match=said) as raised:
+        read_data_paths(tmp_path)
+    assert raised.value.where == str(tmp_path / "mops.toml")
+
+
+def test_all_missing_paths_are_named_with_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    check_data([str(tmp_path), str(tmp_path / "a.parquet")])
+    with pytest.raises(DataError) as raised:
+        check_data([str(tmp_path / name) for name in ("b", "a.parquet", "c")])
+    assert raised.value.where == f"{socket.gethostname()}: {tmp_path / 'b'}, {tmp_path / 'c'}"
