@@ -82,7 +82,7 @@ class Colour(enum.Enum):
 
 
 def relation() -> Any:
-    return duckdb.connect().sql("select range::integer as day, range || 'x' as label from range(2)")
+    return duckdb.sql("select range::integer as day, range || 'x' as label from range(2)")
 
 
 def alone(result: object) -> pa.Table:
@@ -219,8 +219,13 @@ class TestDuckDB:
         assert alone(relation()).to_pylist() == [{"day": 0, "label": "0x"}, {"day": 1, "label": "1x"}]
 
     def test_a_query_that_fails_is_refused_with_the_reason(self) -> None:
-        broken = duckdb.connect().sql("select cast(l as integer) from (values ('a')) as t(l)")
+        broken = duckdb.sql("select cast(l as integer) from (values ('a')) as t(l)")
         assert "Could not convert string 'a'" in refusal(broken)
+
+    def test_a_closed_connection_is_refused_with_what_to_do(self) -> None:
+        with duckdb.connect() as connection:
+            closed = connection.sql("select 1 as n")
+        assert "keep the connection in a global variable, or return relation.to_arrow_table()" in refusal(closed)
 
 
 class TestGeopandas:

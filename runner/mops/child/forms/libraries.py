@@ -58,10 +58,22 @@ def of_lazy_frame(frame: Any) -> pa.Table:
 
 
 def of_relation(relation: Any) -> pa.Table:
-    """Run the query of a DuckDB relation."""
-    # Early versions export no stream. A stream needs less memory than a table.
-    is_stream = hasattr(relation, "__arrow_c_stream__")
-    return of_exported(relation if is_stream else relation.to_arrow_table())
+    """Run the query of a DuckDB relation.
+
+    Raises
+    ------
+    ValueError
+        Its connection is closed. DuckDB 1 closes a connection with the last reference to it: relations hold none.
+    """
+    try:
+        # Early versions export no stream. A stream needs less memory than a table.
+        is_stream = hasattr(relation, "__arrow_c_stream__")
+        return of_exported(relation if is_stream else relation.to_arrow_table())
+    except Exception as error:
+        if type(error).__name__ != "ConnectionException":
+            raise
+        advice = "keep the connection in a global variable, or return relation.to_arrow_table()"
+        raise ValueError(f"{error}; {advice}") from error
 
 
 _READERS: dict[tuple[str, str], Callable[[Any], pa.Table]] = {
