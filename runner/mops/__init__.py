@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, retry, submit
+    from mops.jobs.tables.table import Table
 
-__all__ = ["Job", "open_job", "resume", "retry", "submit"]
+__all__ = ["Job", "Table", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
 # Arrow reads this at its first use. Its default, mimalloc, reserves huge pages, which costs up to 40 MiB and CPU time
@@ -23,6 +24,7 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 _HOMES = {
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
     **dict.fromkeys(("resume", "retry", "submit"), "mops.jobs.submit"),
+    "Table": "mops.jobs.tables.table",
 }
 
 

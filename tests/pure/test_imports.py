@@ -66,6 +66,7 @@ HOMES = {
     "scipy": ("study/sampling/draw.py",),
     "tenacity": ("storage/",),
     "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
+    **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/tables/",)),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }

@@ -54,7 +54,7 @@ def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str])
             where=job.files.url,
             hint=f"complete the job first: {complete}",
         )
-    failures = job.failures(texts=False)
+    failures = job.failures(columns=["group", "target", "reason"]).to_arrow()
     if not failures.num_rows:
         raise JobError(
             f"no simulation or target of job {job.name!r} has failed",

@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values(job: Job) -> list[float]:
-    return sorted(job.outputs("output").to_table()["y"].to_pylist())
+    return sorted(job.outputs("output").to_arrow()["y"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_functions_and_classes_of_imported_modules_run(project: Path, model: str
     assert ran.stdout == "program runs\n"  # the program ran once, and not in each child process
     job = mops.open_job("j", "mops-storage", local=True)
     assert values(job) == found
-    assert sorted(job.losses()["loss"].to_pylist()) == found
+    assert sorted(job.losses().to_arrow()["loss"].to_pylist()) == found
 
 
 def test_a_module_below_the_root_is_named_by_its_file(project: Path) -> None:

@@ -133,7 +133,7 @@ class History:
     """The status of a job, and its rate and memory over time."""
 
     def __init__(self, job: Job):
-        kept = job.samples(newest=_POINTS // 6 + 1)  # an object holds about six
+        kept = job.samples(newest=_POINTS // 6 + 1).to_arrow()  # an object holds about six
         self.rates = deque(kept["rate"].to_pylist(), _POINTS)
         self.memory = deque(kept["memory_bytes"].to_pylist(), _POINTS)
         self._at = kept["time"][-1].as_py().timestamp() if kept.num_rows else 0.0
