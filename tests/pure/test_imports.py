@@ -40,8 +40,8 @@ FLOORS: dict[str, set[str]] = {
     },
     "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
-        *("errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
-        *("storage", "worker", "cluster", "attempt", "service"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
+        *("k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "k8s", "task", "storage"),

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from mops.errors import JobError, PartsReplaced
+import mops
+from mops.errors import JobError, MopsError, PartsReplaced
+from mops.jobs import text_log
+from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Exported, Format, export
+from mops.jobs.following.html_status import as_html
+from mops.jobs.following.phases import Phases
+from mops.jobs.location import service_with
 from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, TableSummary, count_reasons, dataset_of
-from mops.jobs.status import JobState, storage_of
+from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
 from mops.jobs.tables.ranking import ranked
@@ -29,6 +36,10 @@ from mops.storage.joblog.whole import read_whole
 from mops.storage.samples import as_table, read_samples
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
+
+if TYPE_CHECKING:
+    from mops.attempt.reporting.progress import Snapshot
+    from mops.service.service import Service
 
 T = TypeVar("T")
 
@@ -60,11 +71,125 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     >>> job = mops.open_job("waves-261124-3f2a")
     >>> job.losses(params=True).to_pandas()
     """
-    return Job(storage_of(name, storage, local=local), name)
+    return Job(storage_of(name, storage, local=local), name, local=local)
 
 
 class Job(JobState):
-    """One job: its state, and what it has committed so far. Every method reads the present state."""
+    """One job: its state, what it has committed so far, and what you can do with it.
+
+    Every method reads the present state. In a notebook, the job shows its state and its progress.
+    """
+
+    def _service(self) -> Service | None:
+        return service_with(self.files, local=self.local)
+
+    def wait(self, on_progress: Callable[[Snapshot], None] | None = None) -> Job:
+        """Show the progress until the job ends, and return the job. A terminal shows a line, a notebook a bar.
+
+        Use it for a job that another process runs: after ``submit(..., wait=False)``, or in another notebook. The
+        runner reports its progress about every 10 s.
+
+        Parameters
+        ----------
+        on_progress
+            Called with a ``Snapshot`` about once a second, instead of the line or the bar.
+
+        Raises
+        ------
+        JobFailed
+            The job has failed; the error has the cause from the job's log.
+        RunnerEnded
+            The runner ended before the end of the job; :meth:`resume` continues it.
+        KeyboardInterrupt
+            Ctrl-C stopped this call. The job continues.
+
+        Examples
+        --------
+        >>> job = mops.submit("study.json", wait=False)
+        >>> job.wait().status().state
+        'succeeded'
+        """
+        from mops.jobs.following.wait import wait_for  # noqa: PLC0415 - readers of results do not need it
+
+        wait_for(self, Phases(self.name, self._service()), on_progress)
+        return self
+
+    def watch(self) -> Status:
+        """Show the progress until the job ends, and return the last status, whatever it is.
+
+        Ctrl-C stops this call, and the job continues.
+        """
+        from mops.jobs.following.wait import follow  # noqa: PLC0415 - readers of results do not need it
+
+        return follow(self, Phases(self.name, self._service()), None)
+
+    def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
+        """Return the log of the job, with what the model printed.
+
+        Parameters
+        ----------
+        attempt
+            Only the log of this attempt; None: of all attempts.
+        tail
+            Only this many last lines; None: all lines.
+
+        Raises
+        ------
+        JobError
+            The attempt does not exist.
+        """
+        return "".join(text_log.read(self, attempt, tail=tail))
+
+    def cancel(self) -> bool:
+        """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.
+
+        Returns
+        -------
+        bool
+            False: the job was complete already.
+        """
+        cancelled = super().cancel()
+        service = self._service() if cancelled else None
+        if service is not None:
+            service.delete_idle_jobs(self.name)
+        return cancelled
+
+    def resume(self, **options: Any) -> Job:
+        """Continue the job from what is committed: ``mops.resume(job, ...)``, which describes the options."""
+        return mops.resume(self, **({"local": self.local} | options))
+
+    def retry(self, verdicts: str | Iterable[str] = "all", *, name: str | None = None, **options: Any) -> Job:
+        """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
+
+        This is ``mops.retry(job, verdicts, ...)``, which describes the options.
+
+        Returns
+        -------
+        Job
+            The new job.
+        """
+        return mops.retry(self, verdicts, name=name, **({"local": self.local} | options))
+
+    def delete(self) -> None:
+        """Delete the job with its results, without asking.
+
+        Raises
+        ------
+        JobError
+            A runner runs the job, or another job takes over rows from it.
+        """
+        plan_deletion(self.files, [self.name])
+        service = self._service()
+        if service is not None:
+            service.delete_idle_jobs(self.name)  # before the files, without which a queued Job must not start a runner
+        for _ in delete(self.files, [self.name]):
+            pass
+
+    def _repr_html_(self) -> str:
+        try:
+            return as_html(self.status())
+        except MopsError as error:
+            return f"<div><strong>{html.escape(self.name)}</strong> {html.escape(error.what)}</div>"
 
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:

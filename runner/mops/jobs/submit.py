@@ -59,7 +59,7 @@ def submit(
     on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
     **options: Unpack[SubmitOptions],
 ) -> Job:
-    """Run a study and return its job when the job has ended.
+    """Run a study and return its job when the job has ended, or at once with ``wait=False``.
 
     Parameters
     ----------
@@ -101,13 +101,14 @@ def submit(
         ``pod`` with the job.
     settings : Settings
         None: from the environment.
-    detach : bool
-        Return as soon as a detached runner has claimed the job. The runner keeps running when this process ends.
+    wait : bool
+        False: return as soon as another process runs the job: a detached runner on this machine, which keeps running
+        when this process ends, or a pod of the service. ``Job.wait`` waits for its end. Not given: return when the job
+        has ended.
     local : bool
         Run on this machine even when connected to a service.
     service : Service
-        The service that runs the job; None: the connected one, if there is one. The call returns as soon as
-        Kubernetes has accepted the runner's Job.
+        The service that runs the job; None: the connected one, if there is one.
     on_progress : callable
         Called with a ``Snapshot`` about four times a second while this process runs the job. If it raises, mops
         warns once (RuntimeWarning) and the job continues. Not given: a terminal shows a line, a notebook shows a bar,
@@ -128,7 +129,10 @@ def submit(
     ServiceError
         Kubernetes is out of reach or refuses the job.
     RunnerEnded
-        The detached runner ended before it claimed the job; the job can be resumed.
+        The detached runner ended before it claimed the job, or the runner on the service ended without a result; the
+        job can be resumed.
+    KeyboardInterrupt
+        Ctrl-C stopped the job, which keeps what is finished. On a service, it stopped only this call.
 
     Examples
     --------
@@ -138,6 +142,9 @@ def submit(
 
     >>> sets = pd.DataFrame({"beta": [0.2, 0.3, 0.4]})
     >>> job = mops.submit(model=sir.simulate, targets=[sir.peak], sets=sets, replicates=5)
+
+    >>> job = mops.submit("study.json", wait=False)
+    >>> job.wait().best(5).to_pandas()
     """
     if if_exists not in get_args(IfExists) or (if_exists != "error" and name is None):
         raise UsageError(
@@ -151,7 +158,7 @@ def submit(
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
-    job = Job(files, name)
+    job = Job(files, name, local=launch.service is None)
     record = make_record(name, prepared, launch.options)
     if if_exists != "error" and job_exists(files, name):
         _refuse_other_study(job, record, prepared)
@@ -329,7 +336,7 @@ def retry(
     changes = [*_changes(job, record, view, launch.settings, launch.service), *launch.changes]
     created = now.isoformat(timespec="seconds")
     derived = replace(record, job=name, created=created, parent=parent, options=launch.options)
-    child = Job(job.files, name)
+    child = Job(job.files, name, local=launch.service is None)
 
     def create() -> None:
         create_derived(job.files, derived, parent)
