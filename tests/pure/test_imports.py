@@ -22,7 +22,7 @@ FLOORS: dict[str, set[str]] = {
     "verdicts": set(),
     "system": set(),
     "waiting": set(),
-    "settings": {"errors", "units"},
+    "settings": {"mops", "errors", "units"},
     "study": {"errors"},
     "parquet": {"errors", "study"},
     "child": {"units", "study", "system", "parquet"},
@@ -44,7 +44,7 @@ FLOORS: dict[str, set[str]] = {
         *("k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "cli": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "k8s", "task", "storage"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "k8s", "storage"),
         *("worker", "cluster", "attempt", "service", "jobs"),
     },
 }

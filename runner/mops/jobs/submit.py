@@ -154,7 +154,7 @@ def submit(
         )
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
-    prepared = prepare(_one_study(study, parts), project, launch.location.storage)
+    prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
@@ -188,15 +188,17 @@ def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
     return cast("StudyParts", parts), cast("RunOptions", others)
 
 
-def _one_study(study: str | Path | Mapping[str, Any] | None, parts: StudyParts) -> str | Path | Mapping[str, Any]:
-    """Return the study of a call, which gives it whole or in parts."""
+def study_of_call(
+    study: str | Path | Mapping[str, Any] | None, parts: StudyParts, function: str
+) -> str | Path | Mapping[str, Any]:
+    """Return the study of a call of a function, which gives it whole or in parts."""
     if study is None and {"model", "sets"} <= parts.keys():
         return {_KEY_OF.get(name, name): value for name, value in parts.items()}
     if study is None or parts:
         raise UsageError(
             "the call has neither a study nor a model with sets, or has both",
-            where="mops.submit",
-            hint="mops.submit('study.json'), or mops.submit(model=simulate, sets=table, replicates=5)",
+            where=function,
+            hint=f"{function}('study.json'), or {function}(model=simulate, sets=table, replicates=5)",
         )
     return study
 
