@@ -13,8 +13,8 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.export import Format
 from mops.jobs.job import open_job
 from mops.jobs.results import TableSummary
-from mops.jobs.tables.conditions import ID_CHARACTERS
 from mops.jobs.tables.table import Table
+from mops.study.ids_and_seeds import short_id
 
 
 def results(
@@ -74,7 +74,7 @@ def _show_best(best: Table, *, as_json: bool) -> None:
         terminal.data_json(rows)
         return
     names = [name for name in table.column_names if name != "group"]
-    shown = [[row["param_id"][:ID_CHARACTERS], *(_cell(row[name]) for name in names[1:])] for row in rows]
+    shown = [[short_id(row["param_id"]), *(_cell(row[name]) for name in names[1:])] for row in rows]
     terminal.data_table(names, shown, right=names[1:])
 
 

@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from mops.errors import UsageError
+from mops.study.ids_and_seeds import SHOWN_CHARACTERS
 
 Where: TypeAlias = pc.Expression | Mapping[str, object]
 """A condition for rows: an expression such as ``pc.field("beta") > 0.3``, or a value, or a list of values, for each
 column: ``{"beta": 0.3, "name": ["peak", "total"]}``. In a mapping, None finds null, and a param_id may be shortened."""
-
-ID_CHARACTERS = 12
-"""How much of a param_id people see."""
 
 _SHOWN = 5
 
@@ -143,7 +141,7 @@ def full_id(start: str, ids: pa.Array) -> str:
             where="param_id",
             hint="job.params() lists the parameter sets",
         )
-    listed = ", ".join(one[: max(ID_CHARACTERS, len(start) + 4)] for one in found[:_SHOWN])
+    listed = ", ".join(one[: max(SHOWN_CHARACTERS, len(start) + 4)] for one in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     raise UsageError(
         f"{len(found):,} parameter sets have a param_id that begins with {start!r}: {listed}{more}",

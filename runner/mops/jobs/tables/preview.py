@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from mops.jobs.tables.conditions import ID_CHARACTERS
+from mops.study.ids_and_seeds import short_id
 from mops.units import counted
 
 HEAD_ROWS = 5
@@ -54,6 +54,6 @@ def _cell(name: str, value: object) -> str:
         return ""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if name == "param_id":
-        return text[:ID_CHARACTERS]
+        return short_id(text)
     text = text.partition("\n")[0]
     return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 3]}..."
