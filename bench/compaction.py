@@ -91,7 +91,7 @@ def make(files: Files, n_parts: int, n_rows: int) -> None:
 def reading(folder: str) -> tuple[float, float]:
     """Return the seconds to open the output, and to read it."""
     began = time.perf_counter()
-    rows = Job(Files.open(folder), "job").outputs("daily")
+    rows = Job(Files.open(folder), "job").dataset("outputs", "daily")
     opened = time.perf_counter()
     for _ in rows.to_batches():
         pass

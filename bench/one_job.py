@@ -68,8 +68,8 @@ def read_elsewhere(arguments: argparse.Namespace, name: str) -> dict:
 def results(name: str, storage: str) -> dict:
     """Return a job's state, its rows, its failures by reason, and the processes that its rows name."""
     job = mops.open_job(name, storage)
-    rows = {output: job.outputs(output).count_rows() for output in job.output_names()}
-    failures = job.failures()
+    rows = {output: len(job.outputs(output)) for output in job.output_names()}
+    failures = job.failures().to_arrow()
     return {
         "state": job.status().state,
         "rows": sum(rows.values()),
@@ -94,7 +94,7 @@ def processes(job, outputs: list[str]) -> int | None:
     """Return how many processes have given rows, where the model says which one it was."""
     if not outputs or "pid" not in job.outputs(outputs[0]).schema.names:
         return None
-    return len(set(job.outputs(outputs[0]).to_table(columns=["pid"]).column("pid").to_pylist()))
+    return len(set(job.outputs(outputs[0], columns=["pid"]).to_arrow().column("pid").to_pylist()))
 
 
 if __name__ == "__main__":

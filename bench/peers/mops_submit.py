@@ -67,7 +67,7 @@ def rows_of(job: str, storage: str) -> int:
     """
     code = """
 import sys, mops, pyarrow.parquet as pq
-outputs = mops.open_job(sys.argv[1], sys.argv[2]).outputs("output")
+outputs = mops.open_job(sys.argv[1], sys.argv[2]).dataset("outputs", "output")
 print(sum(pq.read_metadata(file, filesystem=outputs.filesystem).num_rows for file in outputs.files))
 """
     return int(subprocess.run([sys.executable, "-c", code, job, storage], stdout=subprocess.PIPE, check=True).stdout)
@@ -77,9 +77,9 @@ def export(job, out: Path) -> None:
     """Write the job's results in the format of the other peers, for the comparison row by row."""
     for name in ("outputs", "losses"):
         (out / name).mkdir()
-    outputs = job.outputs("output").to_table(columns=["param_id", "replicate", "seed", *COLUMNS])
+    outputs = job.outputs("output", columns=["param_id", "replicate", "seed", *COLUMNS]).to_arrow()
     pq.write_table(outputs.cast(OUTPUTS), out / "outputs" / "all.parquet")
-    losses = pa.table(job.losses()).select(LOSSES.names).to_pylist()
+    losses = job.losses().to_arrow().select(LOSSES.names).to_pylist()
     short = [{**row, "target": row["target"].rpartition(":")[2]} for row in losses]
     pq.write_table(pa.Table.from_pylist(short, LOSSES), out / "losses" / "all.parquet")
 

@@ -7,8 +7,8 @@ import mops
 
 def infected(job):
     """Return a column for each policy and a row for each replicate; replicate i has seed i in the job `common`."""
-    params = job.params().select(["param_id", "policy"])
-    rows = job.outputs("output").to_table().join(params, "param_id").to_pandas()
+    params = job.params(columns=["param_id", "policy"]).to_arrow()
+    rows = job.outputs("output").to_arrow().join(params, "param_id").to_pandas()
     return rows.pivot(index="replicate", columns="policy", values="infected")
 
 

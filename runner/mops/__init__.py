@@ -7,14 +7,35 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mops.jobs.calls.checking import CheckedStudy, check
+    from mops.jobs.calls.connecting import connect
+    from mops.jobs.calls.overview import jobs, settings
+    from mops.jobs.calls.sampling import sample
     from mops.jobs.derived.derive import extend, rescore, retry
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, submit
+    from mops.jobs.tables.table import Table
 
-__all__ = ["Job", "extend", "open_job", "rescore", "resume", "retry", "submit"]
+__all__ = [
+    "CheckedStudy",
+    "Job",
+    "Table",
+    "check",
+    "connect",
+    "extend",
+    "jobs",
+    "open_job",
+    "rescore",
+    "resume",
+    "retry",
+    "sample",
+    "settings",
+    "submit",
+]
 __version__ = "0.1.0"
 
 # Arrow reads this at its first use. Its default, mimalloc, reserves huge pages, which costs up to 40 MiB and CPU time
@@ -25,10 +46,26 @@ _HOMES = {
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
     **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
     **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derived.derive"),
+    "Table": "mops.jobs.tables.table",
+    **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.calls.checking"),
+    "connect": "mops.jobs.calls.connecting",
+    "sample": "mops.jobs.calls.sampling",
 }
+_CALLS = "mops.jobs.calls.overview"
+
+
+class CallableModule(ModuleType):
+    """A module that is also a public function of the same name: ``mops.jobs()`` and ``mops.settings()``."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the public function; ``mops.jobs.calls.overview`` describes it."""
+        function = getattr(importlib.import_module(_CALLS), self.__name__.rpartition(".")[2])
+        return function(*arguments, **options)
 
 
 def __getattr__(name: str) -> object:
+    if name in ("jobs", "settings"):
+        return importlib.import_module(f"mops.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'mops' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

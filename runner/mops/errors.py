@@ -19,7 +19,7 @@
     ├── ClusterError               4     the Dask cluster is out of reach
     ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks a component
     ├── JobFailed                  1     the job ended in the state failed
-    ├── RunnerEnded                any   the detached runner ended before it claimed the job; its exit code
+    ├── RunnerEnded                any   the runner ended too early; its exit code, or 1 if it is unknown
     ├── TrialFailed                1     a simulation that 'mops study check' or 'mops study run' ran has failed
     ├── Terminated                 143   SIGTERM stopped the runner; its next runner continues the job
     ├── Superseded                 5     a newer attempt owns the job; nothing restarts this runner
@@ -216,21 +216,26 @@ class JobFailed(MopsError):
 
 
 class RunnerEnded(MopsError):
-    """The detached runner ended before it claimed the job.
+    """A runner in another process ended too early: before it claimed the job, or before the end of the job.
 
     Parameters
     ----------
     returncode
-        The runner's exit code, which becomes this error's; negative: the signal that ended the runner.
+        The runner's exit code, which becomes this error's; negative: the signal that ended the runner; None: unknown.
     output
-        What the runner printed.
+        What the runner printed last.
+    when
+        What it did not reach.
     """
 
-    def __init__(self, returncode: int, output: str, *, where: str, hint: str):
-        how = f"with exit code {returncode}" if returncode >= 0 else f"by signal {-returncode}"
-        what = f"the runner ended {how} before it claimed the job; its output: {output.strip() or '(none)'}"
+    def __init__(
+        self, returncode: int | None, output: str, *, when: str = "before it claimed the job", where: str, hint: str
+    ):
+        code = 1 if returncode is None else returncode
+        how = "" if returncode is None else f" with exit code {code}" if code >= 0 else f" by signal {-code}"
+        what = f"the runner ended{how} {when}; its output: {output.strip() or '(none)'}"
         super().__init__(what, where=where, hint=hint)
-        self.exit_code = returncode if returncode >= 0 else 128 - returncode
+        self.exit_code = code if code >= 0 else 128 - code
 
 
 class TrialFailed(MopsError):

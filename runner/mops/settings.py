@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
+import mops
 from mops.errors import Problem, SettingsError
 from mops.units import bytes_text
 
@@ -241,3 +243,6 @@ def _right_value(field: str, fault: str, limits: Mapping[str, Any]) -> str:
         case "byte_size" | "byte_size_unit":
             return "bytes, or a number and a unit, like 64MiB"
     return ""
+
+
+sys.modules[__name__].__class__ = mops.CallableModule  # mops.settings() lists the settings

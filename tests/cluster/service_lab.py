@@ -232,8 +232,11 @@ def assert_same_rows(service: Service, study: Path, job: str) -> None:
 
 def rows_of(job: Job) -> dict[str, pa.Table]:
     """Return every table of results, sorted."""
-    tables = {name: job.outputs(name).to_table() for name in job.output_names()}
-    tables |= {"losses": job.losses(), "failures": job.failures().select(["group", "replicate", "target", "reason"])}
+    tables = {name: job.outputs(name).to_arrow() for name in job.output_names()}
+    tables |= {
+        "losses": job.losses().to_arrow(),
+        "failures": job.failures().to_arrow().select(["group", "replicate", "target", "reason"]),
+    }
     return {name: _ordered(table) for name, table in tables.items()}
 
 

@@ -121,7 +121,7 @@ def test_simulations_for_which_the_kernel_kills_a_container_or_a_process_are_fou
     # More than the machine has, so that the kernel acts before mops.
     service.submit(study, "greedy", BATCH_SIZE="12", SIM_MEMORY="64GiB", TASK_SECONDS="0.1")
     service.wait("greedy", "partial", patience_s=600)
-    failures = {row["group"]: row for row in service.job("greedy").failures().to_pylist()}
+    failures = {row["group"]: row for row in service.job("greedy").failures().to_arrow().to_pylist()}
     said = log_of(service, "greedy")
     assert {group: row["reason"] for group, row in failures.items()} == {3: "oom", 5: "oom", 7: "oom"}, said
     assert "kills for memory in its container at that time: " in failures[5]["signals"], (failures[5]["signals"], said)

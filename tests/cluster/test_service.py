@@ -235,7 +235,7 @@ def test_the_dependencies_of_a_model_are_installed_in_the_pods(service: Service)
     (study.parent / "requirements.txt").write_text("--no-index\n./tinydep-1.0-py3-none-any.whl\n")
     wheel(study.parent, "tinydep", "1.0", tinydep="FACTOR = 3\n")
     service.mops("jobs", "submit", study, "--name", "needs", "--wait")
-    assert sorted(service.job("needs").outputs("output").to_table()["a"].to_pylist()) == [3.0, 6.0]
+    assert sorted(service.job("needs").outputs("output").to_arrow()["a"].to_pylist()) == [3.0, 6.0]
     assert "made an environment of" in service.mops("jobs", "logs", "needs").out
 
 

@@ -32,7 +32,7 @@ from markdown_it import MarkdownIt
 from typer.main import get_command
 
 from mops.cli.main import app
-from mops.storage.params_file import _GROUPS as GROUP_FIELDS
+from mops.storage.params_file import GROUP_FIELDS
 from mops.storage.samples import SAMPLES
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES

@@ -22,7 +22,7 @@ FLOORS: dict[str, set[str]] = {
     "verdicts": set(),
     "system": set(),
     "waiting": set(),
-    "settings": {"errors", "units"},
+    "settings": {"mops", "errors", "units"},
     "study": {"errors"},
     "parquet": {"errors", "study"},
     "child": {"units", "study", "system", "parquet"},
@@ -40,8 +40,8 @@ FLOORS: dict[str, set[str]] = {
     },
     "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
-        *("errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
-        *("storage", "worker", "cluster", "attempt", "service"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
+        *("k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "task", "storage"),
@@ -66,6 +66,7 @@ HOMES = {
     "scipy": ("study/sampling/draw.py",),
     "tenacity": ("storage/",),
     "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
+    **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/tables/",)),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mops.errors import Superseded
-from mops.jobs.job import Job
+from mops.jobs.status import JobState
 from mops.storage.job_records import load_job
 from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
@@ -41,7 +41,7 @@ class Cleaned:
     kept: int
 
 
-def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cleaned:
+def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -> Cleaned:
     """Remove files that do not count from a job, while it runs or afterwards.
 
     Parameters
@@ -72,7 +72,7 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
         return _clean(job, dry_run=False)
 
 
-def _clean(job: Job, *, dry_run: bool, assumed_over: bool = False) -> Cleaned:
+def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Cleaned:
     """Remove files that no record names or can name.
 
     Parameters
@@ -115,7 +115,7 @@ def last_attempt_over(view: LogView) -> int:
 
 
 @contextmanager
-def claimed(job: Job, idle: LogView) -> Iterator[JobLog]:
+def claimed(job: JobState, idle: LogView) -> Iterator[JobLog]:
     """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log.
 
     The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an interrupted
@@ -124,7 +124,7 @@ def claimed(job: Job, idle: LogView) -> Iterator[JobLog]:
     Parameters
     ----------
     idle
-        The log that shows that the job has no runner (:meth:`Job.require_no_runner`) and is not complete.
+        The log that shows that the job has no runner (:meth:`JobState.require_no_runner`) and is not complete.
 
     Raises
     ------

@@ -65,7 +65,7 @@ def compare(a: Job, b: Job) -> list[Comparison]:
     list of Comparison
         For the parameter sets, the simulations, each output, and the losses.
     """
-    params = [job.params().select(["param_id", "group", "seeds"]) for job in (a, b)]
+    params = [job.params(columns=["param_id", "group", "seeds"]).to_arrow() for job in (a, b)]
     sets = [dict.fromkeys(table["param_id"].to_pylist()) for table in params]
     found = [_comparison("parameter sets", *sets), _comparison("simulations", *map(_simulations, params))]
     both = _by_groups(*params)
@@ -97,13 +97,13 @@ def _simulations(params: pa.Table) -> dict[Key, object]:
 
 
 def _losses(job: Job) -> dict[Key, object]:
-    rows = job.losses().to_pylist()
+    rows = job.losses().to_arrow().to_pylist()
     return {(row["param_id"], row["target"], row["name"]): row["loss"] for row in rows}
 
 
 def _rows(job: Job, output: str) -> ds.Dataset:
     if output in job.output_names():
-        return job.outputs(output)
+        return job.dataset("outputs", output)
     return ds.dataset(pa.schema(IDENTITY_FIELDS).empty_table())
 
 

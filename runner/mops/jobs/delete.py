@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 
 from mops.errors import CorruptRecord, JobError, Superseded
 from mops.jobs.clean import claimed
-from mops.jobs.job import Job
-from mops.jobs.status import is_alive
+from mops.jobs.status import JobState, is_alive
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 from mops.storage.job_records import (
@@ -98,7 +97,7 @@ def _all_of(files: Files, job: str) -> list[Entry]:
 def _state(files: Files, job: str) -> str:
     if files.get_many([JobPaths(job).record])[0] is None:
         return "incomplete"
-    found = Job(files, job)
+    found = JobState(files, job)
     found.require_no_runner(_stop_hint(job))
     with suppress(CorruptRecord):  # a damaged record is a reason to delete the job
         return found.status().state
@@ -222,7 +221,7 @@ def _hide_job(files: Files, job: str) -> _HiddenJob:
     record = files.get_many([paths.record])[0]
     if record is None:
         return _hide_remains(files, job)
-    found, log = Job(files, job), None
+    found, log = JobState(files, job), None
     idle = found.require_no_runner(_stop_hint(job))
     if not idle.complete:  # runners of a complete job can write nothing
         with claimed(found, idle) as log:

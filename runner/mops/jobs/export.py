@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.csv as csv
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import PartsReplaced, StorageError, UsageError, path_refused
-from mops.jobs.job import Job
+from mops.jobs.tables.scan import Rows
+from mops.jobs.tables.table import Table
 from mops.project.bundle import EXPORTED
 
 _ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."
@@ -44,18 +43,15 @@ _WRITERS: dict[Format, Callable[[Path, pa.Schema], pq.ParquetWriter | csv.CSVWri
 }
 
 
-def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
-    """Write each output, the losses, the failures and the parameters as one file.
+def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
+    """Write each table as one file. The errors are those of :meth:`mops.jobs.job.Job.export`.
 
-    Raises
-    ------
-    UsageError
-        A file exists and ``overwrite`` is false, or an output cannot be written in this format.
-    StorageError
-        The folder cannot be written.
+    Parameters
+    ----------
+    tables
+        The tables, by the names of their files.
     """
-    sources = _sources(job)
-    paths = {name: folder / f"{name}.{file_format}" for name in sources}
+    paths = {name: folder / f"{name}.{file_format}" for name in tables}
     with _translated(folder):
         existing = [str(path) for path in paths.values() if path.exists()]
     if existing and not overwrite:
@@ -63,7 +59,7 @@ def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> l
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _list_files(folder, [path.name for path in paths.values()])
-    return [_written(job, name, source, paths[name], file_format) for name, source in sources.items()]
+    return [_written(name, table, paths[name], file_format) for name, table in tables.items()]
 
 
 def _list_files(folder: Path, names: list[str]) -> None:
@@ -73,35 +69,21 @@ def _list_files(folder: Path, names: list[str]) -> None:
     listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")
 
 
-def _sources(job: Job) -> dict[str, ds.Dataset]:
-    """Return the tables to export, by the name of the file."""
-    tables = {
-        "losses": job.losses(params=True),
-        "failures": job.failures(),
-        "params": job.params().drop_columns(["seeds", "params"]),  # also in the outputs, and not possible in CSV
-    }
-    # A model may give its outputs any names, such as "losses" or "../x".
-    outputs = {
-        f"output-{name}" if name in tables else quote(name, safe=" "): job.outputs(name) for name in job.output_names()
-    }
-    return outputs | {name: ds.dataset(table) for name, table in tables.items()}
-
-
-def _written(job: Job, name: str, source: ds.Dataset, path: Path, file_format: Format) -> Exported:
+def _written(name: str, table: Table, path: Path, file_format: Format) -> Exported:
     """Write a table; from its start again if a compaction has replaced its parts meanwhile."""
     while True:
         try:
-            return _write(name, source, path, file_format)
+            return _write(name, table.opened(), path, file_format)
         except PartsReplaced:
-            source = _sources(job)[name]
+            continue
 
 
-def _write(name: str, source: ds.Dataset, path: Path, file_format: Format) -> Exported:
+def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported:
     partial = path.with_name(path.name + ".partial")  # a partial file must not look complete
     rows = 0
     try:
         with _translated(path), _WRITERS[file_format](partial, source.schema) as writer:
-            for batch in source.to_batches():
+            for batch in source.batches():
                 writer.write_batch(batch)
                 rows += batch.num_rows
     except pa.ArrowException as refused:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
-from mops.errors import JobError, PartsReplaced
+import mops
+from mops.errors import JobError, MopsError, PartsReplaced
+from mops.jobs import text_log
+from mops.jobs.delete import delete, plan_deletion
+from mops.jobs.export import Exported, Format, export
 from mops.jobs.failures.cause_table import CAUSES, FailedJob
-from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, best_sets, count_reasons
-from mops.jobs.status import JobState, storage_of
+from mops.jobs.following.html_status import as_html
+from mops.jobs.following.phases import Phases
+from mops.jobs.location import service_with
+from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, TableSummary, count_reasons
+from mops.jobs.status import JobState, Status, storage_of
+from mops.jobs.tables.conditions import Where
+from mops.jobs.tables.parameters import Parameters
+from mops.jobs.tables.ranking import ranked
+from mops.jobs.tables.scan import Computed, Scan, Selection
+from mops.jobs.tables.table import Table
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.compaction.compactor import Compacted, compact
 from mops.storage.compaction.reading import Reopening, part_missing, read_current
@@ -27,7 +39,13 @@ from mops.storage.samples import as_table, read_samples
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
 
+if TYPE_CHECKING:
+    from mops.attempt.reporting.progress import Snapshot
+    from mops.service.service import Service
+
 T = TypeVar("T")
+
+_SCHEMAS = {"losses": LOSSES, "failures": FAILURES}
 
 
 def open_job(name: str, storage: str | Path | None = None, *, local: bool = False) -> Job:
@@ -55,11 +73,136 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     >>> job = mops.open_job("waves-261124-3f2a")
     >>> job.losses(params=True).to_pandas()
     """
-    return Job(storage_of(name, storage, local=local), name)
+    return Job(storage_of(name, storage, local=local), name, local=local)
 
 
 class Job(JobState):
-    """One job: its state, and what it has committed so far. Every method reads the present state."""
+    """One job: its state, what it has committed so far, and what you can do with it.
+
+    Every method reads the present state. In a notebook, the job shows its state and its progress.
+    """
+
+    def _service(self) -> Service | None:
+        return service_with(self.files, local=self.local)
+
+    def wait(self, on_progress: Callable[[Snapshot], None] | None = None) -> Job:
+        """Show the progress until the job ends, and return the job. A terminal shows a line, a notebook a bar.
+
+        Use it for a job that another process runs: after ``submit(..., wait=False)``, or in another notebook. The
+        runner reports its progress about every 10 s.
+
+        Parameters
+        ----------
+        on_progress
+            Called with a ``Snapshot`` about once a second, instead of the line or the bar.
+
+        Raises
+        ------
+        JobFailed
+            The job has failed; the error has the cause from the job's log.
+        RunnerEnded
+            The runner ended before the end of the job; :meth:`resume` continues it.
+        KeyboardInterrupt
+            Ctrl-C stopped this call. The job continues.
+
+        Examples
+        --------
+        >>> job = mops.submit("study.json", wait=False)
+        >>> job.wait().status().state
+        'succeeded'
+        """
+        from mops.jobs.following.wait import wait_for  # noqa: PLC0415 - readers of results do not need it
+
+        wait_for(self, Phases(self.name, self._service()), on_progress)
+        return self
+
+    def watch(self) -> Status:
+        """Show the progress until the job ends, and return the last status, whatever it is.
+
+        Ctrl-C stops this call, and the job continues.
+        """
+        from mops.jobs.following.wait import follow  # noqa: PLC0415 - readers of results do not need it
+
+        return follow(self, Phases(self.name, self._service()), None)
+
+    def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
+        """Return the log of the job, with what the model printed.
+
+        Parameters
+        ----------
+        attempt
+            Only the log of this attempt; None: of all attempts.
+        tail
+            Only this many last lines; None: all lines.
+
+        Raises
+        ------
+        JobError
+            The attempt does not exist.
+        """
+        return "".join(text_log.read(self, attempt, tail=tail))
+
+    def cancel(self) -> bool:
+        """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.
+
+        Returns
+        -------
+        bool
+            False: the job was complete already.
+        """
+        cancelled = super().cancel()
+        service = self._service() if cancelled else None
+        if service is not None:
+            service.delete_idle_jobs(self.name)
+        return cancelled
+
+    def resume(self, **options: Any) -> Job:
+        """Continue the job from what is committed: ``mops.resume(job, ...)``, which describes the options."""
+        return mops.resume(self, **({"local": self.local} | options))
+
+    def retry(self, verdicts: str | Iterable[str] = "all", *, name: str | None = None, **options: Any) -> Job:
+        """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
+
+        This is ``mops.retry(job, verdicts, ...)``, which describes the options.
+
+        Returns
+        -------
+        Job
+            The new job.
+        """
+        return mops.retry(self, verdicts, name=name, **({"local": self.local} | options))
+
+    def extend(self, **options: Any) -> Job:
+        """Add replicates, sets or targets, in a new job: ``mops.extend(job, ...)``, which describes the options."""
+        return mops.extend(self, **({"local": self.local} | options))
+
+    def rescore(self, **options: Any) -> Job:
+        """Evaluate the targets again on the stored simulations, in a new job.
+
+        This is ``mops.rescore(job, ...)``, which describes the options.
+        """
+        return mops.rescore(self, **({"local": self.local} | options))
+
+    def delete(self) -> None:
+        """Delete the job with its results, without asking.
+
+        Raises
+        ------
+        JobError
+            A runner runs the job, or another job takes over rows from it.
+        """
+        plan_deletion(self.files, [self.name])
+        service = self._service()
+        if service is not None:
+            service.delete_idle_jobs(self.name)  # before the files, without which a queued Job must not start a runner
+        for _ in delete(self.files, [self.name]):
+            pass
+
+    def _repr_html_(self) -> str:
+        try:
+            return as_html(self.status())
+        except MopsError as error:
+            return f"<div><strong>{html.escape(self.name)}</strong> {html.escape(error.what)}</div>"
 
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:
@@ -130,24 +273,24 @@ class Job(JobState):
         self._check_output(output)
         return [rows.part.path for rows in parts(self._sources_now(), "outputs", output)]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[TableSummary]:
         """Return a summary of each table of committed results: the outputs, the losses, the failures.
 
         Returns
         -------
-        list of Table
+        list of TableSummary
             Name, number of rows, size in bytes, folder and paths of the parts.
         """
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
         self.__dict__.pop("_ancestors", None)  # the paths must be those of now
         return self._read(lambda sources: [self._table(kind, name, parts(sources, kind, name)) for kind, name in named])
 
-    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> Table:
+    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> TableSummary:
         url = self.files.url
         whole = [some.part for some in rows if not some.without]
         mixed = [some for some in rows if some.without]
         n_mixed = dataset_of(self.files, self.name, mixed, pa.schema([])).count_rows()
-        return Table(
+        return TableSummary(
             kind=kind,
             name=name or kind,
             rows=sum(part.rows for part in whole) + n_mixed,
@@ -162,14 +305,21 @@ class Job(JobState):
             hint = f"its outputs are {', '.join(names)}" if names else "wait until a simulation has finished"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=hint)
 
-    def outputs(self, output: str) -> ds.Dataset:
-        """Return an output's committed rows as a pyarrow dataset.
+    def dataset(self, kind: str, output: str | None = None) -> ds.Dataset:
+        """Return committed rows as a pyarrow dataset, for programs that plan their own scans.
+
+        Parameters
+        ----------
+        kind : {"outputs", "losses", "failures"}
+            The table. It has no columns for parameters.
+        output
+            The name of the output, if ``kind`` is ``outputs``.
 
         Returns
         -------
         pyarrow.dataset.Dataset
-            The columns ``param_id`` (string), ``group`` (int32), ``replicate`` (int32) and ``seed`` (uint64), then the
-            model's columns. A column that is int in some parts and float in others is float64.
+            Rows in the order in which parameter sets finished. A column that is int in some parts and float in others
+            is float64.
 
         Raises
         ------
@@ -184,113 +334,230 @@ class Job(JobState):
         ``head``, ``take`` and ``to_batches`` of the dataset read the new parts. If it happens between two batches of
         ``to_batches``, the dataset raises a JobError, and you call this method again.
         """
-        self._check_output(output)
-
-        def opened(sources: list[ResultSource]) -> ds.Dataset:
-            families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
-            rows = parts(sources, "outputs", output)
-            return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
-
-        found = self._read(opened)
+        if output is not None:
+            self._check_output(output)
+        found = self._read(functools.partial(self._opened, kind, output))
         if isinstance(found, Reopening):
             what = f"job {self.name!r} was compacted while its rows were read"
-            hint = f"open the output again: job.outputs({output!r})"
-            found.reopened(lambda: self.outputs(output), PartsReplaced(what, where=self.files.url, hint=hint))
+            replaced = PartsReplaced(what, where=self.files.url, hint="read the rows again from the start")
+            found.reopened(lambda: self.dataset(kind, output), replaced)
         return found
 
-    def losses(self, *, params: bool = False) -> pa.Table:
-        """Return the committed losses.
+    def _opened(self, kind: str, output: str | None, sources: list[ResultSource]) -> ds.Dataset:
+        rows = parts(sources, kind, output)
+        if output is None:
+            texts = ("traceback",) if kind == "failures" else ()  # thousands of failures may have the same one
+            return dataset_of(self.files, self.name, rows, _SCHEMAS[kind], dictionaries=texts)
+        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
+
+    def _parameters(self) -> Parameters:
+        return Parameters(self.files, self.name)
+
+    def _title(self, what: str) -> str:
+        return f"{what} of job {self.name!r}"
+
+    def _scan(self, selection: Selection, order: Sequence[str], kind: str, output: str | None = None) -> Scan:
+        return Scan(self.dataset(kind, output), self._parameters(), selection, order)
+
+    def outputs(
+        self,
+        output: str,
+        *,
+        params: bool = False,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """Return an output's committed rows. mops reads them when you convert the table, batch by batch.
 
         Parameters
         ----------
+        output
+            The name of the output.
         params
-            Add a column for each parameter, and sort by group.
+            Add a column for each parameter. A parameter with the name of another column is called ``param.NAME``.
+        where
+            Which rows: an expression such as ``pyarrow.compute.field("beta") > 0.3``, or a value or a list of values
+            for each column, ``{"beta": 0.3, "replicate": [0, 1]}``. Parameters can be named even without ``params``.
+            In a mapping, the beginning of a ``param_id`` is enough. None: all rows.
+        columns
+            Which columns, in this order; parameters can be named. None: all columns, with ``params``.
 
         Returns
         -------
-        pyarrow.Table
-            A row for each loss: ``param_id`` (string), ``group`` (int32), ``target`` (string), ``name`` (string),
-            ``loss`` (float64), ``n_replicates`` (int32).
+        Table
+            The columns ``param_id`` (string), ``group`` (int32), ``replicate`` (int32) and ``seed`` (uint64), then the
+            model's columns, then the parameters (boolean, int64, float64 or string). Parameter sets come in the order
+            in which they finished.
 
         Raises
         ------
-        CorruptRecord
-            A part is missing, or is not a Parquet file.
-        """
-        losses = self._read(
-            lambda sources: dataset_of(self.files, self.name, parts(sources, "losses"), LOSSES).to_table()
-        )
-        if not params:
-            return losses
-        typed = self.params().drop_columns(["group", "seeds", "params"])
-        return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
+        JobError
+            The job has no output of this name; the error lists its outputs.
 
-    def best(self, n: int = 10, *, weights: Mapping[str, float] | None = None) -> pa.Table:
+        Examples
+        --------
+        >>> job.outputs("daily", params=True).to_pandas()
+        >>> job.outputs("daily", where={"day": 30}, columns=["beta", "infected"]).to_polars()
+        """
+        self._check_output(output)
+        selection = Selection(params, where, columns)
+        opened = functools.partial(self._scan, selection, (), "outputs", output)
+        return Table(self._title(f"output {output!r}"), opened, ("group", "replicate"))
+
+    def losses(
+        self, *, params: bool = False, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> Table:
+        """Return the committed losses, sorted by group.
+
+        Parameters
+        ----------
+        params, where, columns
+            As for :meth:`outputs`.
+
+        Returns
+        -------
+        Table
+            A row for each loss: ``param_id`` (string), ``group`` (int32), ``target`` (string), ``name`` (string),
+            ``loss`` (float64), ``n_replicates`` (int32), then the parameters.
+
+        Examples
+        --------
+        >>> job.losses(params=True, where={"name": "peak"}).to_pandas()
+        """
+        opened = functools.partial(self._scan, Selection(params, where, columns), ("group",), "losses")
+        return Table(self._title("losses"), opened, ("group", "target", "name"))
+
+    def best(
+        self,
+        n: int = 10,
+        *,
+        target: str | None = None,
+        weights: Mapping[str, float] | None = None,
+        where: Where | None = None,
+    ) -> Table:
         """Return the parameter sets with the smallest losses, the best first.
 
         Parameters
         ----------
         n
             The most sets.
+        target
+            Only the losses of this target, by its entry point or the name of its function. None: all targets.
         weights
             The weight of each loss that counts, by its label: ``{"peak": 2.0, "deaths.rmse": 1.0}``. None: the sum of
             all losses.
+        where
+            Which sets, by a condition for the columns of the result, as for :meth:`outputs`.
 
         Returns
         -------
-        pyarrow.Table
+        Table
             A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the weighted sum), a column
             for each loss (float64), then a column for each parameter. The label of a loss is the name of its target's
-            function, and ``.name`` after it if the target has several losses. A parameter with the name of a column
-            before it is called ``NAME.param``. Sets without all losses are left out: some of their simulations or
-            targets have failed.
+            function, and ``.name`` after it if the target has several losses. A parameter with the name of another
+            column is called ``param.NAME``. Sets without all losses are left out: some of their simulations or targets
+            have failed.
 
         Raises
         ------
         UsageError
-            A weight names no loss; the error lists the labels.
-        CorruptRecord
-            A part is missing, or is not a Parquet file.
-        """
-        return best_sets(self.losses(), self.params(), n, weights)
+            When the table is read: the target has no loss, or a weight names no loss; the error lists the names.
 
-    def failures(self, *, texts: bool = True) -> pa.Table:
+        Examples
+        --------
+        >>> job.best(5, target="peak").to_pandas()
+        """
+
+        def opened() -> Computed:
+            sets, parameters = ranked(self.losses().to_arrow(), target, weights), self._parameters()
+            table = parameters.joined(sets)
+            of_set = ["param_id", *table.column_names[sets.num_columns :]]
+            return Computed(table, Selection(where=where), parameters.ids, of_set, first=n)
+
+        return Table(self._title("best parameter sets"), opened, ("group",))
+
+    def failures(
+        self, *, params: bool = False, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> Table:
         """Return the committed failures, sorted by group and replicate.
 
         Parameters
         ----------
-        texts
-            Include the columns ``message`` and ``traceback``. The tracebacks are dictionary-encoded, because thousands
-            of failures may have the same one.
+        params, where, columns
+            As for :meth:`outputs`.
 
         Returns
         -------
-        pyarrow.Table
+        Table
             A row for each simulation or target that failed:
 
             - ``param_id`` (string), ``group`` (int32), ``replicate`` (int32), ``seed`` (uint64), ``target`` (string):
               which one; null where it does not apply, and ``target`` is ``*`` for all targets of a group
             - ``reason`` (string): the verdict: oom, crashed, timeout, error, invalid_output or lost
-            - ``message`` (string), ``traceback`` (string): of the model, or of mops
+            - ``message`` (string), ``traceback`` (string, as a dictionary): of the model, or of mops
             - ``attempts`` (int32): how often mops tried it
             - ``signals`` (string): what mops observed, such as the kernel's out-of-memory kill
             - ``peak_bytes`` (int64): the highest resident memory that mops saw; ``peak_at_least`` (bool): mops or the
               kernel killed it, so it needed more; ``limit_bytes`` (int64): its limit
 
+            Then the parameters.
+
+        Examples
+        --------
+        >>> job.failures(params=True, where={"reason": "timeout"}).to_pandas()
+        """
+        selection = Selection(params, where, columns)
+        return Table(
+            self._title("failures"), functools.partial(self._scan, selection, ("group", "replicate"), "failures")
+        )
+
+    def export(
+        self,
+        folder: str | Path,
+        file_format: Literal["parquet", "csv"] = "parquet",
+        *,
+        params: bool = True,
+        overwrite: bool = False,
+    ) -> list[Exported]:
+        """Write one file for each output, and the files ``losses``, ``failures`` and ``params``.
+
+        Parameters
+        ----------
+        folder
+            The folder of the files; mops creates it.
+        file_format
+            The format of the files.
+        params
+            Add a column for each parameter to the outputs, the losses and the failures.
+        overwrite
+            Replace files that exist.
+
+        Returns
+        -------
+        list of Exported
+            The name of each table, its number of rows, and the path of its file.
+
         Raises
         ------
-        CorruptRecord
-            A part is missing, or is not a Parquet file.
+        UsageError
+            A file exists and ``overwrite`` is false, or an output cannot be written in this format.
+        StorageError
+            The folder cannot be written.
         """
-        columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
-
-        def read(sources: list[ResultSource]) -> pa.Table:
-            rows = parts(sources, "failures")
-            dataset = dataset_of(self.files, self.name, rows, FAILURES, dictionaries=("traceback",))
-            return dataset.to_table(columns=columns).unify_dictionaries()
-
-        table = self._read(read)
-        return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
+        # Not `seeds` and `params`: the outputs have the seeds, the other columns the parameters, and CSV has no lists.
+        sets = ["param_id", "group", *self._parameters().fields(())]
+        tables = {
+            "losses": self.losses(params=params),
+            "failures": self.failures(params=params),
+            "params": self.params(columns=sets),
+        }
+        # A model may give its outputs any names, such as "losses" or "../x".
+        outputs = {
+            f"output-{name}" if name in tables else quote(name, safe=" "): self.outputs(name, params=params)
+            for name in self.output_names()
+        }
+        return export(outputs | tables, Path(folder), Format(file_format), overwrite=overwrite)
 
     def reasons(self) -> list[Reason]:
         """Return the reasons of failures, the most frequent first.
@@ -363,7 +630,7 @@ class Job(JobState):
 
         Returns
         -------
-        pyarrow.Table
+        Table
             - ``attempt`` (int32), ``time`` (timestamp in ms, UTC)
             - ``simulations_good``, ``simulations_failed``, ``targets_good``, ``targets_failed`` (int64): finished so
               far, in all attempts
@@ -374,16 +641,30 @@ class Job(JobState):
             - ``open_bytes`` (int64): results that are not committed yet
             - ``verdicts`` (map of string to int64): failures by verdict
         """
-        return as_table(read_samples(self.files, self._paths, newest))
 
-    def params(self) -> pa.Table:
+        def opened() -> Computed:
+            return Computed(as_table(read_samples(self.files, self._paths, newest)), Selection())
+
+        return Table(self._title("samples"), opened)
+
+    def params(self, *, where: Where | None = None, columns: Sequence[str] | None = None) -> Table:
         """Return the parameter sets.
+
+        Parameters
+        ----------
+        where, columns
+            As for :meth:`outputs`.
 
         Returns
         -------
-        pyarrow.Table
-            A row for each group: ``param_id`` (string), ``group`` (int32), ``seeds`` (list of uint64), ``params`` (the
-            set as canonical JSON), then a column for each parameter.
+        Table
+            A row for each group: ``param_id`` (string), ``group`` (int32), ``seeds`` (list of uint64), ``params``
+            (string: the set as canonical JSON), then a column for each parameter (boolean, int64, float64 or string). A
+            parameter with the name of one of these columns is called ``param.NAME``.
         """
-        filesystem, path = self.files.arrow(self._paths.params)
-        return pq.read_table(path, filesystem=filesystem)
+
+        def opened() -> Computed:
+            sets = self._parameters()
+            return Computed(sets.whole(), Selection(where=where, columns=columns), sets.ids)
+
+        return Table(self._title("parameter sets"), opened, ("group",))

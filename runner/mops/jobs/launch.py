@@ -18,6 +18,8 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.errors import OptionsError, Problem, UsageError
 from mops.jobs import detached
 from mops.jobs.detached import DetachedRunner
+from mops.jobs.following.phases import Phases
+from mops.jobs.following.wait import wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
 from mops.project.functions import Code
@@ -26,7 +28,9 @@ from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord
+from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
+from mops.storage.paths import JobPaths
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import Variables
@@ -50,7 +54,7 @@ class RunOptions(TypedDict, total=False):
     python: str | Path | None
     pod: PodOptions | None
     settings: Settings | None
-    detach: bool
+    wait: bool
     local: bool
     service: Service | None
     on_progress: Callable[[Snapshot], None]
@@ -96,8 +100,8 @@ class Launch:
     ----------
     service
         The service whose pods run the job; None: this machine runs it.
-    detach
-        Whether a detached process runs it.
+    wait
+        Whether the call returns when the job has ended. If not, this machine runs it in a detached process.
     options
         The job's options from now on.
     changes
@@ -111,7 +115,7 @@ class Launch:
     settings: Settings
     location: Location
     service: Service | None
-    detach: bool
+    wait: bool
     options: JobOptions
     changes: list[str]
     child: ChildEnvironment
@@ -166,7 +170,7 @@ class Launch:
             settings=settings,
             location=location,
             service=service,
-            detach=given.get("detach") or False,
+            wait=given.get("wait") is not False,
             options=replace(options, pod=pod),
             changes=options.changes_since(before),
             child=child,
@@ -177,7 +181,7 @@ class Launch:
     def start(
         self, files: Files, record: JobRecord, context: JobContext, create: Callable[[], None], asked: Asked
     ) -> None:
-        """Run an attempt in this process and return when it has ended, or start a runner for it elsewhere.
+        """Run an attempt in this process, or start a runner for it elsewhere and wait for its end if asked.
 
         Parameters
         ----------
@@ -186,7 +190,7 @@ class Launch:
         asked
             The request that the attempt carries out.
         """
-        if self.service is None and not self.detach:
+        if self.service is None and self.wait:
             with nullcontext(self.on_progress) if self.on_progress else displayed() as on_progress:
                 Attempt(files, record, context, self.settings, create, on_progress, asked=asked).run()
             return
@@ -194,14 +198,18 @@ class Launch:
         launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached.launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
+            before = JobLog(files, JobPaths(record.job)).read().attempt
             runner = start_runner(self.settings.to_environment(), str(asked))
-        self.on_detach(Job(files, record.job), runner)
+        job = Job(files, record.job, local=self.service is None)
+        self.on_detach(job, runner)
+        if self.service is not None and self.wait:
+            wait_for(job, Phases(record.job, replace(self.service, results=files.url), before), self.on_progress)
 
 
 def _located(given: RunOptions, settings: Settings, storage: str | Path | None) -> tuple[Location, Service | None]:
     """Return where a job runs, and the service for it: the one given, else the connected one, unless it runs here."""
     service = given.get("service")
-    here = bool(given.get("local") or given.get("detach"))
+    here = given.get("local") or False
     location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
     if service is None and location.profile is not None:
         service = Service.current(location.profile)

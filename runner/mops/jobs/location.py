@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mops.errors import UsageError
 from mops.project.project import find_root
@@ -18,6 +18,9 @@ from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.settings import SettingLine, Settings
 from mops.storage.files import Files, canonical_url
+
+if TYPE_CHECKING:
+    from mops.service.service import Service
 
 DEFAULT_STORAGE = "mops-storage"
 
@@ -118,6 +121,21 @@ def locate(
     if found.profile is not None:
         return replace(found, storage=profiles.storage_of(found.profile), storage_source="service")
     return found
+
+
+def service_with(files: Files, *, local: bool) -> Service | None:
+    """Return the connected service if its runners reach this storage; None: there is none."""
+    location = locate(local=local)
+    if location.profile is None or not location.reached_from_pods(files.url):
+        return None
+    return replace(service_of(location.profile), results=files.url)
+
+
+def service_of(profile: Profile) -> Service:
+    """Connect to the service of a profile; errors as :meth:`Service.of`."""
+    from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
+
+    return Service.of(profile)
 
 
 def path_text(path: str | os.PathLike[str], argument: str, hint: str) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from mops.errors import UsageError
 from mops.units import without_numbers
 
 CHUNK_ROWS = 10_000
@@ -28,7 +25,7 @@ class FilteredPart:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSummary:
     """The committed rows of one table of a job's results.
 
     Parameters
@@ -59,66 +56,6 @@ class Reason:
     n: int
     verdict: str
     message: str
-
-
-def best_sets(losses: pa.Table, params: pa.Table, n: int, weights: Mapping[str, float] | None) -> pa.Table:
-    """Rank parameter sets by the weighted sum of their losses.
-
-    Parameters
-    ----------
-    losses, params
-        The tables of :meth:`mops.jobs.job.Job.losses` and :meth:`mops.jobs.job.Job.params`.
-    n
-        The most rows.
-    weights
-        The weight of each loss that counts, by its label; None: the sum of all losses.
-
-    Returns
-    -------
-    pyarrow.Table
-        As :meth:`mops.jobs.job.Job.best`.
-
-    Raises
-    ------
-    UsageError
-        A weight names no loss; the error lists the labels.
-    """
-    labels = _labels(losses)
-    weights = dict.fromkeys(labels, 1.0) if weights is None else weights
-    if unknown := sorted(weights.keys() - labels.keys()):
-        raise UsageError(
-            f"no loss has the label {', '.join(map(repr, unknown))}",
-            where="the weights",
-            hint=f"the labels are {', '.join(map(repr, labels)) or 'none, because the job has no losses'}",
-        )
-    wide = losses.group_by(["param_id", "group"]).aggregate([])
-    for label, (target, name) in labels.items():
-        is_it = pc.and_(pc.equal(losses["target"], target), pc.equal(losses["name"], name))
-        one = losses.filter(is_it).select(["group", "loss"]).rename_columns(["group", f"loss.{label}"])
-        wide = wide.join(one, "group", join_type="inner")
-    total = pa.chunked_array([pa.nulls(len(wide), pa.float64()).fill_null(0.0)])
-    for label, weight in weights.items():
-        total = pc.add(total, pc.multiply(wide[f"loss.{label}"], weight))
-    wide = wide.add_column(2, "loss", total).sort_by([("loss", "ascending"), ("group", "ascending")]).slice(0, n)
-    names = ["param_id", "group", "loss", *labels]
-    wide = wide.select(["param_id", "group", "loss", *(f"loss.{label}" for label in labels)]).rename_columns(names)
-    typed = params.drop_columns(["group", "seeds", "params"])
-    order = [("loss", "ascending"), ("group", "ascending")]
-    return wide.join(typed, "param_id", right_suffix=".param").sort_by(order)
-
-
-def _labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
-    """Return target and name of each loss by its label: the target's function, and the name if there are several."""
-    pairs = losses.group_by(["target", "name"], use_threads=False).aggregate([]).to_pylist()
-    of_target = Counter(pair["target"] for pair in pairs)
-    of_function = Counter(target.rpartition(":")[2] for target in of_target)
-    found = {}
-    for pair in pairs:
-        target, name = pair["target"], pair["name"]
-        function = target.rpartition(":")[2]
-        label = function if of_function[function] == 1 else target
-        found[label if of_target[target] == 1 else f"{label}.{name}"] = (target, name)
-    return found
 
 
 def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:

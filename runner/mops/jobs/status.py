@@ -138,10 +138,16 @@ def storage_of(name: str, storage: str | Path | None = None, *, local: bool = Fa
 
 
 class JobState:
-    """One job without its results. Every method reads the present state."""
+    """One job without its results. Every method reads the present state.
 
-    def __init__(self, files: Files, name: str):
-        self.files, self.name = files, name
+    Parameters
+    ----------
+    local
+        Whether the job runs on this machine even when connected to a service.
+    """
+
+    def __init__(self, files: Files, name: str, *, local: bool = False):
+        self.files, self.name, self.local = files, name, local
         self._paths = JobPaths(name)
 
     def __repr__(self) -> str:

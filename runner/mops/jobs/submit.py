@@ -57,7 +57,7 @@ def submit(
     on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
     **options: Unpack[SubmitOptions],
 ) -> Job:
-    """Run a study and return its job when the job has ended.
+    """Run a study and return its job when the job has ended, or at once with ``wait=False``.
 
     Parameters
     ----------
@@ -100,13 +100,14 @@ def submit(
         ``pod`` with the job.
     settings : Settings
         None: from the environment.
-    detach : bool
-        Return as soon as a detached runner has claimed the job. The runner keeps running when this process ends.
+    wait : bool
+        False: return as soon as another process runs the job: a detached runner on this machine, which keeps running
+        when this process ends, or a pod of the service. ``Job.wait`` waits for its end. Not given: return when the job
+        has ended.
     local : bool
         Run on this machine even when connected to a service.
     service : Service
-        The service that runs the job; None: the connected one, if there is one. The call returns as soon as
-        Kubernetes has accepted the runner's Job.
+        The service that runs the job; None: the connected one, if there is one.
     on_progress : callable
         Called with a ``Snapshot`` about four times a second while this process runs the job. If it raises, mops
         warns once (RuntimeWarning) and the job continues. Not given: a terminal shows a line, a notebook shows a bar,
@@ -127,7 +128,10 @@ def submit(
     ServiceError
         Kubernetes is out of reach or refuses the job.
     RunnerEnded
-        The detached runner ended before it claimed the job; the job can be resumed.
+        The detached runner ended before it claimed the job, or the runner on the service ended without a result; the
+        job can be resumed.
+    KeyboardInterrupt
+        Ctrl-C stopped the job, which keeps what is finished. On a service, it stopped only this call.
 
     Examples
     --------
@@ -137,6 +141,9 @@ def submit(
 
     >>> sets = pd.DataFrame({"beta": [0.2, 0.3, 0.4]})
     >>> job = mops.submit(model=sir.simulate, targets=[sir.peak], sets=sets, replicates=5)
+
+    >>> job = mops.submit("study.json", wait=False)
+    >>> job.wait().best(5).to_pandas()
     """
     if if_exists not in get_args(IfExists) or (if_exists != "error" and name is None):
         raise UsageError(
@@ -146,11 +153,11 @@ def submit(
         )
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
-    prepared = prepare(_one_study(study, parts), project, launch.location.storage)
+    prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
-    job = Job(files, name)
+    job = Job(files, name, local=launch.service is None)
     record = make_record(name, prepared, launch.options)
     if if_exists != "error" and job_exists(files, name):
         _refuse_other_study(job, record, prepared)
@@ -180,15 +187,17 @@ def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
     return cast("StudyParts", parts), cast("RunOptions", others)
 
 
-def _one_study(study: str | Path | Mapping[str, Any] | None, parts: StudyParts) -> str | Path | Mapping[str, Any]:
-    """Return the study of a call, which gives it whole or in parts."""
+def study_of_call(
+    study: str | Path | Mapping[str, Any] | None, parts: StudyParts, function: str
+) -> str | Path | Mapping[str, Any]:
+    """Return the study of a call of a function, which gives it whole or in parts."""
     if study is None and {"model", "sets"} <= parts.keys():
         return {_KEY_OF.get(name, name): value for name, value in parts.items()}
     if study is None or parts:
         raise UsageError(
             "the call has neither a study nor a model with sets, or has both",
-            where="mops.submit",
-            hint="mops.submit('study.json'), or mops.submit(model=simulate, sets=table, replicates=5)",
+            where=function,
+            hint=f"{function}('study.json'), or {function}(model=simulate, sets=table, replicates=5)",
         )
     return study
 

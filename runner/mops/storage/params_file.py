@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupChunk, GroupTable
 
-_GROUPS = [
+GROUP_FIELDS = [
     pa.field("param_id", pa.string(), nullable=False),
     pa.field("group", pa.int32(), nullable=False),
     pa.field("seeds", pa.list_(pa.uint64()), nullable=False),
@@ -49,15 +49,12 @@ def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
         The disk has no room for the file.
     """
     sink = Sink(spool)
-    identity = {field.name for field in _GROUPS}
-    columns = [
-        pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
-        for name, kinds in groups.kinds.items()
-    ]
+    names = free_names(list(groups.kinds), {field.name for field in GROUP_FIELDS})
+    columns = [pa.field(names[name], _type_of(kinds)) for name, kinds in groups.kinds.items()]
     # zstd halves the hexadecimal digits of an id. snappy does not shrink them.
     with pq.ParquetWriter(
         pa.PythonFile(sink, "w"),
-        pa.schema([*_GROUPS, *columns]),
+        pa.schema([*GROUP_FIELDS, *columns]),
         compression="zstd",
         use_dictionary=[field.name for field in columns],
         write_statistics=["group"],
@@ -71,6 +68,17 @@ def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
             writer.write_table(pa.table([piece.ids, numbers, seeds, piece.params, *typed], schema=writer.schema))
             rows += len(piece)
     return sink.encoded(rows)
+
+
+def free_names(names: Sequence[str], taken: Collection[str]) -> Mapping[str, str]:
+    """Return the name of each parameter's column: ``param.NAME`` if another column has the name of the parameter."""
+    found: dict[str, str] = {}
+    for name in names:
+        free = name
+        while free in taken or (free != name and free in names):
+            free = f"param.{free}"
+        found[name] = free
+    return found
 
 
 def _type_of(kinds: set[str]) -> pa.DataType:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 
+SHOWN_CHARACTERS = 12
+
 _PREFIX = b"contracts:param:v1|"
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -23,6 +25,11 @@ def identity_of(canonical: str) -> bytes:
 def param_id(params: Mapping[str, object]) -> str:
     """Return the hexadecimal identity of a parameter set; 1 and 1.0 differ, -0.0 is kept."""
     return identity_of(canonical_json(params)).hex()
+
+
+def short_id(identity: str) -> str:
+    """Return the part of a param_id that people see."""
+    return identity[:SHOWN_CHARACTERS]
 
 
 def replicate_seed(identity: str, replicate: int) -> int:

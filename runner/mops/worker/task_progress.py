@@ -18,6 +18,7 @@ from mops.child.channel import Message, Step
 from mops.project.bundle_cache import in_project
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
+from mops.study.ids_and_seeds import short_id
 from mops.study.output_schema import narrowed
 from mops.task import (
     Failure,
@@ -351,11 +352,12 @@ class TaskProgress:
         return progress.done or step.number in progress.good or step.number in progress.failed
 
     def describe(self, step: Step) -> str:
-        """Name a simulation or target for people: ``group 5 replicate 2``."""
+        """Name a simulation or target for people: ``group 5 (761edf35ca16) replicate 2``."""
         group = self._groups[step.group_position].group
+        name = f"group {group.index} ({short_id(group.param_id)})"
         if step.number < group.n_replicates:
-            return f"group {group.index} replicate {step.number}"
-        return f"group {group.index} target {self._request.context.targets[step.number - group.n_replicates]}"
+            return f"{name} replicate {step.number}"
+        return f"{name} target {self._request.context.targets[step.number - group.n_replicates]}"
 
     def _fail(self, step: Step, verdict: Verdict, *, died: bool = False) -> None:
         progress = self._groups[step.group_position]

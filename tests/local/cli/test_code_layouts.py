@@ -57,7 +57,7 @@ def test_a_function_of_a_package_in_src_is_found_by_child_processes(src: Command
     program = (
         "import sys\nsys.path.insert(0, 'src')\nimport mops\nfrom walk.model import simulate\n"
         "job = mops.submit(model=simulate, sets=[{'x': 2}], name='job', local=True)\n"
-        "print(job.outputs('output').to_table().to_pylist()[0]['y'], job.record.spec.model)\n"
+        "print(job.outputs('output').to_arrow().to_pylist()[0]['y'], job.record.spec.model)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program],

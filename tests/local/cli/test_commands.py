@@ -198,7 +198,7 @@ def test_an_export_contains_all_rows_of_the_job(
         "failures": 0,
         "params": 2,
     }
-    stored = mops.open_job(job, str(lab.storage)).outputs("daily").to_table().to_pylist()
+    stored = mops.open_job(job, str(lab.storage)).outputs("daily").to_arrow().to_pylist()
     assert sorted(read(files["daily"]["path"])) == sorted(
         (row["param_id"], row["replicate"], row["seed"], row["day"], row["y"]) for row in stored
     )

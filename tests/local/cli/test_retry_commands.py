@@ -120,7 +120,7 @@ def test_in_python_verdicts_are_names_and_retry_returns_the_job(
         monkeypatch.setenv(name, value)
     job = mops.retry(mops.open_job("partly"), ["error", "crashed"], name="in-python")
     assert (job.name, job.status().state) == ("in-python", "succeeded")
-    assert sorted(job.losses()["loss"].to_pylist()) == [-4.0, -2.0, 2.0, 4.0, 6.0]
+    assert sorted(job.losses().to_arrow()["loss"].to_pylist()) == [-4.0, -2.0, 2.0, 4.0, 6.0]
 
 
 # Errors

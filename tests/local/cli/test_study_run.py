@@ -75,7 +75,7 @@ def test_a_simulation_gives_what_a_job_gives(study: CommandLab) -> None:
     """Same parameters, seeds, variables, working folder and losses."""
     study.submit("--name", "job", "--env", "WORD=spoken")
     job = mops.open_job("job", study.storage)
-    stored = {(row["group"], row["replicate"]): row for row in job.outputs("facts").to_table().to_pylist()}
+    stored = {(row["group"], row["replicate"]): row for row in job.outputs("facts").to_arrow().to_pylist()}
     for source in ((study.study, "--env", "WORD=spoken"), ("--job", "job")):
         ran = study.run("study", "run", *source, "--json")
         assert ran.code == 0, ran.err
@@ -83,7 +83,7 @@ def test_a_simulation_gives_what_a_job_gives(study: CommandLab) -> None:
         for replicate, row in enumerate(facts(ran)):
             assert row == {name: stored[0, replicate][name] for name in row}
             assert ran.json["replicates"][replicate]["seed"] == stored[0, replicate]["seed"]
-        losses = job.losses().to_pylist()
+        losses = job.losses().to_arrow().to_pylist()
         expected = {(row["target"], row["name"]): row["loss"] for row in losses if row["group"] == 0}
         assert {(loss["target"], loss["name"]): loss["loss"] for loss in ran.json["losses"]} == expected
     assert study.run("jobs", "list", "--json").json[0]["job"] == "job"
@@ -106,7 +106,7 @@ def test_prints_appear_and_the_tables_have_their_size_and_first_rows(study: Comm
 
 def test_a_set_is_named_by_the_start_of_its_id(study: CommandLab) -> None:
     study.submit("--name", "ids")
-    ids = mops.open_job("ids", study.storage).params()["param_id"].to_pylist()
+    ids = mops.open_job("ids", study.storage).params().to_arrow()["param_id"].to_pylist()
     ran = study.run("study", "run", study.study, "--set", ids[1][:6].upper(), "--replicate", "0", "--json")
     assert (ran.json["param_id"], facts(ran)[0]["x"]) == (ids[1], 2)
 

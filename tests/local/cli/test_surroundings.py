@@ -63,7 +63,7 @@ def model(lab: CommandLab) -> CommandLab:
 
 
 def table(lab: CommandLab, job: str) -> pyarrow.Table:
-    return mops.open_job(job, str(lab.storage)).outputs("output").to_table()
+    return mops.open_job(job, str(lab.storage)).outputs("output").to_arrow()
 
 
 def row(lab: CommandLab, job: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_python_callers_give_a_mapping(model: CommandLab, monkeypatch: pytest.Mo
     monkeypatch.setenv("API_TOKEN", SECRET)
     settings = Settings(slots=1, storage=str(model.storage))
     job = mops.submit(model.study, env={"MODE": "x", "API_TOKEN": None}, settings=settings)
-    found = job.outputs("output").to_table().to_pylist()[0]
+    found = job.outputs("output").to_arrow().to_pylist()[0]
     assert (found["MODE"], found["API_TOKEN"]) == ("x", SECRET)
 
 

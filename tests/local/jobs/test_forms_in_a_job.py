@@ -114,7 +114,7 @@ def log_of(name: str) -> str:
 
 def losses(job: Job) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for row in sorted(job.losses().to_pylist(), key=lambda row: row["param_id"]):
+    for row in sorted(job.losses().to_arrow().to_pylist(), key=lambda row: row["param_id"]):
         found.setdefault(f"{row['target'].removeprefix('targets:')}: {row['name']}", []).append(row["loss"])
     return {name: sorted(values) for name, values in found.items()}
 
@@ -132,7 +132,7 @@ def test_each_form_is_one_of_several_outputs() -> None:
         "agents": {"number": "int64", "at": "list<item: double>"},
         "events": {"day": "int64", "name": "string"},
     }
-    rows = {output: job.outputs(output).count_rows() for output in job.output_names()}
+    rows = {output: len(job.outputs(output)) for output in job.output_names()}
     assert rows == {
         "grid": 16,
         "array": 12,
@@ -165,19 +165,19 @@ def test_a_table_alone_reaches_targets_as_one_frame() -> None:
 def test_a_later_simulation_may_return_an_empty_list_of_rows() -> None:
     job = submit("events", sets=(3, 1, 2))
     assert job.status().state == "succeeded"
-    assert job.outputs("output").to_table()["day"].to_pylist().count(0) == 4
+    assert job.outputs("output").to_arrow()["day"].to_pylist().count(0) == 4
     assert types(job, "output") == {"day": "int64", "name": "string"}
 
 
 def test_one_frame_of_several_outputs_fails_with_what_to_write() -> None:
     job = submit("every", "one_in_pandas", sets=(2,))
-    (failure,) = job.failures().to_pylist()
+    (failure,) = job.failures().to_arrow().to_pylist()
     assert (failure["target"], failure["reason"]) == ("targets:one_in_pandas", "invalid_output")
     assert "annotate the replicates as list[dict[str, ...]]" in failure["message"]
 
 
 def test_a_dataset_that_is_no_table_fails_with_what_to_return() -> None:
-    failures = submit("broken", sets=(2,)).failures().to_pylist()
+    failures = submit("broken", sets=(2,)).failures().to_arrow().to_pylist()
     assert {failure["reason"] for failure in failures} == {"invalid_output"}
     assert "return an output for each set of dimensions" in json.dumps(failures)
 

@@ -27,7 +27,7 @@ def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller
             tmp_path / "study.json", storage=storage, name="waves", settings=settings, local=True, on_progress=broken
         )
     assert job.status().state == "succeeded"
-    assert mops.open_job("waves", storage).outputs("output").count_rows() == 2
+    assert len(mops.open_job("waves", storage).outputs("output")) == 2
 
 
 def test_a_job_with_many_small_parts_has_few_after_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -40,7 +40,7 @@ def test_a_job_with_many_small_parts_has_few_after_its_end(tmp_path: Path, caplo
         job = mops.submit(tmp_path / "study.json", storage="memory://many", name="many", settings=settings, local=True)
     assert "many: merged small parts: 40 parts are now 1" in caplog.text
     assert len(job.paths("output")) == 1
-    assert sorted(job.outputs("output").to_table()["y"].to_pylist()) == list(range(40))
+    assert sorted(job.outputs("output").to_arrow()["y"].to_pylist()) == list(range(40))
     assert job.verify() == []
 
 
@@ -69,14 +69,14 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
         "parameter_sets": [{"x": x} for x in range(5)],
     }
     job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
-    best = job.best(3)
+    best = job.best(3).to_arrow()
     assert best.column_names == ["param_id", "group", "loss", "near", "both.low", "both.high", "x"]
     assert best["x"].to_pylist() == [4, 2, 1]  # 3 has no loss of `near`
     assert best["loss"].to_pylist() == [2 + 4 - 40, 0 + 2 - 20, 1 + 1 - 10]
-    assert job.best(weights={"near": 1.0})["x"].to_pylist() == [2, 1, 0, 4]
-    assert job.best(1, weights={"near": 1.0, "both.high": 0.2})["loss"].to_pylist() == [2 - 8.0]
+    assert job.best(weights={"near": 1.0}).to_arrow()["x"].to_pylist() == [2, 1, 0, 4]
+    assert job.best(1, weights={"near": 1.0, "both.high": 0.2}).to_arrow()["loss"].to_pylist() == [2 - 8.0]
     with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
-        job.best(weights={"nea": 1.0})
+        job.best(weights={"nea": 1.0}).to_arrow()
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
 
 
@@ -86,7 +86,7 @@ def test_best_keeps_parameters_that_have_the_name_of_a_loss(tmp_path: Path) -> N
     sets = [{"x": x, "loss": 10 - x, "near": 0.5} for x in (1, 2)]
     study = {"model": "model:run", "targets": ["model:near"], "parameter_sets": sets}
     job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
-    best = job.best()
-    assert best.column_names == ["param_id", "group", "loss", "near", "x", "loss.param", "near.param"]
+    best = job.best().to_arrow()
+    assert best.column_names == ["param_id", "group", "loss", "near", "x", "param.loss", "param.near"]
     assert best["loss"].to_pylist() == [0, 1]
-    assert best["loss.param"].to_pylist() == [8, 9]
+    assert best["param.loss"].to_pylist() == [8, 9]

@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values(job: Job) -> list[float]:
-    return sorted(job.outputs("output").to_table()["y"].to_pylist())
+    return sorted(job.outputs("output").to_arrow()["y"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_column_seed_of_a_table_has_the_seeds_as_in_a_file() -> None:
     jobs = [
         mops.submit(model="model:run", sets=given, storage="storage", **STORAGE) for given in (sets, "sets.parquet")
     ]
-    from_table, from_file = (job.params().to_pylist() for job in jobs)
+    from_table, from_file = (job.params().to_arrow().to_pylist() for job in jobs)
     assert from_table == from_file
     assert from_table[0]["seeds"] == [7, 8]
     assert from_table[0]["params"] == '{"x":1}'
@@ -112,7 +112,7 @@ def test_functions_and_classes_of_imported_modules_run(project: Path, model: str
     assert ran.stdout == "program runs\n"  # the program ran once, and not in each child process
     job = mops.open_job("j", "mops-storage", local=True)
     assert values(job) == found
-    assert sorted(job.losses()["loss"].to_pylist()) == found
+    assert sorted(job.losses().to_arrow()["loss"].to_pylist()) == found
 
 
 def test_a_module_of_the_working_folder_is_found_below_the_root(project: Path) -> None:

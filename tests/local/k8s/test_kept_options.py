@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli import connected_service
 from mops.cli.jobs import delete
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.jobs import submit
@@ -83,7 +82,7 @@ def study(tmp_path: Path) -> Path:
 
 def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
     """Submit a study to a service, and let Kubernetes end the Job before any simulation runs."""
-    job = submit.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
+    job = submit.submit(study, name="waves", service=service, wait=False, pod=pod, settings=Settings(), **options)
     in_memory(service).end_jobs()
     return job
 
@@ -124,7 +123,12 @@ def resume(job: Job, service: Service, **options: Any) -> list[str]:
     """Resume a job; return the reported changes."""
     said: list[str] = []
     submit.resume(
-        job, service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes), **options
+        job,
+        service=service,
+        wait=False,
+        settings=Settings(),
+        on_start=lambda _, changes: said.extend(changes),
+        **options,
     )
     in_memory(service).end_jobs()
     return said
@@ -172,7 +176,7 @@ def test_a_retry_inherits_the_options_of_its_parent(service: Service, study: Pat
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
     assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
     child = submit.retry(
-        job, "error", name="again", service=service, pod=PodOptions(queue="large"), settings=Settings()
+        job, "error", name="again", service=service, wait=False, pod=PodOptions(queue="large"), settings=Settings()
     )
     assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
     assert child.record.options == JobOptions(
@@ -196,7 +200,7 @@ def test_a_service_refuses_a_variable_that_every_runner_refuses(service: Service
     job = submitted(service, study)
     for start in (
         lambda: resume(job, service, env={name: None}),
-        lambda: submit.submit(study, name="other", service=service, env={name: None}, settings=Settings()),
+        lambda: submit.submit(study, name="other", service=service, wait=False, env={name: None}, settings=Settings()),
     ):
         with pytest.raises(OptionsError, match=f"--env {name}: "):
             start()
@@ -210,7 +214,7 @@ def test_a_kept_interpreter_does_not_prevent_a_job_on_a_service(service: Service
     job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
     said: list[str] = []
     retried = submit.retry(
-        job, "error", service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
+        job, "error", service=service, wait=False, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
     )
     set_aside = f"--python: {sys.executable} before, unset now"
     assert set_aside in said
@@ -267,7 +271,7 @@ def test_fields_that_a_newer_mops_has_added_are_ignored(service: Service, study:
 
 def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
     """Regression: cancel, delete and --take-over removed the Kubernetes Job of a job in another storage."""
-    submit.submit(study, name="waves", service=service, settings=Settings())
+    submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
     assert other.delete_idle_jobs("waves") == []
@@ -280,16 +284,16 @@ def test_a_deleted_job_leaves_the_queue(
     service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: its Kubernetes Job stayed in the queue, and days later a runner started and found no job."""
-    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    monkeypatch.setattr(connected_service, "service_with", lambda files, *, local: None if local else service)
+    monkeypatch.setattr(delete, "service_with", lambda files, *, local: None if local else service)
     delete.delete_([job.name], yes=True, storage=storage)
     assert in_memory(service).objects == {}
 
 
 def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
     """Regression: Kubernetes waits without limit for the pod to end, and resume refused a second runner."""
-    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     in_memory(service).all_pods = [
         {
             "metadata": {
@@ -320,7 +324,7 @@ def test_a_refused_take_over_keeps_the_old_runner(
 ) -> None:
     """Regression: mops deleted the runner before it checked the model and the options, so the job had no runner."""
     (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
-    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     with pytest.raises(ModelError):
         resume(job, service, take_over=True, env={"MODE": "broken"})
     assert list(in_memory(service).objects) == [("Job", "waves-1")]

@@ -184,10 +184,10 @@ class World:
         everything = list(range(self.n_groups))
         expected = {kind: self.rows(kind, everything) for kind in ("outputs", "losses", "failures")}
         outputs = job.outputs(OUTPUT)
-        assert same(outputs.to_table(), expected["outputs"])
-        assert outputs.count_rows() == expected["outputs"].num_rows
-        assert same(job.losses(), expected["losses"])
-        assert same(job.failures(), expected["failures"])
+        assert same(outputs.to_arrow(), expected["outputs"])
+        assert len(outputs) == expected["outputs"].num_rows
+        assert same(job.losses().to_arrow(), expected["losses"])
+        assert same(job.failures().to_arrow(), expected["failures"])
         assert [table.rows for table in job.tables()] == [table.num_rows for table in expected.values()]
         status = job.status()
         assert status.counts == sum((told.outcome.counts for told in self.truth.values()), Counts())

@@ -151,7 +151,7 @@ def test_every_command_works_with_damaged_advisory_records(local, warnings, dama
     assert run("jobs", "watch", "whole", storage=local.url) == 0
     assert run("jobs", "list", storage=local.url) == 0
     assert {listed.job: listed.state for listed in list_jobs(files)} == {"job": "cancelled", "whole": "succeeded"}
-    assert Job(files, "job").samples().num_rows == 0
+    assert Job(files, "job").samples().to_arrow().num_rows == 0
     assert run("jobs", "clean", "job", "--last-attempt", storage=local.url) == 0
     assert run("jobs", "delete", "job", "whole", "--yes", storage=local.url) == 0
     assert list_jobs(files) == []
@@ -184,7 +184,7 @@ def test_damaged_samples_are_ignored_and_the_others_read(memory, warnings, chang
     for number, sample in enumerate([SAMPLE, SAMPLE | change, SAMPLE], start=1):
         memory.lay(PATHS.events(1, number), json.dumps({"format": 1, "samples": [sample]}).encode())
     memory.lay(PATHS.events(10**15, 1), json.dumps({"format": 1, "samples": [SAMPLE]}).encode())
-    assert job.samples().num_rows == 2
+    assert job.samples().to_arrow().num_rows == 2
     assert len(warnings) == 1
 
 
@@ -224,7 +224,7 @@ def test_a_job_succeeds_even_if_no_advisory_record_can_be_written(tmp_path, loca
     one_by_one = Settings(slots=1, batch_size=1, checkpoint_seconds=0)
     job = mops.submit(study, name="job", storage=local.url, settings=one_by_one)
     assert job.status().state == "succeeded"
-    assert sorted(job.outputs("out").to_table()["x"].to_pylist()) == list(range(6))
+    assert sorted(job.outputs("out").to_arrow()["x"].to_pylist()) == list(range(6))
     assert job.verify() == []
     refused = [said for said in warnings if "the job continues without it" in said]
     kinds = [said.split(" cannot be written")[0] for said in refused]

@@ -128,8 +128,8 @@ def derived(world: World) -> Job:
 def test_a_parent_does_not_change(world: World, derived: Job) -> None:
     parent = Job(world.files, "first")
     assert parent.status().state == "partial"
-    assert parent.failures().num_rows == 6
-    assert set(parent.outputs(OUTPUT).to_table()["y"].to_pylist()) == {"first"}
+    assert parent.failures().to_arrow().num_rows == 6
+    assert set(parent.outputs(OUTPUT).to_arrow()["y"].to_pylist()) == {"first"}
     assert derived.status().parent == "first"
     assert parent.status().parent is None
 
@@ -164,12 +164,12 @@ GROUPS = pa.table({"group": pa.array(range(6), pa.int32()), "more": [1] * 6})
 def test_no_reader_returns_a_row_of_a_group_that_ran_again(
     derived: Job, read: Callable[[ds.Dataset], list[int]]
 ) -> None:
-    assert sorted(read(derived.outputs(OUTPUT))) == sorted([*range(6), *range(6)])
+    assert sorted(read(derived.dataset("outputs", OUTPUT))) == sorted([*range(6), *range(6)])
 
 
 @pytest.mark.parametrize("group", range(6))
 def test_a_filter_works_on_the_joined_dataset(derived: Job, group: int) -> None:
-    found = derived.outputs(OUTPUT).to_table(filter=pc.field("group") == group)
+    found = derived.dataset("outputs", OUTPUT).to_table(filter=pc.field("group") == group)
     assert found.schema.names == ["param_id", "group", "replicate", "seed", "y"]
     assert found["y"].to_pylist() == ["second" if group in (1, 4, 5) else "first"] * 2
 
@@ -183,7 +183,7 @@ def test_a_derived_job_shows_inherited_groups_before_it_runs(world: World) -> No
     world.commit(log, "second", [4], {4: HEALTHY})
     assert job.record.todo(log.view.committed) == Ranges(((1, 2), (5, 6)))
     assert job.status().groups == 4
-    assert sorted(set(job.outputs(OUTPUT).to_table()["group"].to_pylist())) == [0, 2, 3, 4]
+    assert sorted(set(job.outputs(OUTPUT).to_arrow()["group"].to_pylist())) == [0, 2, 3, 4]
     assert end_state(job.record, log.view) == "cancelled"
     assert verify_job(world.files, "second") == []
 
@@ -229,7 +229,7 @@ def test_a_missing_parent_is_an_error_and_never_fewer_rows(world: World, derived
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
     job = Job(world.files, "second")
     assert job.status().counts == Counts(12, 0, 12, 0)
-    for read in (lambda: job.outputs(OUTPUT), job.losses, job.failures, job.tables):
+    for read in (job.outputs(OUTPUT).to_arrow, job.losses().to_arrow, job.failures().to_arrow, job.tables):
         with pytest.raises(CorruptRecord, match="takes rows over from job 'first', which was deleted or replaced"):
             read()
     assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
@@ -239,7 +239,7 @@ def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, deriv
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
     World(world.files, 6).first([HEALTHY] * 6, [2, 2])
     with pytest.raises(CorruptRecord, match="was deleted or replaced"):
-        Job(world.files, "second").losses()
+        Job(world.files, "second").losses().to_arrow()
     assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
 
 

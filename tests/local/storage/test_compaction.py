@@ -22,7 +22,6 @@ from mops.errors import CorruptRecord, JobError, MopsError, PartsReplaced, Super
 from mops.jobs import export as exporting
 from mops.jobs.clean import clean
 from mops.jobs.delete import delete, plan_deletion
-from mops.jobs.export import Format, export
 from mops.jobs.job import Job
 from mops.parquet.encoder import encode
 from mops.storage.compaction import compactor
@@ -67,7 +66,7 @@ def fresh() -> Iterator[World]:
 
 
 def rows_of(job: Job) -> list[list[dict]]:
-    tables = (job.outputs(OUTPUT).to_table(), job.losses(), job.failures())
+    tables = (job.outputs(OUTPUT).to_arrow(), job.losses().to_arrow(), job.failures().to_arrow())
     return [table.to_pylist() for table in tables]
 
 
@@ -369,9 +368,9 @@ def test_a_compaction_that_ends_at_any_request_loses_no_row():
 # Readers during a compaction
 
 READERS: dict[str, Callable[[Job], object]] = {
-    "outputs": lambda job: job.outputs(OUTPUT).to_table().to_pylist(),
-    "losses": lambda job: job.losses().to_pylist(),
-    "failures": lambda job: job.failures().to_pylist(),
+    "outputs": lambda job: job.outputs(OUTPUT).to_arrow().to_pylist(),
+    "losses": lambda job: job.losses().to_arrow().to_pylist(),
+    "failures": lambda job: job.failures().to_arrow().to_pylist(),
     "reasons": lambda job: job.reasons(),
     "rows of tables": lambda job: [table.rows for table in job.tables()],
     "verify": lambda job: job.verify(),
@@ -408,7 +407,7 @@ WHOLE = {
 @pytest.mark.parametrize("read", WHOLE)
 def test_a_dataset_from_before_a_compaction_reads_the_new_parts(world, read):
     job = Job(world.files, "first")
-    expected, rows = WHOLE[read](job.outputs(OUTPUT)), job.outputs(OUTPUT)
+    expected, rows = WHOLE[read](job.dataset("outputs", OUTPUT)), job.dataset("outputs", OUTPUT)
     job.compact()
     assert WHOLE[read](rows) == expected
 
@@ -416,7 +415,7 @@ def test_a_dataset_from_before_a_compaction_reads_the_new_parts(world, read):
 def test_a_compaction_after_the_first_batch_is_a_clear_error(local):
     world = made(Files.open(local.url), 100)
     job = Job(world.files, "first")
-    batches = job.outputs(OUTPUT).to_batches(batch_readahead=0, fragment_readahead=0, use_threads=False)
+    batches = job.dataset("outputs", OUTPUT).to_batches(batch_readahead=0, fragment_readahead=0, use_threads=False)
     next(batches)
     job.compact()
     with pytest.raises(JobError) as error:
@@ -424,14 +423,14 @@ def test_a_compaction_after_the_first_batch_is_a_clear_error(local):
     assert str(error.value) == (
         "job 'first' was compacted while its rows were read\n"
         f"  at: {local.url}\n"
-        "hint: open the output again: job.outputs('daily')"
+        "hint: read the rows again from the start"
     )
 
 
 def test_a_lost_part_is_an_error_although_there_was_a_compaction(storage, world):
     job = Job(world.files, "first")
     job.compact()
-    rows = job.outputs(OUTPUT)
+    rows = job.dataset("outputs", OUTPUT)
     storage.drop(job.paths(OUTPUT)[0])
     with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing"):
         rows.to_table()
@@ -463,7 +462,7 @@ def test_an_export_during_a_compaction_is_whole(local, tmp_path):
     world = made(Files.open(local.url))
     job = Job(world.files, "first")
     job.compact()
-    assert {file.name: file.rows for file in export(job, tmp_path, Format.CSV, overwrite=False)} == {
+    assert {file.name: file.rows for file in job.export(tmp_path, "csv")} == {
         "daily": 12,
         "losses": 8,
         "failures": 8,
@@ -484,7 +483,7 @@ def test_an_export_starts_a_table_again_if_a_compaction_replaces_its_parts(local
         return write(name, source, *rest)
 
     monkeypatch.setattr(exporting, "_write", interrupted)
-    done = export(Job(world.files, "first"), tmp_path, Format.CSV, overwrite=False)
+    done = Job(world.files, "first").export(tmp_path, "csv")
     assert names[:2] == ["daily", "daily"]
     assert {file.name: file.rows for file in done}["daily"] == 12
 
@@ -505,7 +504,7 @@ def test_a_blob_that_is_removed_while_arrow_reads_it_is_a_missing_file(azure):
 def test_paths_of_a_derived_job_are_those_after_a_compaction_of_its_parent(fresh):
     """A Job object that had been read named removed files."""
     derived = fresh.derive(Job(fresh.files, "first"), "again", "timeout")
-    derived.losses()
+    derived.losses().to_arrow()
     fresh.compact("first")
     assert all(fresh.files.size(path) for path in derived.paths(OUTPUT))
     named = [path.removeprefix(f"{fresh.files.url}/") for table in derived.tables() for path in table.paths]

@@ -66,7 +66,7 @@ def test_tracebacks_are_not_read(local):
         file.seek(start)
         file.write(b"\xff" * chunk.total_compressed_size)
     with pytest.raises(OSError, match=r"(?i)page|thrift|deserializ"):
-        job.failures()
+        job.failures().to_arrow()
     assert job.reasons() == [Reason(50, "error", "ValueError: x")]
 
 

@@ -51,7 +51,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def rows(job: mops.Job, output: str) -> pl.DataFrame:
-    return pl.from_arrow(job.outputs(output).to_table()).sort("group", "replicate", maintain_order=True)
+    return pl.from_arrow(job.outputs(output).to_arrow()).sort("group", "replicate", maintain_order=True)
 
 
 def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
@@ -59,9 +59,9 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
     assert job.status().state == "succeeded"
     assert rows(job, "daily").height == N_SETS * N_REPLICATES * 5
     assert rows(job, "final").columns == ["param_id", "group", "replicate", "seed", "total"]
-    losses = job.losses(params=True)
+    losses = job.losses(params=True).to_arrow()
     assert losses["rate"].to_pylist() == [1.0 + i for i in range(N_SETS)]
-    assert job.failures().num_rows == 0
+    assert job.failures().to_arrow().num_rows == 0
     files = Files.open(storage.url)
     assert verify(files, JobPaths(job.name), N_SETS) == []
     with pytest.raises(JobError, match="complete"):
@@ -73,11 +73,11 @@ def test_a_missing_or_damaged_part_is_an_error_with_its_path(study: Path, tmp_pa
     part = min((tmp_path / "storage").rglob("losses/*.parquet"))
     part.write_bytes(b"no Parquet")
     with pytest.raises(CorruptRecord, match="is damaged: it is not a Parquet file") as raised:
-        job.losses()
+        job.losses().to_arrow()
     assert f"mops jobs verify {job.name}" in str(raised.value.hint)
     part.unlink()
     with pytest.raises(CorruptRecord, match="is missing") as raised:
-        job.losses()
+        job.losses().to_arrow()
     assert str(raised.value.where) == str(part)
 
 
@@ -100,7 +100,7 @@ def test_an_interrupted_job_is_resumed_to_the_same_rows(study: Path, storage: An
     assert mops.resume(job, settings=one_by_one) is job
     assert (job.status().state, job.status().attempt) == ("succeeded", 2)
     assert rows(job, "daily").equals(rows(whole, "daily"))
-    assert job.losses().sort_by("group").equals(whole.losses().sort_by("group"))
+    assert job.losses().to_arrow().sort_by("group").equals(whole.losses().to_arrow().sort_by("group"))
     assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []
 
 

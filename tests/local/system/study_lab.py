@@ -180,8 +180,10 @@ def _sorted(table: pa.Table, request: list[tuple[str, str]]) -> pa.Table:
 
 def rows_of(job: Job) -> Rows:
     """Return a job's committed rows."""
-    outputs = {name: _sorted(job.outputs(name).to_table(), _ORDER) for name in job.output_names()}
-    return Rows(outputs, _sorted(job.losses(), [(name, "ascending") for name in ("group", "target", "name")]))
+    outputs = {name: _sorted(job.outputs(name).to_arrow(), _ORDER) for name in job.output_names()}
+    return Rows(
+        outputs, _sorted(job.losses().to_arrow(), [(name, "ascending") for name in ("group", "target", "name")])
+    )
 
 
 @dataclass

@@ -53,7 +53,7 @@ def ask_for(lab: StudyLab, *lines: str) -> None:
 
 
 def values(lab: StudyLab, column: str) -> set[str]:
-    return set(lab.job().outputs("output").to_table()[column].to_pylist())
+    return set(lab.job().outputs("output").to_arrow()[column].to_pylist())
 
 
 def log_of(lab: StudyLab) -> str:

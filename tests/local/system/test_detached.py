@@ -245,7 +245,7 @@ def test_in_python_submit_returns_at_once_and_the_runner_uses_the_given_settings
         study.project / "study.json",
         storage=str(study.storage),
         settings=given,
-        detach=True,
+        wait=False,
         on_detach=lambda _job, runner: runners.append(runner.pid),
     )
     try:

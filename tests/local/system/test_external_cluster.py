@@ -79,8 +79,8 @@ def test_workers_import_a_package_from_src_of_the_bundle(lab: StudyLab, dask: Da
     )
     lab.write("walk.model:simulate", [{"x": 1}, {"x": 2}], targets=["walk.model:score"])
     lab.run()
-    assert sorted(lab.job().outputs("output").to_table()["y"].to_pylist()) == [2.5, 5.0]
-    assert sorted(lab.job().losses()["loss"].to_pylist()) == [3.5, 4.5]
+    assert sorted(lab.job().outputs("output").to_arrow()["y"].to_pylist()) == [2.5, 5.0]
+    assert sorted(lab.job().losses().to_arrow()["loss"].to_pylist()) == [3.5, 4.5]
 
 
 def test_workers_check_the_data_that_the_project_declares(lab: StudyLab, dask: DaskProcesses) -> None:
@@ -98,7 +98,7 @@ def test_workers_check_the_data_that_the_project_declares(lab: StudyLab, dask: D
     path.write_text("four")
     resumed = lab.resume()
     assert resumed.wait() == 0, resumed.said
-    assert lab.job().outputs("output").to_table()["y"].to_pylist() == [4, 4]
+    assert lab.job().outputs("output").to_arrow()["y"].to_pylist() == [4, 4]
 
 
 def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskProcesses) -> None:
@@ -377,7 +377,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_com
         lab.write("takes_down:simulate", sets, n_replicates=2, targets=["scores:rows"])
         runner = lab.run(START="spawn", exit_code=3)
         wait_for(lambda: dask.nanny_restarts() >= 5)
-    failures = lab.job().failures().to_pylist()
+    failures = lab.job().failures().to_arrow().to_pylist()
     of_simulations = [row for row in failures if row["target"] is None]
     named = [(row["group"], row["replicate"], row["reason"], row["attempts"]) for row in of_simulations]
     # Two workers died of the task with several sets, one of the task with its group, and two of the simulation alone.
@@ -388,7 +388,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_com
     said = " ".join(runner.said.split())
     for part in ("run again one by one", "each alone on a worker", "recorded as failed"):
         assert part in said
-    rows = lab.job().outputs("output").to_table()
+    rows = lab.job().outputs("output").to_arrow()
     assert sorted(zip(rows["group"].to_pylist(), rows["replicate"].to_pylist(), strict=True)) == [
         (group, replicate) for group in range(12) for replicate in range(2) if (group, replicate) != (1, 0)
     ]
@@ -414,14 +414,14 @@ def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: Study
         )
         runner = lab.submit(SIM_MEMORY="6GiB", BATCH_SIZE=16)
         assert runner.wait(patience_s=560) == 3, runner.said  # five workers die of the result, one after the other
-    (failure,) = lab.job().failures().to_pylist()
+    (failure,) = lab.job().failures().to_arrow().to_pylist()
     assert (failure["group"], failure["reason"]) == (3, "oom"), runner.said
     assert failure["signals"].startswith("KilledWorker; its nanny restarted it at ")
     said = " ".join(runner.said.split())
     assert "window: 8 parameter sets (before: 16)" in said
     assert "MODELOPS_JOB_BATCH_SIZE=8" in said
     assert said.count("window: ") == 1, "it was all in flight when the window was halved"
-    assert set(lab.job().outputs("output").to_table(columns=["group"])["group"].to_pylist()) == {*range(8)} - {3}
+    assert set(lab.job().outputs("output", columns=["group"]).to_arrow()["group"].to_pylist()) == {*range(8)} - {3}
 
 
 def test_a_runner_waits_for_a_cluster_without_workers(lab: StudyLab, tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ def run(tmp_path: Path) -> Run:
 
 
 def values_of(job: Job, column: str = "x") -> dict[int, Any]:
-    table = job.outputs("out").to_table()
+    table = job.outputs("out").to_arrow()
     return dict(zip(table["group"].to_pylist(), table[column].to_pylist(), strict=True))
 
 
 def refused(job: Job) -> dict[int, str]:
-    failures = job.failures()
+    failures = job.failures().to_arrow()
     assert set(failures["reason"].to_pylist()) <= {"invalid_output"}
     return dict(zip(failures["group"].to_pylist(), failures["message"].to_pylist(), strict=True))
 

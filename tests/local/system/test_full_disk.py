@@ -93,7 +93,7 @@ def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_th
     disk.grow(64)
     resumed = lab.resume()
     assert resumed.wait() == 0, resumed.said
-    assert lab.job().outputs("output").count_rows() == 60 * (1 << 16)
+    assert len(lab.job().outputs("output")) == 60 * (1 << 16)
 
 
 def live(rate: float) -> Live:

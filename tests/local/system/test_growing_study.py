@@ -72,7 +72,7 @@ def test_a_study_that_grows_computes_each_simulation_once(lab: StudyLab) -> None
     assert "changed since the submit: scores.py (changed)" in again.said
     assert rows_of(lab.job("again")).losses != rows_of(lab.job("wider")).losses
     assert_is_whole_study(lab, "again")
-    assert lab.job("again").failures().num_rows == 0
+    assert lab.job("again").failures().to_arrow().num_rows == 0
 
 
 def test_a_new_target_is_scored_without_a_simulation(lab: StudyLab) -> None:

@@ -48,12 +48,12 @@ def test_a_greedy_set_is_oom_and_every_other_set_succeeds(study: StudyLab) -> No
     runner = study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2)
     job = study.job()
     assert job.status().state == "partial"
-    (failure,) = job.failures().to_pylist()
+    (failure,) = job.failures().to_arrow().to_pylist()
     # Alone on the worker, the set had the memory of both slots, which was also too little.
     assert (failure["group"], failure["reason"], failure["attempts"]) == (GREEDY, "oom", 2)
     assert (failure["limit_bytes"], failure["peak_at_least"]) == (2 * LIMIT * MIB, True)
     assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
-    assert sorted(job.outputs("output").to_table()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
+    assert sorted(job.outputs("output").to_arrow()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
     assert "retrying at the end of the job, alone on its worker" in runner.said
     assert "window:" not in runner.said, "the window is not halved for it"
     study.assert_sound()
@@ -64,7 +64,7 @@ def test_a_greedy_set_succeeds_alone_if_there_is_room(study: StudyLab) -> None:
     runner = study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
     job = study.job()
     assert job.status().state == "succeeded"
-    assert job.outputs("output").count_rows() == N
+    assert len(job.outputs("output")) == N
     took = re.search(rf"group {GREEDY} ran alone on its worker and used ([\d.]+) GiB", log_of(runner))
     assert took is not None
     assert 1.1 < float(took[1]) < 4 * LIMIT / 1024
@@ -73,7 +73,7 @@ def test_a_greedy_set_succeeds_alone_if_there_is_room(study: StudyLab) -> None:
 @pytest.mark.timeout(180)
 def test_without_retries_a_greedy_set_is_not_retried(study: StudyLab) -> None:
     study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2, RETRIES=0)
-    (failure,) = study.job().failures().to_pylist()
+    (failure,) = study.job().failures().to_arrow().to_pylist()
     assert (failure["reason"], failure["attempts"], failure["limit_bytes"]) == ("oom", 1, LIMIT * MIB)
 
 
@@ -91,7 +91,7 @@ def test_a_hopeless_job_ends_early_and_keeps_its_rows(lab: StudyLab, most: str) 
     status = lab.job().status()
     assert status.state == "failed"
     assert 0 < status.counts.simulations < 2000
-    assert lab.job().outputs("output").count_rows() > 0
+    assert len(lab.job().outputs("output")) > 0
     lab.assert_sound()
 
 
@@ -145,7 +145,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     assert re.search(
         r"batch size: 1 of \d+ simulations at once \(up to [34]\d\d MiB each, [\d.,]+ [MG]iB on a worker\)", said
     ), said
-    assert lab.job().outputs("output").count_rows() == 40 * 5000
+    assert len(lab.job().outputs("output")) == 40 * 5000
     live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
@@ -167,9 +167,9 @@ def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -
     (lab.project / "leaks.py").write_text(code)
     settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}
     lab.run("recycled", **settings)
-    assert lab.job("recycled").outputs("output").count_rows() == 60
+    assert len(lab.job("recycled").outputs("output")) == 60
     runner = lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
-    failures = lab.job("kept").failures().to_pylist()
+    failures = lab.job("kept").failures().to_arrow().to_pylist()
     assert {row["reason"] for row in failures} == {"oom"}
     (reason,) = lab.job("kept").reasons()
     assert (reason.n, reason.verdict) == (len(failures), "oom"), "messages that differ in numbers only are one"

@@ -130,7 +130,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
     status = job.status()
     ended = by(families, "mops_simulations_total", "verdict")
     assert ended.pop("good") == status.counts.simulations_good
-    failed = Counter(row["reason"] for row in job.failures().to_pylist() if row["target"] is None)
+    failed = Counter(row["reason"] for row in job.failures().to_arrow().to_pylist() if row["target"] is None)
     assert ended == failed
     assert failed.total() == status.counts.simulations_failed
     targets = by(families, "mops_targets_total", "verdict")

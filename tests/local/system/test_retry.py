@@ -51,7 +51,7 @@ def test_retries_of_retries_give_the_rows_of_a_study_without_failures(lab: Study
     assert lab.called(resumed).keys() == {(group, i) for group in {3, 4, 23} - committed for i in (0, 1)}
 
     assert rows_of(lab.job("third")) == lab.serial()
-    assert lab.job("third").failures().num_rows == 0
+    assert lab.job("third").failures().to_arrow().num_rows == 0
     assert lab.job("third").status().state == "succeeded"
     for name in ("first", "second", "third"):
         assert verify_job(lab.job(name).files, name) == []

@@ -54,7 +54,7 @@ def test_split_groups_and_a_shuffled_study_give_the_same_rows(lab: StudyLab) -> 
 
 def by_param_id(job: Job) -> list[list[dict[str, Any]]]:
     """Return the rows of a job without the group number, which depends on the order of the study."""
-    tables = [job.outputs("daily").to_table(), job.losses()]
+    tables = [job.outputs("daily").to_arrow(), job.losses().to_arrow()]
     keys = [["param_id", "replicate", "day"], ["param_id", "target", "name"]]
     return [
         table.drop_columns("group")
@@ -71,7 +71,7 @@ def test_split_groups_have_the_failures_of_whole_groups(lab: StudyLab) -> None:
     lab.run("whole", exit_code=3, TASK_SECONDS=1.0, RETRIES=0, SLOTS=2)
     lab.run("split", exit_code=3, TASK_SECONDS=0.03, RETRIES=0, SLOTS=2)
     names = ["group", "replicate", "seed", "target", "reason", "message", "attempts"]
-    failures = [lab.job(name).failures().select(names).to_pylist() for name in ("whole", "split")]
+    failures = [lab.job(name).failures().to_arrow().select(names).to_pylist() for name in ("whole", "split")]
     for rows in failures:
         for row in rows:
             row["message"] = re.sub(r"after [\d.]+ s", "", row["message"])

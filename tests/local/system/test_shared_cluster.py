@@ -250,12 +250,12 @@ def test_a_job_that_kills_its_workers_does_not_change_the_rows_of_another(tmp_pa
         dask.let_go()
         assert good.wait(patience_s=200) == 0, good.said
         wait_for(lambda: dask.nanny_restarts() >= 5)
-    assert one.job("one").failures().num_rows == 0
+    assert one.job("one").failures().to_arrow().num_rows == 0
     assert rows_of(one.job("one")) == one.serial()
     one.assert_sound("one")
-    failures = [row for row in two.job("two").failures().to_pylist() if row["target"] is None]
+    failures = [row for row in two.job("two").failures().to_arrow().to_pylist() if row["target"] is None]
     assert [(row["group"], row["reason"]) for row in failures] == [(2, "lost"), (5, "lost")], bad.said
-    rows = two.job("two").outputs("output").to_table(columns=["group"])["group"].to_pylist()
+    rows = two.job("two").outputs("output", columns=["group"]).to_arrow()["group"].to_pylist()
     assert sorted(rows) == [0, 1, 3, 4, 6, 7]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -206,7 +207,7 @@ class TestDeaths:
         assert message in failure.message
         assert trace in failure.traceback
         first, second = (record.getMessage() for record in caplog.records)
-        assert first.startswith("job: crashed: group 1 replicate 0 ended with ")
+        assert re.match(r"job: crashed: group 1 \([0-9a-f]{12}\) replicate 0 ended with ", first)
         assert first.endswith("; retrying in a new process (try 2 of 2)")
         assert second.endswith("; recorded as failed after 2 tries")
 

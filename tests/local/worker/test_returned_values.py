@@ -79,8 +79,8 @@ def test_no_value_kills_the_runner(tmp_path: Path) -> None:
     study.write_text(json.dumps({"model": "model:run", "parameter_sets": sets}))
     job = mops.submit(study, settings=Settings(slots=1, storage=str(tmp_path / "storage")))
     assert job.status().state == "partial"
-    failures = job.failures().to_pylist()
+    failures = job.failures().to_arrow().to_pylist()
     assert {row["reason"] for row in failures} == {"invalid_output"}
     assert [row["group"] for row in failures] == list(range(1, 1 + len(ODD_SETS)))
     assert all("column 'x'" in row["message"] for row in failures)
-    assert job.outputs("output").to_table()["x"].to_pylist() == ["a"] * (1 + len(GOOD_SETS))
+    assert job.outputs("output").to_arrow()["x"].to_pylist() == ["a"] * (1 + len(GOOD_SETS))

@@ -350,9 +350,9 @@ class TestResult:
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        (Step(0, 1), "group 5 replicate 1"),
-        (Step(0, 3), "group 5 target t:second"),
-        (Step(1, 1), "group 6 target t:first"),
+        (Step(0, 1), "group 5 (000000000000) replicate 1"),
+        (Step(0, 3), "group 5 (000000000000) target t:second"),
+        (Step(1, 1), "group 6 (111111111111) target t:first"),
     ],
 )
 def test_a_step_is_described_by_group_replicate_and_seed_or_by_target(step, text):
@@ -397,7 +397,7 @@ class TestRecordDeath:
     def test_a_crash_is_retried_and_then_recorded(self):
         progress = make(retries=1)
         first, second = (str(progress.record_death(death(), "vm")) for _ in range(2))
-        crash = "crashed: group 5 replicate 0 ended with SIGSEGV (Segmentation fault) after 2.0 s on vm"
+        crash = "crashed: group 5 (000000000000) replicate 0 ended with SIGSEGV (Segmentation fault) after 2.0 s on vm"
         assert first == f"{crash}; retrying in a new process (try 2 of 2)"
         assert second == f"{crash}; recorded as failed after 2 tries"
 
@@ -409,7 +409,7 @@ class TestRecordDeath:
 
     def test_too_much_memory_is_retried_in_a_fresh_process_then_alone(self):
         progress = make(retries=1)
-        over = "oom: group 5 replicate 0 used 300 MiB of its 200 MiB limit on vm"
+        over = "oom: group 5 (000000000000) replicate 0 used 300 MiB of its 200 MiB limit on vm"
         fresh = "retrying in a fresh process (151 MiB were left over from earlier simulations)"
         assert str(progress.record_death(death("memory", size_before=151 * MIB), "vm")) == f"{over}; {fresh}"
         assert progress.needs_fresh_process
@@ -434,7 +434,7 @@ class TestRecordDeath:
         progress = make(retries=0)
         report = progress.record_death(death("start", seconds=60.0), "vm")
         assert str(report).startswith(
-            "hung: group 5 replicate 0 did nothing for 60 s in a forked process on vm; retrying"
+            "hung: group 5 (000000000000) replicate 0 did nothing for 60 s in a forked process on vm; retrying"
         )
         assert progress.result().failures == []
 

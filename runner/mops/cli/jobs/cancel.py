@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mops.cli import connected_service, job_text, terminal
+from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, LocalOption, StorageOption
+from mops.jobs.location import service_with
 from mops.jobs.status import JobState, storage_of
 
 
@@ -19,7 +20,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
     found = JobState(storage_of(job, storage, local=local), job)
     if found.cancel():
         terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")
-        service = connected_service.service_with(found.files, local=local)
+        service = service_with(found.files, local=local)
         for name in service.delete_idle_jobs(job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
         terminal.say(f"to continue it: {job_text.command('resume', found)}")

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from mops import units
-from mops.cli import connected_service, terminal
+from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.delete import delete, plan_deletion
-from mops.jobs.location import locate
+from mops.jobs.location import locate, service_with
 
 
 def delete_(
@@ -37,7 +37,7 @@ def delete_(
         terminal.say("nothing was deleted")
         raise typer.Exit(1)
     # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
-    service = connected_service.service_with(files, local=local)
+    service = service_with(files, local=local)
     for job in found:
         for name in service.delete_idle_jobs(job.job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")

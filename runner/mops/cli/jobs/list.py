@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mops import units
-from mops.cli import connected_service, terminal
+from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import Listed, list_jobs
-from mops.jobs.location import locate
+from mops.jobs.location import locate, service_with
 
 if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
@@ -39,7 +39,7 @@ def list_(
     states = [name.strip() for names in state or [] for name in names.split(",")]
     found = list_jobs(files.brief(), states, limit)
     open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
-    service = connected_service.service_with(files, local=local) if open_ones else None
+    service = service_with(files, local=local) if open_ones else None
     phases = {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
     if as_json:
         kubernetes = {job: {"kubernetes": asdict(phase)} for job, phase in phases.items()}

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import connected_service, job_text, terminal
+from mops.cli import job_text, terminal
 from mops.cli.options import SERVICE, JobArgument, LocalOption, StorageOption
 from mops.errors import UsageError
+from mops.jobs.location import service_with
 from mops.jobs.status import JobState, storage_of
 from mops.jobs.text_log import read
 
@@ -62,7 +63,7 @@ def _of_pods(job: JobState, *, local: bool, workers: bool, follow: bool, tail: i
     UsageError
         No connected service has this job.
     """
-    service = connected_service.service_with(job.files, local=local)
+    service = service_with(job.files, local=local)
     if service is None:
         raise UsageError(
             f"job {job.name!r} does not run on a connected service",

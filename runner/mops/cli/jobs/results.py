@@ -6,14 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from mops.cli import job_text, terminal
-from mops.cli.options import ID_CHARACTERS, JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.export import Format, export
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.export import Format
 from mops.jobs.job import open_job
-from mops.jobs.results import Table
+from mops.jobs.results import TableSummary
+from mops.jobs.tables.table import Table
+from mops.study.ids_and_seeds import short_id
 
 
 def results(
@@ -23,6 +24,9 @@ def results(
         typer.Option(metavar="FOLDER", help="Export one file for each output and table into this folder"),
     ] = None,
     file_format: Annotated[Format, typer.Option("--format", help="Set the format of exported files")] = Format.PARQUET,
+    params: Annotated[
+        bool, typer.Option("--params/--no-params", help="Add a column for each parameter to exported tables")
+    ] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that exist")] = False,
     best: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Show the N parameter sets with the smallest losses")
@@ -47,7 +51,7 @@ def results(
         _show_best(found.best(best), as_json=as_json)
         return
     if to is not None:
-        files = export(found, to, file_format, overwrite=overwrite)
+        files = found.export(to, file_format.value, params=params, overwrite=overwrite)
         if as_json:
             terminal.data_json([asdict(file) for file in files])
         else:
@@ -63,13 +67,14 @@ def results(
         terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
 
 
-def _show_best(best: pa.Table, *, as_json: bool) -> None:
-    rows = best.to_pylist()
+def _show_best(best: Table, *, as_json: bool) -> None:
+    table = best.to_arrow()
+    rows = table.to_pylist()
     if as_json:
         terminal.data_json(rows)
         return
-    names = [name for name in best.column_names if name != "group"]
-    shown = [[row["param_id"][:ID_CHARACTERS], *(_cell(row[name]) for name in names[1:])] for row in rows]
+    names = [name for name in table.column_names if name != "group"]
+    shown = [[short_id(row["param_id"]), *(_cell(row[name]) for name in names[1:])] for row in rows]
     terminal.data_table(names, shown, right=names[1:])
 
 
@@ -79,7 +84,7 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _show_tables(tables: list[Table], *, as_json: bool) -> None:
+def _show_tables(tables: list[TableSummary], *, as_json: bool) -> None:
     if as_json:
         terminal.data_json([asdict(table) for table in tables])
         return

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mops import units
-from mops.cli import connected_service, job_text, terminal
+from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
 from mops.storage.live_record import Live
 
@@ -32,7 +33,7 @@ def status(
     found = JobState(storage_of(job, storage, local=local), job)
     now = found.status()
     complete = now.state in ("succeeded", "partial")
-    service = None if complete else connected_service.service_with(found.files, local=local)
+    service = None if complete else service_with(found.files, local=local)
     phase = service.phase(job) if service else None
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
     if as_json:

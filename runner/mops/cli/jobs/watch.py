@@ -18,18 +18,18 @@ from rich.text import Text
 
 from mops import units
 from mops.attempt.planning.forecast import Expected
-from mops.cli import connected_service, job_text, terminal
+from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.following.phases import Phases
 from mops.jobs.job import Job, open_job
+from mops.jobs.location import service_with
 from mops.jobs.status import Status
-from mops.k8s.job_phase import Phase
 from mops.service.service import Service
 from mops.storage.live_record import Live
 from mops.verdicts import Counts
 
 POLL_SECONDS = 2.0
 LINE_SECONDS = 10.0
-PHASE_SECONDS = 5.0
 INTERRUPTED_EXIT = 1
 _POINTS = 24
 _BAR_COLUMNS = 50
@@ -53,7 +53,7 @@ def watch(
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed or interrupted, 130 cancelled.
     """
     found = open_job(job, storage, local=local)
-    follow(found, connected_service.service_with(found.files, local=local), as_json=as_json)
+    follow(found, service_with(found.files, local=local), as_json=as_json)
 
 
 def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) -> None:
@@ -70,7 +70,7 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         phases = Phases(job.name, replace(service, results=job.files.url) if service else None, after)
         seen = History(job)
         if as_json or not sys.stdout.isatty():
-            now = _follow(seen, phases, Lines(as_line if as_json else phases.line).show)
+            now = _follow(seen, phases, Lines(as_line if as_json else lambda now: line(now, phases.text)).show)
         else:
             with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
                 now = _follow(
@@ -96,44 +96,11 @@ def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> St
     return now
 
 
-class Phases:
-    """The phase of a job's runner in Kubernetes, read every few seconds while the runner gives no sign of life."""
-
-    def __init__(self, job: str, service: Service | None, after: int = 0):
-        self._job, self._service, self._after = job, service, after
-        self._due = 0.0
-        self._last: Phase | None = None
-
-    @property
-    def text(self) -> str:
-        """The phase as text; empty: unknown, or not needed."""
-        return str(self._last) if self._last else ""
-
-    def may_continue(self, now: Status) -> bool:
-        """Tell whether the job may continue by itself."""
-        if now.state == "running" and now.live is not None:
-            self._last = None
-            return True
-        waits_for_attempt = now.attempt == self._after > 0  # the state is still that of the attempt before
-        if self._service is None or (
-            now.state not in ("submitted", "running", "interrupted") and not waits_for_attempt
-        ):
-            return now.state in ("submitted", "running")
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + PHASE_SECONDS
-            self._last = self._service.phase(self._job)
-        return self._last is None or not self._last.over
-
-    def line(self, now: Status) -> str:
-        """Return the status as a line of text, with the phase."""
-        return line(now) + (f"; Kubernetes: {self.text}" if self.text else "")
-
-
 class History:
     """The status of a job, and its rate and memory over time."""
 
     def __init__(self, job: Job):
-        kept = job.samples(newest=_POINTS // 6 + 1)  # an object holds about six
+        kept = job.samples(newest=_POINTS // 6 + 1).to_arrow()  # an object holds about six
         self.rates = deque(kept["rate"].to_pylist(), _POINTS)
         self.memory = deque(kept["memory_bytes"].to_pylist(), _POINTS)
         self._at = kept["time"][-1].as_py().timestamp() if kept.num_rows else 0.0
@@ -180,10 +147,11 @@ def as_line(now: Status, **more: object) -> str:
     return json.dumps(fields, separators=(",", ":"), default=str)
 
 
-def line(now: Status) -> str:
-    """Return a status as a line of text."""
+def line(now: Status, kubernetes: str = "") -> str:
+    """Return a status, and the runner's phase in Kubernetes, as a line of text."""
+    more = f"; Kubernetes: {kubernetes}" if kubernetes else ""
     if now.live is None:
-        return f"{now.state}: {now.groups:,} of {now.n_groups:,} parameter sets committed"
+        return f"{now.state}: {now.groups:,} of {now.n_groups:,} parameter sets committed{more}"
     done = _finished(now)
     parts = [
         f"{now.state}: {done.simulations:,} of {now.n_simulations:,} simulations",
@@ -192,7 +160,7 @@ def line(now: Status) -> str:
         *_pace(now, now.live),
         terminal.size(now.live.memory_bytes),
     ]
-    return ", ".join(parts)
+    return ", ".join(parts) + more
 
 
 def _pace(now: Status, live: Live) -> Iterator[str]:

@@ -14,8 +14,9 @@ from mops import units
 from mops.attempt.attempt import embedded_slots
 from mops.cli import terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
-from mops.cli.study.trial_report import fields_of, raise_failure, say_warnings, to_json
+from mops.cli.study.trial_report import fields_of, say_warnings, to_json
 from mops.jobs.prepare import PreparedStudy, prepare
+from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import check_model, try_model
 from mops.settings import Settings
 from mops.worker.environment.options import child_environment

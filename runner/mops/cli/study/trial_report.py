@@ -8,14 +8,11 @@ from typing import Any
 
 from mops import units
 from mops.cli import terminal
-from mops.errors import TrialFailed
+from mops.jobs.trial.failure import why
 from mops.jobs.trial.trial import Trial
-from mops.study.ids_and_seeds import canonical_json
-from mops.task import Failure
+from mops.study.ids_and_seeds import short_id
 
 _DIFFERENCES_SHOWN = 5
-_LAST_PRINTS = 2_000  # characters
-_PARAMS_SHOWN = 200  # characters
 _ADVICE = {
     "unseeded": "fresh processes differ too, so something is not seeded: seed each generator with the model's seed, "
     "like numpy.random.default_rng(seed)",
@@ -51,7 +48,7 @@ def to_json(trial: Trial) -> dict[str, Any]:
 
 def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
     """Yield the results of a trial."""
-    yield "tried", f"seed {trial.group.seeds[0]} of the first parameter set ({trial.group.param_id[:12]})"
+    yield "tried", f"seed {trial.group.seeds[0]} of the first parameter set ({short_id(trial.group.param_id)})"
     yield "import", units.duration(trial.import_seconds)
     warm = "" if trial.warm_seconds is None else f", {_seconds(trial.warm_seconds)} again in the same process"
     yield "one simulation", f"{_seconds(trial.first_seconds)} in a fresh process{warm}"
@@ -85,7 +82,7 @@ def say_warnings(trial: Trial) -> None:
         _say_differences(list(map(str, trial.varying_losses)))
         terminal.say(f"hint: {_TARGET_ADVICE}")
     if trial.other is not None:
-        terminal.say(f"warning: the other simulation of the trial failed: {_why(trial.other)}")
+        terminal.say(f"warning: the other simulation of the trial failed: {why(trial.other)}")
 
 
 def _say_differences(lines: list[str]) -> None:
@@ -93,32 +90,3 @@ def _say_differences(lines: list[str]) -> None:
         terminal.say(f"  {line}")
     if len(lines) > _DIFFERENCES_SHOWN:
         terminal.say(f"  and {units.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
-
-
-def raise_failure(trial: Trial) -> None:
-    """Raise an error if the trial failed.
-
-    Raises
-    ------
-    TrialFailed
-        A simulation or a target of the first parameter set failed; the error has its reason and its last output.
-    """
-    if not trial.failures:
-        return
-    lines = []
-    for failure in trial.failures:
-        if failure.target == "*":  # the consequence of a failed simulation
-            continue
-        what = f"the simulation with seed {failure.seed}" if failure.target is None else f"target {failure.target}"
-        lines.append(f"the trial failed: {what}: {_why(failure)}")
-    last_prints = trial.prints.partition("Fatal Python error")[0].strip()  # the error has the traceback of a crash
-    traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
-    output = [f"its last output: {last_prints[-_LAST_PRINTS:]}"] if last_prints else []
-    raise TrialFailed(
-        "\n".join([*lines, *traces[:1], *output]),
-        where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
-    )
-
-
-def _why(failure: Failure) -> str:
-    return f"{failure.reason}: {failure.message}"

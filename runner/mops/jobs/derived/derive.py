@@ -272,7 +272,7 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options
         n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
     )
     files = replace(new.files, bundle=new.code.bundle if new.code else None)
-    child = Job(job.files, name)
+    child = Job(job.files, name, local=launch.service is None)
 
     def create() -> None:
         create_derived(job.files, derived, parent, files)

@@ -88,16 +88,37 @@ def sample(
         raise path_refused(out, "the output file", bad) from bad
     if is_there and not overwrite:
         raise UsageError("this file already exists", where=str(out), hint="add --overwrite to replace it")
-    text = read_text(Path(space), "space")
-    parsed = parse_space(read_json(text, where=str(space), what="space"), where=str(space))
+    drawn = draw_sets(read_text(Path(space), "space"), str(space), method=method, n=n, seed=seed)
+    table = drawn.table
+    _replace(out, lambda path: write(table, drawn.about, path))
+    return Sampled(str(out), table.num_rows, tuple(table.column_names), method, seed, drawn.notes)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Sampled sets.
+
+    Parameters
+    ----------
+    about
+        How they were drawn.
+    notes
+        Notes on the sample that the user may not have meant.
+    """
+
+    table: pa.Table
+    about: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def draw_sets(text: str, where: str, *, method: Method, n: int | None, seed: int) -> Drawn:
+    """Draw parameter sets from the text of a space; the other parameters and the errors are those of :func:`sample`."""
+    parsed = parse_space(read_json(text, where=where, what="space"), where=where)
     if method is Method.GRID and n is not None:
         raise UsageError("a grid's size follows from the space", where="-n", hint="leave -n out; use 'points'")
-    table = draw(parsed, method, n=n, seed=seed, where=str(space))
+    table = draw(parsed, method, n=n, seed=seed, where=where)
     about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
-    _replace(out, lambda path: write(table, about, path))
-    return Sampled(
-        str(out), table.num_rows, tuple(table.column_names), method, seed, tuple(notes_on(table, parsed, method))
-    )
+    return Drawn(table, about, tuple(notes_on(table, parsed, method)))
 
 
 _Write = Callable[[pa.Table, dict[str, Any], Path], None]

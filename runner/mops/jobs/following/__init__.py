@@ -1,0 +1,1 @@
+"""Follows a job that another process runs, through its storage."""

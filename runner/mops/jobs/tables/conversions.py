@@ -1,0 +1,87 @@
+"""Converts a table for other libraries. This module alone imports them, and each only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mops.errors import UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import xarray as xr
+
+
+def to_pandas(rows: pa.Table) -> pd.DataFrame:
+    """Return a pandas frame. Columns with few different texts may be categorical."""
+    _library("pandas")
+    return rows.to_pandas()
+
+
+def to_polars(rows: pa.Table) -> pl.DataFrame:
+    """Return a polars frame."""
+    return _library("polars").from_arrow(rows)
+
+
+def to_duckdb(rows: object) -> duckdb.DuckDBPyRelation:
+    """Return a duckdb relation of an object with an Arrow stream, which each query reads again."""
+    return _library("duckdb").from_arrow(rows)
+
+
+def to_xarray(rows: pa.Table, dims: Sequence[str], of_set: Sequence[str], *, where: str) -> xr.Dataset:
+    """Return an xarray dataset.
+
+    Parameters
+    ----------
+    dims
+        The columns that become dimensions; empty: the dimension ``row``.
+    of_set
+        The columns with one value for each parameter set. They become coordinates of the dimension ``group``.
+    where
+        The table, for an error.
+
+    Raises
+    ------
+    UsageError
+        Several rows have the same values in the columns ``dims``, or a column of ``dims`` does not exist.
+    """
+    _library("xarray")
+    frame = to_pandas(rows)
+    if not dims:
+        return frame.rename_axis("row").to_xarray()
+    if missing := [name for name in dims if name not in frame]:
+        hint = f"its columns are {', '.join(frame.columns)}"
+        raise UsageError(f"the table has no column {missing[0]!r}", where=where, hint=hint)
+    if frame.duplicated(list(dims)).any():
+        raise UsageError(
+            f"several rows have the same {' and '.join(dims)}",
+            where=where,
+            hint="name the columns that tell the rows apart, such as to_xarray('day')",
+        )
+    along = [name for name in of_set if name in frame and name not in dims] if "group" in dims else []
+    found: xr.Dataset = frame.drop(columns=along).set_index(list(dims)).to_xarray()
+    if not along:
+        return found
+    sets = frame[["group", *along]].drop_duplicates("group").set_index("group").sort_index().to_xarray()
+    return found.assign_coords({name: sets[name] for name in along})
+
+
+def _library(name: str) -> Any:
+    """Import a library.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise UsageError(
+            f"{missing.name} is not installed", where=f"to_{name}", hint=f"pip install {missing.name}"
+        ) from missing

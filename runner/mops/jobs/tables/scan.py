@@ -1,0 +1,166 @@
+"""Reads committed rows batch by batch, with the parameters of their sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from mops.errors import UsageError
+from mops.jobs.tables.conditions import Where, condition
+from mops.jobs.tables.parameters import Parameters
+
+
+class Rows(Protocol):
+    """Rows that are read when they are needed."""
+
+    schema: pa.Schema
+    of_set: Sequence[str]
+    """The columns with one value for each parameter set."""
+
+    def count(self) -> int:
+        """Return the number of rows."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a caller wants of a table.
+
+    Parameters
+    ----------
+    params
+        Whether the table has a column for each parameter.
+    where
+        Which rows; None: all.
+    columns
+        Which columns, in this order; None: all.
+    """
+
+    params: bool = False
+    where: Where | None = None
+    columns: Sequence[str] | None = None
+
+    def may_name_parameters(self, own: Sequence[str]) -> bool:
+        """Tell whether a parameter may be in the result or in the condition."""
+        return self.params or self.where is not None or not set(self.columns or ()) <= set(own)
+
+    def names(self, own: Sequence[str], parameters: Sequence[str]) -> list[str]:
+        """Return the names of the columns.
+
+        Raises
+        ------
+        UsageError
+            A column does not exist.
+        """
+        if self.columns is None:
+            return [*own, *(parameters if self.params else ())]
+        known = [*own, *parameters]
+        if unknown := [name for name in self.columns if name not in known]:
+            raise UsageError(
+                f"the table has no column {unknown[0]!r}", where="columns", hint=f"its columns are {', '.join(known)}"
+            )
+        return list(self.columns)
+
+
+class Scan:
+    """The selected rows of a dataset that has a column ``group``.
+
+    Parameters
+    ----------
+    order
+        The columns by which rows are sorted, which reads all of them first; empty: as they are stored.
+    """
+
+    def __init__(self, dataset: ds.Dataset, parameters: Parameters, selection: Selection, order: Sequence[str] = ()):
+        stored = dataset.schema
+        fields = parameters.fields(stored.names) if selection.may_name_parameters(stored.names) else {}
+        shown = [field.name for field in fields.values()]
+        whole = pa.schema([*stored, *fields.values()])
+        where = condition(selection.where, stored, pa.schema([stored.field("group"), *fields.values()]), parameters.ids)
+        names = selection.names(stored.names, shown)
+        needed = set(whole.names) if where.joined is not None else {*names, *order, "group"}
+        joined = {old: field.name for old, field in fields.items() if field.name in needed}
+        self._dataset, self._order = dataset, order
+        self._own = [name for name in stored.names if name in needed]
+        self._sets = parameters.columns(list(joined)).rename_columns(list(joined.values())) if joined else None
+        self._all = pa.schema([whole.field(name) for name in (*self._own, *joined.values())])
+        self._filter, self._after = where.stored, where.joined
+        if where.parameters is not None:
+            self._filter = pc.field("group").isin(_groups(parameters, fields, where.parameters))
+        self.schema = pa.schema([whole.field(name) for name in names])
+        self.of_set: Sequence[str] = [name for name in names if name in ("param_id", *shown)]
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        if self._after is None:
+            return int(self._dataset.count_rows(filter=self._filter))
+        return sum(table.num_rows for table in self._unsorted())
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order. Raises JobError if a compaction replaces the parts after the first batch."""
+        if not self._order:
+            for table in self._unsorted():
+                yield from table.select(self.schema.names).to_batches()
+            return
+        whole = pa.concat_tables([self._all.empty_table(), *self._unsorted()]).unify_dictionaries()
+        indices = pc.sort_indices(whole, [(name, "ascending") for name in self._order])  # stable
+        yield from whole.select(self.schema.names).take(indices).to_batches()
+
+    def _unsorted(self) -> Iterator[pa.Table]:
+        for batch in self._dataset.to_batches(columns=self._own, filter=self._filter):
+            sets = self._sets.take(batch["group"]).columns if self._sets is not None else ()
+            table = pa.Table.from_arrays([*batch.columns, *sets], schema=self._all)
+            yield table if self._after is None else filtered(table, self._after)
+
+
+def filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
+    """Return the rows that meet a condition, in their order, which ``Table.filter`` does not promise."""
+    return ds.dataset(table).to_table(filter=where)
+
+
+def _groups(parameters: Parameters, fields: dict[str, pa.Field], where: pc.Expression) -> pa.Array:
+    """Return the groups whose parameters meet a condition."""
+    sets = parameters.columns(["group", *fields])
+    names = ["group", *(field.name for field in fields.values())]
+    return filtered(sets.rename_columns(names), where)["group"].combine_chunks()
+
+
+class Computed:
+    """Selected rows of a table in memory.
+
+    Parameters
+    ----------
+    ids
+        Returns the param_id of each parameter set of the job.
+    first
+        The most rows; None: all.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        selection: Selection,
+        ids: Callable[[], pa.Array] = lambda: pa.array([], pa.string()),
+        of_set: Sequence[str] = (),
+        first: int | None = None,
+    ):
+        where = condition(selection.where, table.schema, pa.schema([]), ids).stored
+        kept = table if where is None else filtered(table, where)
+        self._table = kept.select(selection.names(table.column_names, ())).slice(0, first)
+        self.schema: pa.Schema = self._table.schema
+        self.of_set = of_set
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._table.num_rows)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order."""
+        yield from self._table.to_batches()

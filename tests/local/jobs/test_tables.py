@@ -1,0 +1,258 @@
+"""The results of a job as tables: columns, conditions, and what other libraries get."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import mops
+from mops.errors import UsageError
+from mops.jobs.job import Job
+from mops.jobs.tables.conditions import full_id
+from mops.jobs.tables.table import Table
+from mops.settings import Settings
+from mops.storage.params_file import free_names
+
+MODEL = """
+def run(params, seed):
+    if params["x"] == 4:
+        raise ValueError("four")
+    return {"daily": {"day": [0, 1, 2], "y": [params["x"] * day for day in range(3)]}, "size": {"n": [seed % 2]}}
+
+
+def loss(params, replicates):
+    return params["x"]
+
+
+def both(params, replicates):
+    return {"low": 1.0, "high": -params["x"]}
+"""
+
+IDENTITY = ["param_id", "group", "replicate", "seed"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job of six sets, the fifth of which fails. Its parameters have the names of columns."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "mops.toml").touch()
+    (folder / "model.py").write_text(MODEL)
+    study = {
+        "model": "model:run",
+        "targets": ["model:loss", "model:both"],
+        "n_replicates": 2,
+        "parameter_sets": [{"x": x, "loss": x / 2, "group": f"g{x % 2}", "day": 7} for x in range(6)],
+    }
+    settings = Settings(slots=1)
+    return mops.submit(study, project=folder, storage=folder / "s", name="six", settings=settings, local=True)
+
+
+PARAMETERS = {
+    "daily": ["x", "loss", "param.group", "param.day"],
+    "losses": ["x", "param.loss", "param.group", "day"],
+    "failures": ["x", "loss", "param.group", "day"],
+    "best": ["x", "param.loss", "param.group", "day"],
+}
+
+
+def tables(job: Job, **options: Any) -> dict[str, Table]:
+    return {
+        "daily": job.outputs("daily", **options),
+        "losses": job.losses(**options),
+        "failures": job.failures(**options),
+    }
+
+
+def test_parameters_follow_the_other_columns_and_a_clash_is_named_in_one_way_everywhere(
+    job: Job, tmp_path: Path
+) -> None:
+    """Clashing parameters were called `param.NAME` in one place and `NAME.param` in another."""
+    names = {name: table.column_names for name, table in tables(job).items()}
+    assert names["daily"] == [*IDENTITY, "day", "y"]
+    with_parameters = {name: table.column_names for name, table in tables(job, params=True).items()}
+    assert with_parameters == {name: own + PARAMETERS[name] for name, own in names.items()}
+    assert job.best().column_names == [
+        *IDENTITY[:2],
+        "loss",
+        "model:loss",
+        "both.low",
+        "both.high",
+        *PARAMETERS["best"],
+    ]
+    for file_format in ("parquet", "csv"):
+        exported = {one.name: one.path for one in job.export(tmp_path, file_format)}
+        assert {name: columns_of(exported[name]) for name in names} == with_parameters
+    bare = {one.name: one.path for one in job.export(tmp_path / "bare", params=False)}
+    assert {name: columns_of(bare[name]) for name in names} == names
+
+
+def columns_of(path: str) -> list[str]:
+    if path.endswith(".parquet"):
+        return list(pq.read_schema(path).names)
+    with Path(path).open(newline="") as file:
+        return next(csv.reader(file))
+
+
+def test_each_row_has_the_parameters_of_its_set(job: Job) -> None:
+    rows = job.outputs("daily", params=True).to_arrow().to_pylist()
+    assert len(rows) == 5 * 2 * 3
+    assert all(row["y"] == row["x"] * row["day"] and row["param.group"] == f"g{row['x'] % 2}" for row in rows)
+    assert all(row["loss"] == row["x"] / 2 and row["x"] == row["group"] for row in rows)
+
+
+CONDITIONS: dict[str, tuple[Any, Callable[[dict[str, Any]], bool]]] = {
+    "stored": (pc.field("y") > 4, lambda row: row["y"] > 4),
+    "parameter": (pc.field("loss") > 1.2, lambda row: row["loss"] > 1.2),
+    "both": ((pc.field("y") > 4) & (pc.field("x") < 5), lambda row: row["y"] > 4 and row["x"] < 5),
+    "value": ({"loss": 1.5}, lambda row: row["loss"] == 1.5),
+    "clash": ({"day": 2, "param.day": 7, "param.group": "g1"}, lambda row: row["day"] == 2 and row["x"] % 2 == 1),
+    "values": ({"x": [1, 3], "day": range(2)}, lambda row: row["x"] in (1, 3) and row["day"] < 2),
+    "nothing": ({"x": []}, lambda _: False),
+    "null": ({"x": None}, lambda _: False),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_may_name_stored_columns_and_parameters(job: Job, name: str) -> None:
+    where, holds = CONDITIONS[name]
+    every = job.outputs("daily", params=True).to_arrow().to_pylist()
+    found = job.outputs("daily", params=True, where=where)
+    expected = [row for row in every if holds(row)]
+    assert found.to_arrow().to_pylist() == expected
+    assert len(found) == len(expected)
+    bare = job.outputs("daily", where=where)  # parameters can be named without `params`
+    assert bare.to_arrow().to_pylist() == [{key: row[key] for key in bare.column_names} for row in expected]
+
+
+def test_columns_are_chosen_by_name_and_in_this_order(job: Job) -> None:
+    found = job.outputs("daily", where={"x": 3, "day": 2, "replicate": 0}, columns=["y", "loss", "param.group"])
+    assert found.to_arrow().to_pylist() == [{"y": 6, "loss": 1.5, "param.group": "g1"}]
+    assert job.losses(columns=["loss"], where={"name": "high"}).to_arrow()["loss"].to_pylist() == [0, -1, -2, -3, -5]
+    assert job.failures(columns=["replicate", "target"]).to_arrow()["replicate"].to_pylist() == [0, 1, None]
+
+
+def test_a_condition_works_on_every_table(job: Job) -> None:
+    assert [len(table) for table in tables(job, where={"x": 4}).values()] == [0, 0, 3]
+    assert job.best(2, where={"param.group": "g1"}).to_arrow()["group"].to_pylist() == [1, 3]
+    assert len(job.params(where=pc.field("x") > 2)) == 3
+
+
+def test_best_may_rank_by_one_target(job: Job) -> None:
+    for target in ("both", "model:both"):
+        best = job.best(2, target=target).to_arrow()
+        assert best.column_names[:5] == ["param_id", "group", "loss", "both.low", "both.high"]
+        assert best["group"].to_pylist() == [5, 3]
+    assert job.best(1, target="both", weights={"both.low": 2.0}).to_arrow()["loss"].to_pylist() == [2.0]
+    with pytest.raises(UsageError, match="no target with a loss has the name 'bot'") as raised:
+        job.best(target="bot").to_arrow()
+    assert raised.value.hint == "the targets are 'model:both', 'model:loss'"
+
+
+def test_the_beginning_of_a_param_id_finds_its_set(job: Job) -> None:
+    whole = job.params().to_arrow()["param_id"][3].as_py()
+    assert job.losses(where={"param_id": whole[:12]}).to_arrow()["group"].to_pylist() == [3, 3, 3]
+    assert job.best(where={"param_id": [whole[:12]]}).to_arrow()["group"].to_pylist() == [3]
+    with pytest.raises(UsageError, match="no parameter set of the job has a param_id that begins with 'xyz'"):
+        job.losses(where={"param_id": "xyz"}).to_arrow()
+
+
+def test_an_ambiguous_beginning_lists_the_param_ids() -> None:
+    ids = pa.array([f"ab{i}{'0' * 60}" for i in range(7)])
+    assert full_id("ab3", ids) == ids[3].as_py()
+    with pytest.raises(UsageError) as raised:
+        full_id("ab", ids)
+    assert raised.value.what == (
+        "7 parameter sets have a param_id that begins with 'ab': ab0000000000, ab1000000000, ab2000000000, "
+        "ab3000000000, ab4000000000 and 2 more"
+    )
+
+
+WRONG: dict[str, tuple[Callable[[Job], Table], str]] = {
+    "misspelled": (lambda job: job.losses(where={"targe": 1}), "no column 'targe'.*did you mean 'target'"),
+    "unknown": (
+        lambda job: job.losses(where=pc.field("q") > 1),
+        "it has no column 'q'.*its columns are param_id, group",
+    ),
+    "type": (lambda job: job.losses(where={"x": "a"}), "does not fit the table: .*int64, string"),
+    "text": (lambda job: job.losses(where="x > 1"), "the condition is a str"),
+    "column": (lambda job: job.losses(columns=["z"]), "no column 'z'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_selection_says_what_the_table_has(job: Job, name: str) -> None:
+    make, message = WRONG[name]
+    with pytest.raises(UsageError, match=f"(?s){message}"):
+        make(job).to_arrow()
+
+
+def test_each_library_gets_the_same_rows(job: Job) -> None:
+    table = job.losses(params=True)
+    rows = table.to_arrow().to_pylist()
+    assert table.to_pandas().to_dict("records") == rows
+    assert table.to_polars().to_dicts() == rows
+    assert pl.DataFrame(table).to_dicts() == pa.table(table).to_pylist() == rows
+    assert pa.Table.from_batches(table.to_batches()).to_pylist() == rows
+    relation = table.to_duckdb()
+    for _ in range(2):  # a stream is read once, but a relation by each query
+        assert relation.filter("x > 2").aggregate("count(*), max(loss)").fetchall() == [(6, 5.0)]
+    assert duckdb.sql("select count(*) from relation").fetchall() == [(15,)]
+    assert table.head(2).to_pylist() == rows[:2]
+    assert table.head(0).to_pylist() == []
+
+
+def test_xarray_has_a_dimension_for_each_column_that_tells_rows_apart(job: Job) -> None:
+    daily = job.outputs("daily", params=True).to_xarray("day")
+    assert dict(daily.sizes) == {"group": 5, "replicate": 2, "day": 3}
+    assert daily["y"].sel(group=3, replicate=1).to_numpy().tolist() == [0, 3, 6]
+    assert daily["x"].dims == ("group",)
+    assert daily["param.group"].sel(group=3) == "g1"
+    losses = job.losses(params=True).to_xarray()
+    assert losses["loss"].sel(group=2, target="model:both", name="high") == -2
+    assert job.best(3).to_xarray()["x"].dims == ("group",)
+    assert dict(job.failures().to_xarray().sizes) == {"row": 3}
+    with pytest.raises(UsageError, match="several rows have the same group and replicate"):
+        job.outputs("daily").to_xarray()
+    with pytest.raises(UsageError, match="no column 'hour'"):
+        job.outputs("daily").to_xarray("hour")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb", "xarray"])
+def test_a_missing_library_is_an_error_that_names_the_command(
+    job: Job, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UsageError, match=f"{library} is not installed") as raised:
+        getattr(job.best(), f"to_{library}")()
+    assert raised.value.hint == f"pip install {library}"
+
+
+def test_a_table_shows_its_rows_columns_and_first_rows(job: Job) -> None:
+    table = job.losses(params=True)
+    text = repr(table).splitlines()
+    assert text[0] == "losses of job 'six': 15 rows, 10 columns"
+    assert text[1].split() == table.column_names
+    assert text[2].split()[0] == table.to_arrow()["param_id"][0].as_py()[:12]
+    assert text[-1] == "and 10 more"
+    html = table._repr_html_()
+    assert "losses of job &#x27;six&#x27;: 15 rows, 10 columns" in html
+    assert html.count("<tr>") == 6
+    assert "none" not in repr(job.failures(where={"reason": "oom"}))
+
+
+def test_a_parameter_is_renamed_until_its_name_is_free() -> None:
+    assert free_names(["group", "param.group", "x"], {"group"}) == {
+        "group": "param.param.group",
+        "param.group": "param.group",
+        "x": "x",
+    }
