@@ -5,7 +5,7 @@ import math
 import mops
 
 job = mops.open_job("walkers")
-rows = job.outputs("output").to_arrow().join(job.params(columns=["param_id", "sites"]).to_arrow(), "param_id")
+rows = job.outputs("output", params=True).to_arrow()
 table = rows.group_by(["sites", "step"]).aggregate([("walkers", "mean"), ("walkers", "stddev"), ("walkers", "count")])
 print("sites  step  density  standard error    exact")
 for row in table.sort_by([("sites", "ascending"), ("step", "ascending")]).to_pylist():

@@ -3,8 +3,6 @@
 import mops
 
 job = mops.open_job("greedy")
-params = job.params(columns=["param_id", "points"]).to_arrow()
-failures = job.failures().to_arrow().join(params, "param_id").sort_by([("group", "ascending"), ("replicate", "ascending")])
-for row in failures.to_pylist():
+for row in job.failures(params=True).to_arrow().to_pylist():
     peak, limit = row["peak_bytes"] / 2**20, row["limit_bytes"] / 2**20
     print(f"points {row['points']}: {row['reason']}, {row['attempts']} attempts, {peak:.0f} of {limit:.0f} MiB")

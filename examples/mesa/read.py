@@ -3,6 +3,6 @@
 import mops
 
 job = mops.open_job("segregation")
-rows = job.outputs("output").to_arrow().join(job.params(columns=["param_id", "threshold"]).to_arrow(), "param_id").to_pandas()
+rows = job.outputs("output", params=True).to_pandas()
 ends = rows[rows["step"].isin([0, 15])]
 print(ends.groupby(["threshold", "step"])["alike"].agg(["mean", "sem"]).unstack().round(3).to_string())

@@ -1,7 +1,6 @@
 """Print the best set, and the pelts of some years next to the animals of the model."""
 
 import pandas as pd
-import pyarrow.compute as pc
 
 import mops
 
@@ -9,7 +8,7 @@ job = mops.open_job("narrow")
 best = job.best(1).to_pandas().iloc[0]
 print(best[["loss", "hare_birth", "hare_eaten", "lynx_birth", "lynx_death"]].map("{:.3f}".format).to_string())
 
-rows = job.outputs("output").to_table(filter=pc.field("group") == best["group"])  # reads only this set
+rows = job.outputs("output", where={"group": int(best["group"])})  # reads only this set
 model = rows.to_pandas().set_index("year")[["hare", "lynx"]]
 observed = pd.read_csv("data/pelts.csv").set_index("year")[["hare", "lynx"]]
 both = pd.concat({"pelts": observed, "model": model}, axis=1)

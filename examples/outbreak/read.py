@@ -5,7 +5,7 @@ import math
 import mops
 
 job = mops.open_job("outbreak")
-cases = job.outputs("output").to_arrow().join(job.params(columns=["param_id", "r"]).to_arrow(), "param_id")
+cases = job.outputs("output", columns=["r", "died_out"]).to_arrow()
 print("  r  died out  standard error  theory")
 for row in cases.group_by("r").aggregate([("died_out", "mean"), ("died_out", "count")]).sort_by("r").to_pylist():
     share = row["died_out_mean"]

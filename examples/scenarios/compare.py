@@ -7,8 +7,7 @@ import mops
 
 def infected(job):
     """Return a column for each policy and a row for each replicate; replicate i has seed i in the job `common`."""
-    params = job.params(columns=["param_id", "policy"]).to_arrow()
-    rows = job.outputs("output").to_arrow().join(params, "param_id").to_pandas()
+    rows = job.outputs("output", params=True).to_pandas()
     return rows.pivot(index="replicate", columns="policy", values="infected")
 
 

@@ -16,8 +16,7 @@ def erlang(doctors, per_hour):
 
 
 job = mops.open_job("clinic")
-params = job.params(columns=["param_id", "doctors", "per_hour"]).to_arrow()
-rows = job.outputs("output").to_arrow().join(params, "param_id").to_pandas()
+rows = job.outputs("output", params=True).to_pandas()
 print("doctors  mean wait in minutes  Erlang")
 for (doctors, per_hour), waits in rows.groupby(["doctors", "per_hour"])["mean_wait"]:
     half = 2.05 * waits.sem()  # Student's t for 30 independent replicates

@@ -8,7 +8,7 @@ from SALib.analyze import sobol
 import mops
 
 job = mops.open_job("sobol")
-rows = job.outputs("output").to_table(columns=["group", "y"]).to_pandas()
+rows = job.outputs("output", columns=["group", "y"]).to_pandas()
 y = rows.groupby("group")["y"].mean()  # over replicates; sorted by group, the order of sets.parquet
 assert len(y) == len(pd.read_parquet("sets.parquet")), "a set has failed, or is twice in sets.parquet"
 

@@ -93,7 +93,9 @@ def test_json_has_every_cause(failed: CommandLab) -> None:
         ("model", "crashed", 2, 1),
         ("target", "error", 1, 1),
     ]
-    failures = {(row["group"], row["replicate"]): row for row in job.failures().to_arrow().to_pylist() if row["target"] != "*"}
+    failures = {
+        (row["group"], row["replicate"]): row for row in job.failures().to_arrow().to_pylist() if row["target"] != "*"
+    }
     assert all(command.startswith("mops study run project/study.json --set ") for command in commands)
     sets = json.loads(failed.study.read_text())["parameter_sets"]
     for one in found["causes"]:

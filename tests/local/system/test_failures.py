@@ -98,7 +98,10 @@ def test_a_failed_target_loses_only_its_losses(lab: StudyLab) -> None:
         ("targets:mapping", "lowest"),
         ("targets:mapping", "highest"),
     }
-    failed = {row["target"]: (row["replicate"], row["reason"], row["message"]) for row in job.failures().to_arrow().to_pylist()}
+    failed = {
+        row["target"]: (row["replicate"], row["reason"], row["message"])
+        for row in job.failures().to_arrow().to_pylist()
+    }
     *raising, given = failed["targets:raising"][2].splitlines()
     assert raising == ["ZeroDivisionError: no one was tested", "the target got params beta and 2 replicates:"]
     assert given.startswith("  daily: 50 rows of ")
