@@ -10,10 +10,11 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mops.calibration.calibrate import calibrate
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, retry, submit
 
-__all__ = ["Job", "open_job", "resume", "retry", "submit"]
+__all__ = ["Job", "calibrate", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
 # Arrow reads this at its first use. Its default, mimalloc, reserves huge pages, which costs up to 40 MiB and CPU time
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {
+    "calibrate": "mops.calibration.calibrate",
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
     **dict.fromkeys(("resume", "retry", "submit"), "mops.jobs.submit"),
 }

@@ -68,6 +68,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     "study": {
         "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
+        "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
     },
     "cluster": {
         "status": Verb(

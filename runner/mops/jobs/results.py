@@ -94,7 +94,7 @@ def best_sets(losses: pa.Table, params: pa.Table, n: int, weights: Mapping[str, 
     UsageError
         A weight names no loss; the error lists the labels.
     """
-    labels = _labels(losses)
+    labels = loss_labels(losses)
     weights = dict.fromkeys(labels, 1.0) if weights is None else weights
     if unknown := sorted(weights.keys() - labels.keys()):
         raise UsageError(
@@ -118,7 +118,7 @@ def best_sets(losses: pa.Table, params: pa.Table, n: int, weights: Mapping[str, 
     return wide.join(typed, "param_id", right_suffix=".param").sort_by(order)
 
 
-def _labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
+def loss_labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
     """Return target and name of each loss by its label: the target's function, and the name if there are several."""
     pairs = losses.group_by(["target", "name"], use_threads=False).aggregate([]).to_pylist()
     of_target = Counter(pair["target"] for pair in pairs)

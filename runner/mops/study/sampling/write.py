@@ -94,7 +94,7 @@ def sample(
         raise UsageError("a grid's size follows from the space", where="-n", hint="leave -n out; use 'points'")
     table = draw(parsed, method, n=n, seed=seed, where=str(space))
     about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
-    _replace(out, lambda path: write(table, about, path))
+    replace_file(out, lambda path: write(table, about, path), hint="name another file with --out")
     return Sampled(
         str(out), table.num_rows, tuple(table.column_names), method, seed, tuple(notes_on(table, parsed, method))
     )
@@ -122,15 +122,27 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
     raise UsageError(f"{out.name!r} has no known ending", where=str(out), hint="end it with .json, .parquet or .csv")
 
 
-def _replace(out: Path, write: Callable[[Path], None]) -> None:
+def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None:
+    """Write a file that readers see whole or not at all.
+
+    Parameters
+    ----------
+    write
+        Writes the content to the path that it gets.
+    hint
+        What to do if the file cannot be written.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be written.
+    """
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
         write(partial)
         partial.replace(out)
     except OSError as bad:
-        raise StorageError(
-            f"cannot write the file ({bad.strerror or bad})", where=str(out), hint="name another file with --out"
-        ) from bad
+        raise StorageError(f"cannot write the file ({bad.strerror or bad})", where=str(out), hint=hint) from bad
     finally:
         partial.unlink(missing_ok=True)
 
