@@ -15,7 +15,7 @@ from typer.main import get_command
 import mops
 from mops.cli import terminal
 from mops.cli.interrupt import interruptible
-from mops.cli.options import ADVANCED, COMMON, SERVICE, STUDY
+from mops.cli.options import ADVANCED, AROUND, COMMON, SERVICE, STUDY
 from mops.errors import MopsError
 
 
@@ -114,7 +114,7 @@ class _Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's options, and then the panels of shared options."""
         sections: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Arguments", "Options", STUDY, COMMON, SERVICE, ADVANCED)
+            title: [] for title in ("Arguments", "Options", STUDY, AROUND, COMMON, SERVICE, ADVANCED)
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -27,6 +27,8 @@ from mops.cli.options import (
     PythonOption,
     RunLocallyOption,
     StorageOption,
+    WeightOption,
+    read_weights,
 )
 from mops.errors import UsageError, path_refused
 from mops.jobs.job import Job
@@ -65,10 +67,7 @@ def calibrate(
     temperature: Annotated[
         float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
     ] = 1,
-    weight: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LOSS=W", help="Set the weight of a loss, leave out the others; repeatable"),
-    ] = None,
+    weight: WeightOption = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
@@ -107,7 +106,7 @@ def calibrate(
             n=n,
             rounds=rounds,
             seed=seed,
-            weights=_weights(weight or []),
+            weights=read_weights(weight),
             temperature=temperature,
             ess=ess,
             take_over=take_over,
@@ -123,20 +122,6 @@ def calibrate(
         progress = Progress(_starts(rounds), _say_round)
         found = calibrate_study(space, study, name=name, project=project, storage=storage, progress=progress, **options)
     _show(found, to, draws, as_json=as_json)
-
-
-def _weights(given: list[str]) -> dict[str, float] | None:
-    """Return the weights of losses from texts like ``peak=2``; None: no text."""
-    weights = {}
-    for text in given:
-        label, _, number = text.rpartition("=")
-        try:
-            weights[label] = float(number)
-        except ValueError:
-            label = ""
-        if not label:
-            raise UsageError(f"{text!r} is not a weight", where="--weight", hint="write it like --weight peak=2")
-    return weights or None
 
 
 def _refuse_existing(folder: Path, *, overwrite: bool) -> None:

@@ -17,10 +17,19 @@ from mops.errors import StorageError, UsageError, path_refused
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, read_cell
 from mops.study.sampling.draw import Method, draw, notes_on
+from mops.study.sampling.narrow import narrowed, space_json
 from mops.study.sampling.space import parse_space
 from mops.study.study_file import parse_study
 
 _ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Around:
+    """Parameter sets of a job, in whose surroundings mops samples."""
+
+    job: str
+    sets: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Sampled:
     ----------
     notes
         Notes on the sample that the user may not have meant.
+    space
+        The space from which mops has drawn.
     """
 
     path: str
@@ -39,6 +50,7 @@ class Sampled:
     method: Method
     seed: int
     notes: tuple[str, ...]
+    space: dict[str, Any]
 
 
 def sample(
@@ -50,6 +62,7 @@ def sample(
     seed: int = 0,
     study: dict[str, Any] | None = None,
     overwrite: bool = False,
+    around: Around | None = None,
 ) -> Sampled:
     """Draw parameter sets from a space and write them.
 
@@ -67,6 +80,8 @@ def sample(
         The other fields of the study, only for ``.json``.
     overwrite
         Replace an existing file.
+    around
+        Draw from the surroundings of these sets; None: from the whole space.
 
     Raises
     ------
@@ -90,13 +105,23 @@ def sample(
         raise UsageError("this file already exists", where=str(out), hint="add --overwrite to replace it")
     text = read_text(Path(space), "space")
     parsed = parse_space(read_json(text, where=str(space), what="space"), where=str(space))
+    if around is not None:
+        parsed = narrowed(parsed, around.sets, where=f"job {around.job}")
     if method is Method.GRID and n is not None:
         raise UsageError("a grid's size follows from the space", where="-n", hint="leave -n out; use 'points'")
     table = draw(parsed, method, n=n, seed=seed, where=str(space))
     about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
+    if around is not None:
+        about |= {"around": {"job": around.job, "sets": len(around.sets), "space": space_json(parsed)}}
     replace_file(out, lambda path: write(table, about, path), hint="name another file with --out")
     return Sampled(
-        str(out), table.num_rows, tuple(table.column_names), method, seed, tuple(notes_on(table, parsed, method))
+        path=str(out),
+        sets=table.num_rows,
+        parameters=tuple(table.column_names),
+        method=method,
+        seed=seed,
+        notes=tuple(notes_on(table, parsed, method)),
+        space=space_json(parsed),
     )
 
 
