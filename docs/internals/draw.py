@@ -14,7 +14,20 @@ from xml.sax.saxutils import escape
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "runner" / "mops"
 FLOORS = (
-    *("cli", "jobs", "service", "attempt", "cluster", "worker", "storage", "task", "k8s", "project", "child"),
+    *(
+        "cli",
+        "calibration",
+        "jobs",
+        "service",
+        "attempt",
+        "cluster",
+        "worker",
+        "storage",
+        "task",
+        "k8s",
+        "project",
+        "child",
+    ),
     *("parquet", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {

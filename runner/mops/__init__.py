@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mops.calibration.calibrate import calibrate
     from mops.jobs.calls.checking import CheckedStudy, check
     from mops.jobs.calls.connecting import connect
     from mops.jobs.calls.overview import jobs, settings
@@ -24,6 +25,7 @@ __all__ = [
     "CheckedStudy",
     "Job",
     "Table",
+    "calibrate",
     "check",
     "connect",
     "extend",
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {
+    "calibrate": "mops.calibration.calibrate",
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
     **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
     **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derived.derive"),

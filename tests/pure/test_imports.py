@@ -43,12 +43,13 @@ FLOORS: dict[str, set[str]] = {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
         *("k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
+    "calibration": {"errors", "settings", "study", "project", "storage", "worker", "attempt", "jobs"},
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "task", "storage"),
-        *("worker", "cluster", "attempt", "service", "jobs"),
+        *("worker", "cluster", "attempt", "service", "jobs", "calibration"),
     },
 }
-ON_FIRST_USE = {"mops": {"jobs"}}  # `mops.submit`, `mops.open_job`
+ON_FIRST_USE = {"mops": {"jobs", "calibration"}}  # `mops.submit`, `mops.open_job`
 
 # Heavy libraries, and the only places that may import them.
 HOMES = {

@@ -15,7 +15,7 @@ from typer.main import get_command
 import mops
 from mops.cli import terminal
 from mops.cli.interrupt import interruptible
-from mops.cli.options import ADVANCED, COMMON, SERVICE, STUDY
+from mops.cli.options import ADVANCED, AROUND, COMMON, SERVICE, STUDY
 from mops.errors import MopsError
 
 
@@ -76,6 +76,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
         "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
+        "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
     },
     "cluster": {
         "status": Verb(
@@ -121,7 +122,7 @@ class _Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's options, and then the panels of shared options."""
         sections: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Arguments", "Options", STUDY, COMMON, SERVICE, ADVANCED)
+            title: [] for title in ("Arguments", "Options", STUDY, AROUND, COMMON, SERVICE, ADVANCED)
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from mops.errors import UsageError
+
 COMMON = "Common"
 SERVICE = "Cluster service"
 ADVANCED = "Advanced"
 STUDY = "Study file (.json)"
+AROUND = "Near the best sets of a job"
 
 ID_CHARACTERS = 12
 """How much of a param_id people see."""
@@ -48,4 +51,28 @@ PriorityOption = Annotated[
     Literal["low", "normal", "high"] | None,
     typer.Option(help="Set the job's share of a cluster that other jobs also use", rich_help_panel=ADVANCED),
 ]
+WeightOption = Annotated[
+    list[str] | None,
+    typer.Option("--weight", metavar="LOSS=W", help="Set the weight of a loss, leave out the others; repeatable"),
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]
+
+
+def read_weights(given: list[str] | None) -> dict[str, float] | None:
+    """Return the weights of losses from texts like ``peak=2``; None: no text.
+
+    Raises
+    ------
+    UsageError
+        A text is not a label and a number.
+    """
+    weights: dict[str, float] = {}
+    for text in given or []:
+        label, _, number = text.rpartition("=")
+        try:
+            weights[label] = float(number)
+        except ValueError:
+            label = ""
+        if not label:
+            raise UsageError(f"{text!r} is not a weight", where="--weight", hint="write it like --weight peak=2")
+    return weights or None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from mops.attempt.attempt import Attempt
 from mops.attempt.reporting.display import displayed
@@ -44,7 +44,7 @@ starts the runner, once the body has created the job. That function takes the se
 request that the runner carries out (:class:`mops.storage.joblog.records.Asked`, as text)."""
 
 
-F = TypeVar("F", bound=Callable[..., Job])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class RunOptions(TypedDict, total=False):
@@ -76,7 +76,7 @@ class SubmitOptions(RunOptions, StudyParts, total=False):
     """Keyword arguments of submit."""
 
 
-def shows_options(kinds: type[RunOptions]) -> Callable[[F], F]:
+def shows_options(kinds: type[Any]) -> Callable[[F], F]:
     """Show the names of options in a function's signature: for ``help``, and completion in notebooks."""
 
     def show(function: F) -> F:

@@ -348,3 +348,9 @@ def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
 def is_executable(entry: zipfile.ZipInfo) -> bool:
     """Return whether the owner may execute the file."""
     return bool(entry.external_attr >> 16 & stat.S_IXUSR)
+
+
+def code_checksums(bundle: Bundle) -> dict[str, str]:
+    """Return the CRC-32 of each Python file of a bundle."""
+    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
+        return {entry.filename: f"{entry.CRC:08x}" for entry in archive.infolist() if entry.filename.endswith(".py")}

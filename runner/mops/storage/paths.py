@@ -14,6 +14,7 @@
     jobs/<job>/live/<n>.json  snapshot.json                          the only files that mops overwrites
     jobs/<job>/finished.json                                         an advisory copy of the end
     jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
+    calibrations/<name>/...                                          calibration_records.py
 
 ``n`` is the number of the attempt or compaction, ``c`` a number that its process uses once (a worker: a random one),
 ``<end>`` the nonce of the job's complete end (in names of parts its first characters).

@@ -79,6 +79,7 @@ def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
         "method": "sobol",
         "seed": 0,
         "notes": ["100 is not a power of two; Sobol sets are balanced for 64 or 128"],
+        "space": SPACE,
     }
     assert ran.err == "note: 100 is not a power of two; Sobol sets are balanced for 64 or 128\n"
 
@@ -171,3 +172,38 @@ def test_files_are_replaced_only_on_request(lab: CommandLab, space: Path) -> Non
     assert out.read_text() == "mine"
     assert lab.run("study", "sample", space, "-n", 4, "--out", out, "--overwrite").code == 0
     assert len(sets_of(out)) == 4
+
+
+def test_samples_near_the_best_sets_of_a_job(lab: CommandLab) -> None:
+    """The loss of the lab's model is x times the number of replicates."""
+    space = lab.write("wide.json", json.dumps({"x": {"min": 0, "max": 100}, "y": {"values": ["a", "b"]}}))
+    sets = [{"x": 10.0 * i + 1, "y": "ab"[i % 2]} for i in range(10)]
+    study = lab.write_study(parameter_sets=sets, targets=["model:score"])
+    assert lab.submit("--name", "waves").code == 0
+    out = lab.project / "next.json"
+    arguments = ["study", "sample", space, "--around", "waves", "--best", 3, "-n", 16, "--study", study, "--out", out]
+    ran = lab.run(*arguments)
+    assert ran.code == 0, ran.err
+    assert 'near the best 3 sets of job waves: {"x": {"min": 0, "max": 26.0}, "y": {"values": ["a", "b"]}}' in ran.err
+    drawn = sets_of(out)
+    assert len(drawn) == 16
+    assert all(0 <= each["x"] <= 26 for each in drawn)
+    assert max(each["x"] for each in drawn) > 20
+    about = json.loads(out.read_text())["metadata"]["sampling"]
+    assert about["around"]["job"] == "waves"
+    assert about["around"]["space"]["x"] == {"min": 0, "max": 26.0}
+    one = lab.run(*arguments, "--overwrite", "--weight", "score=-1", "--json")
+    assert one.json["space"]["x"] == {"min": 66.0, "max": 96.0}, "the largest losses, with a negative weight"
+    wrong = lab.run(*arguments, "--overwrite", "--weight", "score2=1")
+    assert wrong.code == 2
+    assert "no loss has the label 'score2'" in wrong.err
+
+
+def test_a_job_without_losses_has_no_surroundings(lab: CommandLab, space: Path) -> None:
+    assert lab.submit("--name", "plain").code == 0
+    ran = lab.run("study", "sample", space, "--around", "plain", "-n", 16, "--out", lab.project / "s.csv")
+    assert ran.code == 2
+    assert "job 'plain' has no parameter set with losses" in ran.err
+    ran = lab.run("study", "sample", space, "--around", "nowhere", "-n", 16, "--out", lab.project / "s.csv")
+    assert ran.code == 2
+    assert "nowhere" in ran.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +11,12 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import STUDY, JsonOption
-from mops.errors import UsageError
+from mops.cli.options import AROUND, STUDY, JsonOption, LocalOption, StorageOption, WeightOption, read_weights
+from mops.errors import JobError, UsageError
+from mops.jobs.job import Job, open_job
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
+from mops.study.sampling.write import Around
 from mops.study.sampling.write import sample as sample_space
 
 
@@ -44,6 +47,15 @@ def sample(
             metavar="N", min=1, help="Set the number of replicates of each parameter set", rich_help_panel=STUDY
         ),
     ] = None,
+    around: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Draw near the best sets of this job", rich_help_panel=AROUND)
+    ] = None,
+    best: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Draw near this many best sets", rich_help_panel=AROUND)
+    ] = 8,
+    weight: WeightOption = None,
+    storage: StorageOption = None,
+    local: LocalOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,12 +69,17 @@ def sample(
 
         "x": {"min": 1e-4, "max": 1, "scale": "log"}}
 
+    With --around, mops draws from the part of the space that holds the best sets of a job, and a margin.
+
     Example:
 
         mops study sample space.json --out sets.parquet -n 1000
+
+        mops study sample space.json --around waves --best 8 -n 256 --out next.parquet
     """
+    near = None if around is None else _best_of(open_job(around, storage, local=local), best, read_weights(weight))
     fields = _fields(study, {"model": model, "targets": target or None, "n_replicates": replicates})
-    sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite)
+    sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
         terminal.say(f"note: {note}")
     if as_json:
@@ -73,8 +90,31 @@ def sample(
         f"{units.counted(sampled.sets, 'set')} of {units.counted(len(sampled.parameters), 'parameter')} "
         f"by {sampled.method}" + ("" if method is Method.GRID else f", seed {sampled.seed}")
     )
+    if near is not None:
+        best_sets = units.counted(len(near.sets), "set")
+        terminal.say(f"near the best {best_sets} of job {near.job}: {json.dumps(sampled.space)}")
     if fields is None:
         terminal.say(f'in a study in the same folder: "parameter_sets": "{out.name}"')
+
+
+def _best_of(job: Job, n: int, weights: dict[str, float] | None) -> Around:
+    """Return the best sets of a job.
+
+    Raises
+    ------
+    JobError
+        No set of the job has losses.
+    """
+    best = job.best(n, weights=weights).to_arrow()["param_id"].to_pylist()
+    if not best:
+        raise JobError(
+            f"job {job.name!r} has no parameter set with losses",
+            where=job.files.url,
+            hint=f"look at the job: mops jobs status {job.name}",
+        )
+    params = job.params(columns=["param_id", "params"]).to_arrow().to_pylist()
+    sets = {row["param_id"]: json.loads(row["params"]) for row in params if row["param_id"] in set(best)}
+    return Around(job.name, tuple(sets[each] for each in best))
 
 
 def _fields(template: Path | None, options: dict[str, Any]) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | 
     UsageError
         The target has no loss, or a weight names no loss; the error lists those that exist.
     """
-    labels = _of_target(target, _labels(losses))
+    labels = _of_target(target, loss_labels(losses))
     weights = dict.fromkeys(labels, 1.0) if weights is None else weights
     if unknown := sorted(weights.keys() - labels.keys()):
         raise UsageError(
@@ -67,7 +67,7 @@ def _of_target(target: str | None, labels: dict[str, tuple[str, str]]) -> dict[s
     return {label: pair for label, pair in labels.items() if pair[0] == chosen[0]}
 
 
-def _labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
+def loss_labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
     """Return target and name of each loss by its label: the target's function, and the name if there are several.
 
     If two functions have the same name, or one has the name of another column, the label has the whole entry point.

@@ -23,7 +23,8 @@ from mops.study.sampling.space import Choice, Range, Space
 
 SETS_LIMIT = 10_000_000
 
-_Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
+"""An array of floats."""
 
 
 class Method(StrEnum):
@@ -59,7 +60,7 @@ def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) 
         raise UsageError(f"'{method}' needs the number of sets", where="-n", hint="add -n, like -n 1024")
     if not 1 <= n <= SETS_LIMIT:
         raise UsageError(f"{n:,} is not a possible number of sets", where="-n", hint=f"choose 1 to {SETS_LIMIT:,}")
-    return _drawn(space, method, n, seed, where)
+    return sets_at(space, unit_points(space, method, n=n, seed=seed, where=where))
 
 
 def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
@@ -76,23 +77,39 @@ def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
     return notes
 
 
-def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
-    free = [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
+def varying(space: Space) -> list[str]:
+    """Return the names of the parameters that have more than one value: the axes of the unit cube."""
+    return [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
+
+
+def unit_points(space: Space, method: Method, *, n: int, seed: int, where: str) -> Floats:
+    """Return points of the unit cube, a row for each set and a column for each parameter that varies.
+
+    Raises
+    ------
+    StudyError
+        Nothing varies, or too many parameters vary.
+    """
+    n_axes = len(varying(space))
     message = ""
-    if not free:
+    if not n_axes:
         message = "nothing varies"
-    elif len(free) > (most := _qmc().Sobol.MAXDIM):
-        message = f"{len(free):,} parameters vary; the limit is {most:,}"
+    elif n_axes > (most := _qmc().Sobol.MAXDIM):
+        message = f"{n_axes:,} parameters vary; the limit is {most:,}"
     if message:
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
-        points = _qmc().LatinHypercube(len(free), rng=rng).random(n)
-    else:
-        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
-            points = _qmc().Sobol(len(free), scramble=True, rng=rng).random(n)
-    unit = dict(zip(free, points.T, strict=True))  # coordinates in the unit cube
-    columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
+        return np.asarray(_qmc().LatinHypercube(n_axes, rng=rng).random(n), dtype=np.float64)
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
+        return np.asarray(_qmc().Sobol(n_axes, scramble=True, rng=rng).random(n), dtype=np.float64)
+
+
+def sets_at(space: Space, points: Floats) -> pa.Table:
+    """Return the sets at points of the unit cube, in which every set of the space is equally likely."""
+    unit = dict(zip(varying(space), points.T, strict=True))
+    zeros = np.zeros(len(points))
+    columns = [_column(entry, unit.get(name, zeros)) for name, entry in space.items()]
     return pa.table(columns, names=list(space))
 
 
@@ -106,10 +123,10 @@ def _qmc() -> Any:
         ) from missing
 
 
-def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
+def _column(entry: Choice | Range, unit: Floats) -> pa.Array:
     if isinstance(entry, Choice):
         at_value = np.minimum((unit * len(entry.values)).astype(np.int64), len(entry.values) - 1)
-        return _array(entry.values).take(pa.array(at_value))
+        return column_of(entry.values).take(pa.array(at_value))
     # Integers are the floors of numbers below max + 1, so that each has a share of the same width.
     low, high = float(entry.low), float(entry.high) + entry.is_int
     if entry.is_log:
@@ -121,7 +138,8 @@ def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
     return pa.array(np.clip(values, low, high))
 
 
-def _array(values: Sequence[Any]) -> pa.Array:
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Return values of a parameter as a column."""
     is_unsigned = any(isinstance(value, int) and value >= 2**63 for value in values)
     return pa.array(values, pa.uint64() if is_unsigned else None)
 
@@ -159,7 +177,7 @@ def _n_points(entry: Range) -> int:
 def _axis(entry: Choice | Range) -> pa.Array:
     """Return the values of one parameter in a grid."""
     if isinstance(entry, Choice):
-        return _array(entry.values)
+        return column_of(entry.values)
     spaced = np.geomspace if entry.is_log else np.linspace
     values = spaced(float(entry.low), float(entry.high), _n_points(entry))
     values[0], values[-1] = entry.low, entry.high  # exactly as in the file, without a rounding error

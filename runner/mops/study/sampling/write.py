@@ -17,10 +17,19 @@ from mops.errors import StorageError, UsageError, path_refused
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, read_cell
 from mops.study.sampling.draw import Method, draw, notes_on
-from mops.study.sampling.space import parse_space
+from mops.study.sampling.narrow import narrowed, space_json
+from mops.study.sampling.space import Space, parse_space
 from mops.study.study_file import parse_study
 
 _ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Around:
+    """Parameter sets of a job, in whose surroundings mops samples."""
+
+    job: str
+    sets: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Sampled:
     ----------
     notes
         Notes on the sample that the user may not have meant.
+    space
+        The space from which mops has drawn.
     """
 
     path: str
@@ -39,6 +50,7 @@ class Sampled:
     method: Method
     seed: int
     notes: tuple[str, ...]
+    space: dict[str, Any]
 
 
 def sample(
@@ -50,6 +62,7 @@ def sample(
     seed: int = 0,
     study: dict[str, Any] | None = None,
     overwrite: bool = False,
+    around: Around | None = None,
 ) -> Sampled:
     """Draw parameter sets from a space and write them.
 
@@ -67,6 +80,8 @@ def sample(
         The other fields of the study, only for ``.json``.
     overwrite
         Replace an existing file.
+    around
+        Draw from the surroundings of these sets; None: from the whole space.
 
     Raises
     ------
@@ -88,10 +103,18 @@ def sample(
         raise path_refused(out, "the output file", bad) from bad
     if is_there and not overwrite:
         raise UsageError("this file already exists", where=str(out), hint="add --overwrite to replace it")
-    drawn = draw_sets(read_text(Path(space), "space"), str(space), method=method, n=n, seed=seed)
+    drawn = draw_sets(read_text(Path(space), "space"), str(space), method=method, n=n, seed=seed, around=around)
     table = drawn.table
-    _replace(out, lambda path: write(table, drawn.about, path))
-    return Sampled(str(out), table.num_rows, tuple(table.column_names), method, seed, drawn.notes)
+    replace_file(out, lambda path: write(table, drawn.about, path), hint="name another file with --out")
+    return Sampled(
+        path=str(out),
+        sets=table.num_rows,
+        parameters=tuple(table.column_names),
+        method=method,
+        seed=seed,
+        notes=drawn.notes,
+        space=space_json(drawn.space),
+    )
 
 
 @dataclass(frozen=True)
@@ -104,21 +127,30 @@ class Drawn:
         How they were drawn.
     notes
         Notes on the sample that the user may not have meant.
+    space
+        The space that was sampled.
     """
 
     table: pa.Table
     about: dict[str, Any]
     notes: tuple[str, ...]
+    space: Space
 
 
-def draw_sets(text: str, where: str, *, method: Method, n: int | None, seed: int) -> Drawn:
+def draw_sets(
+    text: str, where: str, *, method: Method, n: int | None, seed: int, around: Around | None = None
+) -> Drawn:
     """Draw parameter sets from the text of a space; the other parameters and the errors are those of :func:`sample`."""
     parsed = parse_space(read_json(text, where=where, what="space"), where=where)
+    if around is not None:
+        parsed = narrowed(parsed, around.sets, where=f"job {around.job}")
     if method is Method.GRID and n is not None:
         raise UsageError("a grid's size follows from the space", where="-n", hint="leave -n out; use 'points'")
     table = draw(parsed, method, n=n, seed=seed, where=where)
     about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
-    return Drawn(table, about, tuple(notes_on(table, parsed, method)))
+    if around is not None:
+        about |= {"around": {"job": around.job, "sets": len(around.sets), "space": space_json(parsed)}}
+    return Drawn(table, about, tuple(notes_on(table, parsed, method)), parsed)
 
 
 _Write = Callable[[pa.Table, dict[str, Any], Path], None]
@@ -143,15 +175,27 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
     raise UsageError(f"{out.name!r} has no known ending", where=str(out), hint="end it with .json, .parquet or .csv")
 
 
-def _replace(out: Path, write: Callable[[Path], None]) -> None:
+def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None:
+    """Write a file that readers see whole or not at all.
+
+    Parameters
+    ----------
+    write
+        Writes the content to the path that it gets.
+    hint
+        What to do if the file cannot be written.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be written.
+    """
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
         write(partial)
         partial.replace(out)
     except OSError as bad:
-        raise StorageError(
-            f"cannot write the file ({bad.strerror or bad})", where=str(out), hint="name another file with --out"
-        ) from bad
+        raise StorageError(f"cannot write the file ({bad.strerror or bad})", where=str(out), hint=hint) from bad
     finally:
         partial.unlink(missing_ok=True)
 

@@ -1,0 +1,1 @@
+"""Fits parameters to data: rounds of jobs, whose sets an optimiser asks for and whose losses mops tells it."""

@@ -1,0 +1,191 @@
+"""A calibration as users see it: the table of its trials, its posterior, and a summary of each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.calibration.rounds import TotalLoss, labels_of, outcomes_of
+from mops.calibration.unit_cube import effective_sample_size
+from mops.errors import JobError
+from mops.storage.calibration_records import Round
+from mops.study.ids_and_seeds import param_id
+from mops.study.sampling.draw import Floats, column_of
+
+INTERVAL = (0.025, 0.975)
+"""The quantiles between which a parameter lies with a probability of 95 %."""
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """The posterior of one parameter.
+
+    Parameters
+    ----------
+    mean, low, median, high
+        Of a number; ``low`` and ``high`` are the ends of the 95 % interval. None: the parameter is not a number.
+    shares
+        The probability of each value, the most likely first, if the parameter is not a number.
+    """
+
+    parameter: str
+    mean: float | None
+    low: float | None
+    median: float | None
+    high: float | None
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The rounds of a calibration that have ended.
+
+    Parameters
+    ----------
+    storage
+        The storage of the records and of the rounds' jobs.
+    varying
+        The parameters that were fitted.
+    least_ess
+        The effective sample size below which there is no posterior.
+    stopped
+        The job in which the calibration was stopped; None: all rounds have ended that the call asked for.
+    """
+
+    name: str
+    storage: str
+    rounds: Sequence[Round]
+    varying: tuple[str, ...]
+    loss: TotalLoss
+    weights: Sequence[float | None]
+    least_ess: float
+    stopped: str | None = None
+
+    @property
+    def n_failed(self) -> int:
+        """The number of sets without a loss, because a simulation or a target has failed."""
+        return sum(outcome.failure is not None for outcome in outcomes_of(self.rounds))
+
+    @property
+    def n_scored(self) -> int:
+        """The number of sets with a loss."""
+        return sum(1 for _ in outcomes_of(self.rounds)) - self.n_failed
+
+    @property
+    def ess(self) -> float:
+        """The effective sample size: how many draws of the posterior tell as much."""
+        return effective_sample_size(self._weights())
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether the effective sample size is large enough for a posterior."""
+        return self.ess >= self.least_ess
+
+    def trials(self) -> pa.Table:
+        """Return all parameter sets in the order in which mops asked for them.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each set: ``round`` (int32), ``job`` (string), ``param_id`` (string), ``failure`` (string: the
+            verdict, null for a set with losses), ``loss`` (float64, the weighted sum), ``weight`` (float64, the
+            posterior weight; all together are 1), a column for each loss (float64), then a column for each parameter.
+            Losses and weights of failed sets are null. A parameter with the name of a column before it is called
+            ``NAME.param``.
+        """
+        outcomes = list(outcomes_of(self.rounds))
+        asked = [each.asked for each in self.rounds for _ in each.asked.sets]
+        columns = {
+            "round": pa.array([each.k for each in asked], pa.int32()),
+            "job": pa.array([each.job for each in asked], pa.string()),
+            "param_id": pa.array(map(param_id, self._sets()), pa.string()),
+            "failure": pa.array([outcome.failure for outcome in outcomes], pa.string()),
+            "loss": pa.array(map(self.loss.of, outcomes), pa.float64()),
+            "weight": pa.array(self.weights, pa.float64()),
+        }
+        for label in labels_of(self.rounds):
+            columns[label] = pa.array([outcome.losses.get(label) for outcome in outcomes], pa.float64())
+        return _with_parameters(columns, self._sets())
+
+    def posterior(self, n: int = 1000, *, seed: int = 0) -> pa.Table:
+        """Draw parameter sets from the posterior: sets of the trials, each as often as its weight says.
+
+        Parameters
+        ----------
+        n
+            The number of draws.
+        seed
+            The same seed gives the same draws.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each draw: ``draw`` (int32), ``job`` and ``param_id`` (string), then a column for each parameter.
+            The job has the outputs of the set.
+
+        Raises
+        ------
+        JobError
+            The effective sample size is too small.
+        """
+        self.check_posterior()
+        # Systematic resampling: of all schemes, the one with the least noise that keeps the weights (Kitagawa 1996).
+        steps = (np.arange(n) + np.random.default_rng(seed).random()) / n
+        ends = np.cumsum(self._weights())
+        chosen = np.searchsorted(ends / ends[-1], steps, side="right")
+        sets, jobs = self._sets(), [each.asked.job for each in self.rounds for _ in each.asked.sets]
+        drawn = [sets[i] for i in chosen]
+        columns = {
+            "draw": pa.array(range(n), pa.int32()),
+            "job": pa.array([jobs[i] for i in chosen], pa.string()),
+            "param_id": pa.array(map(param_id, drawn), pa.string()),
+        }
+        return _with_parameters(columns, drawn)
+
+    def check_posterior(self) -> None:
+        """Raise JobError if there is no posterior; as :meth:`posterior`."""
+        if not self.has_posterior:
+            sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"
+            raise JobError(
+                f"an effective sample size of {sizes}",
+                where=f"calibration {self.name!r}",
+                hint="add rounds: repeat the command with a larger --rounds",
+            )
+
+    def marginals(self) -> list[Marginal]:
+        """Return the posterior of each fitted parameter; raises as :meth:`posterior`."""
+        self.check_posterior()
+        weights = self._weights()
+        return [_marginal(name, [each[name] for each in self._sets()], weights) for name in self.varying]
+
+    def _sets(self) -> list[dict[str, Any]]:
+        return [params for each in self.rounds for params in each.asked.sets]
+
+    def _weights(self) -> Floats:
+        return np.array([weight or 0.0 for weight in self.weights])
+
+
+def _with_parameters(columns: dict[str, pa.Array], sets: Sequence[dict[str, Any]]) -> pa.Table:
+    table = pa.table(columns)
+    for name in sets[0] if sets else ():
+        shown = f"{name}.param" if name in table.column_names else name
+        table = table.append_column(shown, column_of([params[name] for params in sets]))
+    return table
+
+
+def _marginal(name: str, values: Sequence[Any], weights: Floats) -> Marginal:
+    if isinstance(values[0], bool | str):
+        shares = {str(value): 0.0 for value in values}
+        for value, weight in zip(values, weights.tolist(), strict=True):
+            shares[str(value)] += weight
+        return Marginal(name, None, None, None, None, dict(sorted(shares.items(), key=lambda share: -share[1])))
+    numbers = np.array(values, dtype=float)
+    order = np.argsort(numbers)
+    ends = np.cumsum(weights[order])
+    at = [order[min(int(np.searchsorted(ends, q * ends[-1])), len(order) - 1)] for q in (INTERVAL[0], 0.5, INTERVAL[1])]
+    low, median, high = (float(numbers[i]) for i in at)
+    return Marginal(name, float(weights @ numbers), low, median, high, {})

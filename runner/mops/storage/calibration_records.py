@@ -1,0 +1,196 @@
+"""Stores the records of a calibration: what it fits, the sets that each round asks for, and the losses told back.
+
+::
+
+    calibrations/<name>/calibration.json
+    calibrations/<name>/rounds/00000001-asked.json  00000001-told.json  00000002-asked.json  ...
+
+All are create-only. Round ``k`` begins with its record "asked", its sets run as the job ``<name>-r<k>``, and it ends
+with its record "told". docs/internals/calibration.md says why no kill between two of these loses anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from mops.errors import CorruptRecord, JobError
+from mops.project.project import ModelSpec
+from mops.storage.files import Files
+from mops.storage.json_records import RESTORE_HINT, JsonCodec
+
+CALIBRATIONS = "calibrations"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CalibrationRecord:
+    """What a calibration fits: everything that must not change between two rounds.
+
+    Parameters
+    ----------
+    created
+        When the calibration began (UTC, ISO 8601).
+    seed
+        The seed of the draws.
+    space
+        The space, as in space.json.
+    code
+        A checksum of each Python file of the project.
+    """
+
+    calibration: str
+    created: str
+    method: str
+    seed: int
+    space: dict[str, Any]
+    spec: ModelSpec
+    n_replicates: int
+    code: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameter sets of one round.
+
+    Parameters
+    ----------
+    k
+        The round; the first is 1.
+    job
+        The job that runs the sets.
+    state
+        What the method needs at replay besides the sets, such as the distribution from which it drew them.
+    """
+
+    k: int
+    job: str
+    sets: tuple[dict[str, Any], ...]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The losses of one parameter set by their labels, or the verdict of its failure.
+
+    A failed set has no losses. Nothing stands for them, in particular no infinity.
+    """
+
+    losses: dict[str, Annotated[float, Field(allow_inf_nan=False)]]
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """The outcomes of one round, in the order of its sets."""
+
+    k: int
+    job: str
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that has ended."""
+
+    asked: Asked
+    told: Told
+
+
+_CALIBRATION, _ASKED, _TOLD = (
+    JsonCodec[CalibrationRecord](CalibrationRecord),
+    JsonCodec[Asked](Asked),
+    JsonCodec[Told](Told),
+)
+
+
+@dataclass(frozen=True)
+class CalibrationRecords:
+    """The records of one calibration."""
+
+    files: Files
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """The folder of the records."""
+        return f"{CALIBRATIONS}/{self.name}"
+
+    def calibration(self) -> CalibrationRecord | None:
+        """Return what the calibration fits; None: it does not exist."""
+        return _CALIBRATION.read(self.files, self._begin)
+
+    def asked(self, k: int) -> Asked | None:
+        """Return the sets of round ``k``; None: it has not begun."""
+        return _ASKED.read(self.files, self._round(k, "asked"))
+
+    def rounds(self) -> list[Round]:
+        """Return the rounds that have ended, in their order.
+
+        Raises
+        ------
+        CorruptRecord
+            A record is damaged, or a record of an earlier round is missing.
+        """
+        folder = f"{self.folder}/rounds"
+        told = [entry.path for entry in self.files.list(folder) if entry.path.endswith("-told.json")]
+        ks = range(1, len(told) + 1)
+        found = [
+            Round(*pair)
+            for pair in zip(
+                self._decoded(_ASKED.decode, [self._round(k, "asked") for k in ks]),
+                self._decoded(_TOLD.decode, [self._round(k, "told") for k in ks]),
+                strict=True,
+            )
+        ]
+        for each in found:
+            if len(each.asked.sets) != len(each.told.outcomes):
+                what = f"round {each.asked.k} has {len(each.asked.sets)} sets and {len(each.told.outcomes)} outcomes"
+                raise CorruptRecord(what, where=f"{self.files.url}/{folder}", hint=RESTORE_HINT)
+        return found
+
+    def begin(self, record: CalibrationRecord) -> None:
+        """Store what the calibration fits; raises as :meth:`ask`."""
+        self._put(self._begin, _CALIBRATION.encode(record))
+
+    def ask(self, asked: Asked) -> None:
+        """Store the sets of a round.
+
+        Raises
+        ------
+        JobError
+            Another process has stored other sets for this round.
+        """
+        self._put(self._round(asked.k, "asked"), _ASKED.encode(asked))
+
+    def tell(self, told: Told) -> None:
+        """Store the outcomes of a round; raises as :meth:`ask`."""
+        self._put(self._round(told.k, "told"), _TOLD.encode(told))
+
+    @property
+    def _begin(self) -> str:
+        return f"{self.folder}/calibration.json"
+
+    def _round(self, k: int, what: str) -> str:
+        return f"{self.folder}/rounds/{k:08d}-{what}.json"
+
+    def _decoded(self, decode: Callable[[bytes, str], T], paths: list[str]) -> list[T]:
+        found = []
+        for path, data in zip(paths, self.files.get_many(paths), strict=True):
+            where = f"{self.files.url}/{path}"
+            if data is None:
+                raise CorruptRecord("a record of this calibration is missing", where=where, hint=RESTORE_HINT)
+            found.append(decode(data, where))
+        return found
+
+    def _put(self, path: str, content: bytes) -> None:
+        if not self.files.put_new(path, content) and self.files.get(path) != content:  # same bytes: an answer got lost
+            raise JobError(
+                f"another process also runs calibration {self.name!r}",
+                where=f"{self.files.url}/{path}",
+                hint="wait until the other process has ended, then repeat the command",
+            )

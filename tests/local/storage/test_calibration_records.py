@@ -1,0 +1,58 @@
+"""Records of a calibration are create-only, and read back as they were written."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from mops.errors import CorruptRecord, JobError
+from mops.project.project import ModelSpec
+from mops.storage.calibration_records import Asked, CalibrationRecord, CalibrationRecords, Outcome, Round, Told
+from mops.storage.files import Files
+
+SPEC = ModelSpec("model:run", "baseline", ("model:fit",), None)
+RECORD = CalibrationRecord(
+    "fit", "2026-11-25T12:00:00+00:00", "importance", 3, {"x": {"min": 0}}, SPEC, 2, {"a.py": "1"}
+)
+SETS = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
+ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]})
+TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
+
+
+@pytest.fixture
+def records() -> CalibrationRecords:
+    return CalibrationRecords(Files.open(f"memory://{uuid.uuid4().hex}"), "fit")
+
+
+def test_records_are_read_as_they_were_written(records: CalibrationRecords) -> None:
+    assert records.calibration() is None
+    records.begin(RECORD)
+    assert records.asked(1) is None
+    records.ask(ASKED)
+    assert records.rounds() == []
+    records.tell(TOLD)
+    assert records.calibration() == RECORD
+    assert records.rounds() == [Round(ASKED, TOLD)]
+    assert [type(value) for value in records.rounds()[0].asked.sets[1].values()] == [float, int, bool, str]
+
+
+def test_a_record_is_never_replaced(records: CalibrationRecords) -> None:
+    records.ask(ASKED)
+    records.ask(ASKED)  # an answer of the storage got lost
+    with pytest.raises(JobError, match="another process also runs calibration 'fit'"):
+        records.ask(Asked(1, "fit-r1", SETS[:1], {}))
+    assert records.asked(1) == ASKED
+
+
+def test_a_missing_record_is_an_error(records: CalibrationRecords) -> None:
+    records.tell(TOLD)
+    with pytest.raises(CorruptRecord, match="a record of this calibration is missing"):
+        records.rounds()
+
+
+def test_as_many_outcomes_as_sets(records: CalibrationRecords) -> None:
+    records.ask(Asked(1, "fit-r1", SETS[:1], {}))
+    records.tell(TOLD)
+    with pytest.raises(CorruptRecord, match="round 1 has 1 sets and 2 outcomes"):
+        records.rounds()
