@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from mops.calibration.abc_smc import AbcSmc
 from mops.calibration.calibration import Calibration
 from mops.calibration.importance import ImportanceResampling
-from mops.calibration.options import CalibrateOptions, Plan
+from mops.calibration.options import CalibrateOptions, Method, Plan
 from mops.calibration.outcomes import outcomes_in
 from mops.calibration.prepare import Begun, Place, begin
 from mops.calibration.rounds import Fitting
@@ -77,7 +78,8 @@ def calibrate(
         As for :func:`mops.submit`. They replace those of ``study``.
     method : str
         How mops chooses sets. ``"importance"``: a design over the space, then rounds near the best sets; each set gets
-        a posterior weight.
+        a posterior weight. ``"abc"``: approximate Bayesian computation, which takes the total loss as a distance and
+        keeps the nearest sets.
     n : int
         The number of sets in each new round; not given: 256.
     rounds : int
@@ -90,8 +92,8 @@ def calibrate(
     temperature : float
         The total loss is divided by it; not given: 1, so that the total loss is minus the logarithm of the likelihood.
     ess : float
-        The effective sample size that is enough: the rounds end when it is reached. Below it there is no posterior.
-        Not given: 200.
+        The effective sample size below which there is no posterior. With ``"importance"``, the rounds end when it is
+        reached. Not given: 200, for ``"abc"`` 50.
     take_over : bool
         Replace a runner that runs the job of the round.
     env, python, settings, local, on_progress
@@ -151,7 +153,9 @@ class _Run:
         return now
 
     def _is_over(self, now: Calibration) -> bool:
-        return len(now.rounds) >= self.plan.rounds or (now.ess or 0.0) >= self.plan.ess
+        if len(now.rounds) >= self.plan.rounds:
+            return True
+        return bool(now.rounds) and self._fitting().is_over(now.rounds, self.plan.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, from its records."""
@@ -170,8 +174,10 @@ class _Run:
         )
 
     def _fitting(self) -> Fitting:
-        plan = self.plan
-        return ImportanceResampling(self.begun.space, plan.seed, plan.loss, plan.temperature, where="the space")
+        plan, space = self.plan, self.begun.space
+        if plan.method is Method.ABC:
+            return AbcSmc(space, plan.seed, plan.loss, "the space")
+        return ImportanceResampling(space, plan.seed, plan.loss, plan.temperature, "the space")
 
     def _ask(self, now: Calibration, k: int) -> Asked:
         records = self.begun.records

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.calibration.importance import effective_sample_size
 from mops.calibration.rounds import TotalLoss, labels_of, outcomes_of
+from mops.calibration.unit_cube import effective_sample_size
 from mops.errors import JobError
 from mops.storage.calibration_records import Round
 from mops.study.ids_and_seeds import param_id
@@ -61,7 +61,7 @@ class Calibration:
     rounds: Sequence[Round]
     varying: tuple[str, ...]
     loss: TotalLoss
-    weights: Sequence[float | None] | None
+    weights: Sequence[float | None]
     least_ess: float
     stopped: str | None = None
 
@@ -76,14 +76,14 @@ class Calibration:
         return sum(1 for _ in outcomes_of(self.rounds)) - self.n_failed
 
     @property
-    def ess(self) -> float | None:
-        """The effective sample size: how many draws of the posterior tell as much; None: the method has no weights."""
-        return None if self.weights is None else effective_sample_size(self._weights())
+    def ess(self) -> float:
+        """The effective sample size: how many draws of the posterior tell as much."""
+        return effective_sample_size(self._weights())
 
     @property
     def has_posterior(self) -> bool:
         """Whether the effective sample size is large enough for a posterior."""
-        return self.ess is not None and self.ess >= self.least_ess
+        return self.ess >= self.least_ess
 
     def trials(self) -> pa.Table:
         """Return all parameter sets in the order in which mops asked for them.
@@ -105,7 +105,7 @@ class Calibration:
             "param_id": pa.array(map(param_id, self._sets()), pa.string()),
             "failure": pa.array([outcome.failure for outcome in outcomes], pa.string()),
             "loss": pa.array(map(self.loss.of, outcomes), pa.float64()),
-            "weight": pa.array(self.weights or [None] * len(asked), pa.float64()),
+            "weight": pa.array(self.weights, pa.float64()),
         }
         for label in labels_of(self.rounds):
             columns[label] = pa.array([outcome.losses.get(label) for outcome in outcomes], pa.float64())
@@ -130,7 +130,7 @@ class Calibration:
         Raises
         ------
         JobError
-            The effective sample size is too small, or the method has no weights.
+            The effective sample size is too small.
         """
         self.check_posterior()
         # Systematic resampling: of all schemes, the one with the least noise that keeps the weights (Kitagawa 1996).
@@ -148,16 +148,10 @@ class Calibration:
 
     def check_posterior(self) -> None:
         """Raise JobError if there is no posterior; as :meth:`posterior`."""
-        ess = self.ess
-        if ess is None:
+        if not self.has_posterior:
+            sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"
             raise JobError(
-                "this method has no posterior",
-                where=f"calibration {self.name!r}",
-                hint="rank the trials by their loss, or calibrate with --method importance",
-            )
-        if ess < self.least_ess:
-            raise JobError(
-                f"an effective sample size of {ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)",
+                f"an effective sample size of {sizes}",
                 where=f"calibration {self.name!r}",
                 hint="add rounds: repeat the command with a larger --rounds",
             )
@@ -172,7 +166,7 @@ class Calibration:
         return [params for each in self.rounds for params in each.asked.sets]
 
     def _weights(self) -> Floats:
-        return np.array([weight or 0.0 for weight in self.weights or []])
+        return np.array([weight or 0.0 for weight in self.weights])
 
 
 def _with_parameters(columns: dict[str, pa.Array], sets: Sequence[dict[str, Any]]) -> pa.Table:

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from mops.calibration.rounds import Draw, TotalLoss, outcomes_of
+from mops.calibration.unit_cube import LEAST_VARIANCE, effective_sample_size, inside_the_cube, points_of
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
 from mops.study.sampling.space import Space
@@ -41,8 +42,6 @@ _FREEDOM = 5
 
 _SHARE_KEPT = 0.1
 """The mean and covariance of a proposal come from at least this share of a round's sets, as effective sample size."""
-
-_LEAST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,14 @@ class ImportanceResampling:
         if fitted is None:  # too few sets have losses
             return self._draw(rng.random((n, len(varying(self.space)))), None)
         centre, scale = fitted
-        points, drawn = inside_the_cube(centre, scale, n, rng)
+        root = np.linalg.cholesky(scale)
+
+        def student(m: int) -> Floats:
+            normal = rng.standard_normal((m, len(centre))) @ root.T
+            found: Floats = centre + normal / np.sqrt(rng.chisquare(_FREEDOM, (m, 1)) / _FREEDOM)
+            return found
+
+        points, drawn = inside_the_cube(student, n)
         return self._draw(points, Proposal(centre, scale, drawn))
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
@@ -111,6 +117,10 @@ class ImportanceResampling:
         if scored.any():
             weights[scored] = normalised((-losses / self.temperature - log_mixture(history))[scored])
         return [None if math.isnan(weight) else weight for weight in weights.tolist()]
+
+    def is_over(self, history: Sequence[Round], ess: float) -> bool:
+        """Tell whether the effective sample size is reached."""
+        return effective_sample_size(np.array([weight or 0.0 for weight in self.weights(history)])) >= ess
 
     def _losses(self, history: Sequence[Round]) -> Floats:
         """Return the total losses, NaN for a failed set."""
@@ -128,34 +138,13 @@ class ImportanceResampling:
         weights = tempered(-losses[scored] / self.temperature, log_q[scored], least)
         centre = weights @ points[scored]
         apart = points[scored] - centre
-        return centre, (weights * apart.T) @ apart + _LEAST_VARIANCE * np.eye(d)
+        return centre, (weights * apart.T) @ apart + LEAST_VARIANCE * np.eye(d)
 
     def _draw(self, points: Floats, proposal: Proposal | None) -> Draw:
         state: dict[str, Any] = {"points": points.tolist()}
         if proposal is not None:
             state |= {"centre": proposal.centre.tolist(), "scale": proposal.scale.tolist(), "drawn": proposal.drawn}
         return Draw(sets_at(self.space, points).to_pylist(), state)
-
-
-def inside_the_cube(centre: Floats, scale: Floats, n: int, rng: np.random.Generator) -> tuple[Floats, int]:
-    """Draw points of a Student distribution until ``n`` are in the unit cube; return these, and how many were drawn."""
-    root = np.linalg.cholesky(scale)
-    kept: list[Floats] = []
-    n_kept = drawn = 0
-    while n_kept < n:
-        normal = rng.standard_normal((n, len(centre))) @ root.T
-        points = centre + normal / np.sqrt(rng.chisquare(_FREEDOM, (n, 1)) / _FREEDOM)
-        is_inside = np.all((points >= 0) & (points < 1), axis=1)
-        last = int(np.flatnonzero(is_inside)[n - n_kept - 1]) if is_inside.sum() >= n - n_kept else n - 1
-        drawn += last + 1
-        kept.append(points[: last + 1][is_inside[: last + 1]])
-        n_kept += len(kept[-1])
-    return np.concatenate(kept), drawn
-
-
-def points_of(history: Sequence[Round]) -> Floats:
-    """Return the points of all sets in the unit cube."""
-    return np.concatenate([np.array(each.asked.state["points"], dtype=float) for each in history])
 
 
 def log_mixture(history: Sequence[Round]) -> Floats:
@@ -176,11 +165,6 @@ def normalised(log_weights: Floats) -> Floats:
     weights: Floats = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     return weights
-
-
-def effective_sample_size(weights: Floats) -> float:
-    """Return how many sets of equal weight tell as much (Kish); 0: there is no weight."""
-    return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0
 
 
 def tempered(log_likelihoods: Floats, log_q: Floats, least: float) -> Floats:

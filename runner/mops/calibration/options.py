@@ -21,6 +21,11 @@ class Method(StrEnum):
     """How mops chooses the sets of the rounds."""
 
     IMPORTANCE = "importance"
+    ABC = "abc"
+
+
+LEAST_ESS = {Method.IMPORTANCE: 200.0, Method.ABC: 50.0}
+"""The effective sample size below which there is no posterior, if the caller gives none."""
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -57,7 +62,7 @@ class Plan:
     rounds
         The most rounds.
     ess
-        The effective sample size that ends the rounds, and below which there is no posterior.
+        The effective sample size below which there is no posterior.
     take_over
         Whether to replace a runner that runs the job of the round.
     """
@@ -88,7 +93,7 @@ class Plan:
             seed=given.get("seed", 0),
             loss=TotalLoss(given.get("weights") or None),
             temperature=given.get("temperature", 1.0),
-            ess=given.get("ess", 200.0),
+            ess=given.get("ess", LEAST_ESS[Method(method)]),
             take_over=given.get("take_over", False),
         )
         plan._check()

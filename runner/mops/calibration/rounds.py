@@ -28,11 +28,14 @@ class Fitting(Protocol):
     def ask(self, history: Sequence[Round], n: int) -> Draw:
         """Return the ``n`` sets of the round after these rounds."""
 
-    def weights(self, history: Sequence[Round]) -> list[float | None] | None:
-        """Return the posterior weight of each set of all rounds, None for a failed set; None: the method has none.
+    def weights(self, history: Sequence[Round]) -> list[float | None]:
+        """Return the posterior weight of each set of all rounds, None for a failed set.
 
         The weights of all sets have the sum 1.
         """
+
+    def is_over(self, history: Sequence[Round], ess: float) -> bool:
+        """Tell whether more rounds are not needed; ``ess`` is the effective sample size that is enough."""
 
 
 @dataclass(frozen=True)

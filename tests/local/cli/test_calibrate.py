@@ -125,6 +125,18 @@ def test_failed_sets_are_told_as_failures(calibrate_lab: CommandLab) -> None:
         assert (row["weight"] is not None) == is_good
 
 
+def test_a_round_that_failed_by_too_many_failures_continues_with_another_limit(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    lab.write("space.json", json.dumps({**SPACE, "limit": 5}))
+    arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 16, "--name", "fit", "--ess", 2]
+    ran = lab.run(*arguments, cwd=lab.project, MODELOPS_JOB_MAX_FAILURES="1")
+    assert ran.code == 1
+    assert lab.run("jobs", "status", "fit-r1", "--json").json["state"] == "failed"
+    ran = lab.run(*arguments, cwd=lab.project)
+    assert ran.code == 0, ran.err
+    assert "round 1 ended: 8 sets scored, 8 failed" in ran.err
+
+
 def test_a_round_without_any_loss_is_an_error(calibrate_lab: CommandLab) -> None:
     lab = calibrate_lab
     ran = lab.run(
@@ -150,6 +162,21 @@ def test_a_small_effective_sample_size_gives_no_interval(calibrate_lab: CommandL
     more = lab.run(*arguments, "--rounds", 3, "--ess", 20, "--overwrite", cwd=lab.project)
     assert more.code == 0, more.err
     assert "round 2 of 3: job fit-r2" in more.err
+
+
+def test_abc_takes_the_loss_as_a_distance(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    ran = lab.run(
+        *("study", "calibrate", "space.json", "--model", "model:run", "--target", "model:near_3"),
+        *("--method", "abc", "-n", 200, "--name", "fit", "--rounds", 3, "--json"),
+        cwd=lab.project,
+    )
+    assert ran.code == 0, ran.err
+    assert ran.json["rounds"] == 3
+    assert 50 <= ran.json["ess"] <= 100, "the population is half of a round"
+    (x,) = ran.json["posterior"]
+    assert 2 < x["low"] < x["median"] < x["high"] < 4
+    assert x["median"] == pytest.approx(3, abs=0.3)
 
 
 def test_a_mistake_in_the_model_does_not_use_up_the_name(calibrate_lab: CommandLab) -> None:

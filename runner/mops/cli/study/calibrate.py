@@ -63,7 +63,9 @@ def calibrate(
     method: Annotated[Method, typer.Option(help="Choose the sets with this method")] = Method.IMPORTANCE,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Run this many parameter sets in each round")] = 256,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Run at most this many rounds in all")] = 8,
-    ess: Annotated[float, typer.Option(metavar="N", help="Stop at this effective sample size")] = 200,
+    ess: Annotated[
+        float | None, typer.Option(metavar="N", help="Require this effective sample size (200; with abc 50)")
+    ] = None,
     temperature: Annotated[
         float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
     ] = 1,
@@ -87,9 +89,9 @@ def calibrate(
 ) -> None:
     """Fit parameters to data in rounds of jobs.
 
-    The total loss of a set counts as minus the logarithm of its likelihood. Each set gets a posterior weight, and the
-    command prints the 95 % interval of each parameter. To continue after a stop or a kill, or to add rounds, repeat the
-    command with the same --name. Round 1 is the job NAME-r1, and so on.
+    The total loss of a set counts as minus the logarithm of its likelihood, or as a distance with --method abc. Each
+    set gets a posterior weight, and the command prints the 95 % interval of each parameter. To continue after a stop or
+    a kill, or to add rounds, repeat the command with the same --name. Round 1 is the job NAME-r1, and so on.
 
     Example:
 
@@ -108,7 +110,6 @@ def calibrate(
             seed=seed,
             weights=read_weights(weight),
             temperature=temperature,
-            ess=ess,
             take_over=take_over,
             env=read_variables(env or []),
             python=python,
@@ -116,7 +117,7 @@ def calibrate(
             local=local,
             on_progress=show,
         )
-        for key, value in {"model": model, "targets": target, "replicates": replicates}.items():
+        for key, value in {"model": model, "targets": target, "replicates": replicates, "ess": ess}.items():
             if value is not None:
                 options[key] = value  # type: ignore[literal-required]
         progress = Progress(_starts(rounds), _say_round)
@@ -152,8 +153,8 @@ def _starts(rounds: int) -> Any:
 def _say_round(now: Calibration) -> None:
     last = now.rounds[-1].told
     n_failed = sum(outcome.failure is not None for outcome in last.outcomes)
-    ess = "" if now.ess is None else f"; effective sample size {now.ess:.3g}"
-    terminal.say(f"round {last.k} ended: {len(last.outcomes) - n_failed:,} sets scored, {n_failed:,} failed{ess}")
+    scored = f"{len(last.outcomes) - n_failed:,} sets scored, {n_failed:,} failed"
+    terminal.say(f"round {last.k} ended: {scored}; effective sample size {now.ess:.3g}")
 
 
 def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> None:
@@ -184,8 +185,7 @@ def _fields(found: Calibration, to: Path | None) -> Iterator[tuple[str, str]]:
     yield "calibration", found.name
     yield "rounds", f"{len(found.rounds):,}"
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
-    if found.ess is not None:
-        yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
+    yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
     if to is not None:
         yield "written to", str(to)
 

@@ -1,0 +1,139 @@
+"""Approximate Bayesian computation: keeps the sets with the smallest distances from the data, round by round.
+
+The total loss of a set counts as a distance between simulation and data. It need not be a likelihood. Round 1 is a
+design over the space. The population is the best half of a round's number of sets, of all rounds so far. Each later
+round chooses sets of the population by their weights and moves each by a normal distribution with twice the weighted
+covariance of the population (Beaumont et al. 2009). The weight of a set is 1 divided by the density from which it was
+drawn, because the prior is even in the unit cube (Toni et al. 2009). The tolerance is the greatest distance in the
+population, so it needs no schedule, and no simulation of the population is lost (Lenormand et al. 2013).
+
+References
+----------
+Beaumont, M. A., Cornuet, J.-M., Marin, J.-M., Robert, C. P. (2009). Adaptive approximate Bayesian computation.
+Biometrika 96, 983-990.
+
+Toni, T., Welch, D., Strelkowa, N., Ipsen, A., Stumpf, M. P. H. (2009). Approximate Bayesian computation scheme for
+parameter inference and model selection in dynamical systems. Journal of the Royal Society Interface 6, 187-202.
+
+Lenormand, M., Jabot, F., Deffuant, G. (2013). Adaptive approximate Bayesian computation for complex models.
+Computational Statistics 28, 2777-2796.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mops.calibration.rounds import Draw, TotalLoss, outcomes_of
+from mops.calibration.unit_cube import LEAST_VARIANCE, inside_the_cube, points_of
+from mops.storage.calibration_records import Round
+from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
+from mops.study.sampling.space import Space
+
+_SHARE_KEPT = 0.5
+"""The size of the population, as a share of the sets of the first round."""
+
+_LEAST_ACCEPTED = 0.05
+"""The rounds end when less than this share of a round's sets comes below the tolerance (Lenormand et al. 2013)."""
+
+
+@dataclass(frozen=True)
+class AbcSmc:
+    """Draws the sets of each round near the population, and weighs the population.
+
+    Parameters
+    ----------
+    where
+        The space's file, for errors.
+    """
+
+    space: Space
+    seed: int
+    loss: TotalLoss
+    where: str
+
+    def ask(self, history: Sequence[Round], n: int) -> Draw:
+        """Return the sets of the round after these rounds."""
+        if not history:
+            return self._draw(unit_points(self.space, Method.SOBOL, n=n, seed=self.seed, where=self.where), {})
+        d = len(varying(self.space))
+        rng = np.random.default_rng([self.seed, len(history) + 1])
+        kept = self._population(history)
+        if len(kept) < 2 * (d + 1):  # too few sets have distances
+            return self._draw(rng.random((n, d)), {})
+        centres = points_of(history)[kept]
+        weights = 1 / densities(history)[kept]
+        weights /= weights.sum()
+        apart = centres - weights @ centres
+        scale = 2 * (weights * apart.T) @ apart + LEAST_VARIANCE * np.eye(d)
+        root = np.linalg.cholesky(scale)
+
+        def moved(m: int) -> Floats:
+            found: Floats = rng.choice(centres, m, p=weights) + rng.standard_normal((m, d)) @ root.T
+            return found
+
+        points, drawn = inside_the_cube(moved, n)
+        state = {"centres": centres.tolist(), "weights": weights.tolist(), "scale": scale.tolist(), "drawn": drawn}
+        return self._draw(points, state)
+
+    def weights(self, history: Sequence[Round]) -> list[float | None]:
+        """Return the weight of each set: 0 outside of the population, None for a failed set."""
+        losses, kept = self._losses(history), self._population(history)
+        weights = np.where(np.isnan(losses), math.nan, 0.0)
+        if len(kept):
+            weights[kept] = 1 / densities(history)[kept]
+            weights /= np.nansum(weights)
+        return [None if math.isnan(weight) else weight for weight in weights.tolist()]
+
+    def is_over(self, history: Sequence[Round], _ess: float) -> bool:
+        """Tell whether the last round has hardly come below the tolerance of the rounds before it."""
+        if len(history) < 2:
+            return False
+        n_last = len(history[-1].asked.sets)
+        accepted = int((self._losses(history)[-n_last:] < self.tolerance(history[:-1])).sum())
+        return accepted < _LEAST_ACCEPTED * n_last
+
+    def tolerance(self, history: Sequence[Round]) -> float:
+        """Return the greatest distance in the population; infinite: there is none."""
+        kept = self._population(history)
+        return float(self._losses(history)[kept].max()) if len(kept) else math.inf
+
+    def _population(self, history: Sequence[Round]) -> Any:
+        """Return the places of the sets with the smallest distances."""
+        losses = self._losses(history)
+        size = math.ceil(_SHARE_KEPT * len(history[0].asked.sets)) if history else 0
+        return np.argsort(losses, kind="stable")[: min(size, int((~np.isnan(losses)).sum()))]  # NaN sorts last
+
+    def _losses(self, history: Sequence[Round]) -> Floats:
+        totals = map(self.loss.of, outcomes_of(history))
+        return np.array([math.nan if total is None else total for total in totals])
+
+    def _draw(self, points: Floats, state: dict[str, Any]) -> Draw:
+        return Draw(sets_at(self.space, points).to_pylist(), {"points": points.tolist(), **state})
+
+
+def densities(history: Sequence[Round]) -> Floats:
+    """Return, for each set, the density in the unit cube from which it was drawn."""
+    found = []
+    for each in history:
+        state = each.asked.state
+        points = np.array(state["points"], dtype=float)
+        found.append(_kernel_density(points, state) if "drawn" in state else np.ones(len(points)))
+    return np.concatenate(found)
+
+
+def _kernel_density(points: Floats, state: dict[str, Any]) -> Floats:
+    """Return the density of a mixture of normal distributions around centres, cut off at the borders of the cube."""
+    centres, weights, scale = (np.array(state[key], dtype=float) for key in ("centres", "weights", "scale"))
+    root = np.linalg.cholesky(scale)
+    d = len(scale)
+    places, around = np.linalg.solve(root, points.T).T, np.linalg.solve(root, centres.T).T
+    squares = (places**2).sum(axis=1)[:, None] + (around**2).sum(axis=1) - 2 * places @ around.T
+    constant = np.log(np.diag(root)).sum() + d / 2 * math.log(2 * math.pi)
+    density: Floats = np.exp(-squares / 2 - constant) @ weights
+    density *= state["drawn"] / len(points)
+    return density
