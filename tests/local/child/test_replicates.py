@@ -37,7 +37,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
     def load(code: str) -> Target:
         (tmp_path / "the_targets.py").write_text(textwrap.dedent(code))
-        return load_target("the_targets:score", tmp_path)
+        return load_target("the_targets:score", [tmp_path])
 
     yield load
     sys.modules.pop("the_targets", None)
