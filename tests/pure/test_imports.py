@@ -45,7 +45,7 @@ FLOORS: dict[str, set[str]] = {
     },
     "calibration": {"errors", "settings", "study", "project", "storage", "worker", "attempt", "jobs"},
     "cli": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "task", "storage"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "storage"),
         *("worker", "cluster", "attempt", "service", "jobs", "calibration"),
     },
 }
