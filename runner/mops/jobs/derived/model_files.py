@@ -6,7 +6,7 @@ every file counts as the model's, except:
 - the Python files of targets, and those that only they use, if no other Python file names them; if another Python file
   imports modules by computed names, none
 - Python files of tests that no other Python file names
-- texts (``.md``, ``.rst``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
+- texts (``.md``, ``.rst``, ``.log``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from mops.project.project import REGISTRY, ModelSpec
 from mops.study.entry_point import EntryPoint
 
-_TEXTS = {".md", ".rst", ".ipynb"}
+_TEXTS = {".md", ".rst", ".log", ".ipynb"}
 _SETTINGS = {"mops.toml", ".mopsignore", REGISTRY}
 _IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
 

@@ -65,7 +65,7 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
         raise JobError(
             f"the model of job {job.name!r} may have changed since the submit: {_listed(of_model)}",
             where=str(root),
-            hint="submit the study again; or pass --trust-model, if the model computes the same as before",
+            hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
         )
     listed = _listed([f"{name} ({how})" for name, how in differing.items()])
     change = f"uses the present files of the project; changed since the submit: {listed or 'none'}"
