@@ -14,6 +14,7 @@ from kubernetes_in_memory import Kubernetes
 from mops.cli.jobs import delete
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.jobs import submit
+from mops.jobs.derived.derive import retry
 from mops.jobs.job import Job
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object
@@ -175,7 +176,7 @@ def test_a_retry_inherits_the_options_of_its_parent(service: Service, study: Pat
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
     assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
-    child = submit.retry(
+    child = retry(
         job, "error", name="again", service=service, wait=False, pod=PodOptions(queue="large"), settings=Settings()
     )
     assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
@@ -213,7 +214,7 @@ def test_a_kept_interpreter_does_not_prevent_a_job_on_a_service(service: Service
     here = Settings(storage=storage, slots=1)
     job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
     said: list[str] = []
-    retried = submit.retry(
+    retried = retry(
         job, "error", service=service, wait=False, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
     )
     set_aside = f"--python: {sys.executable} before, unset now"

@@ -124,7 +124,7 @@ def committed_seeds(study: StudyLab) -> list[tuple[int, str]]:
     found = []
     for name in sorted(path.name for path in (study.storage / "jobs").iterdir()):
         if study.exists(name) and study.view(name).committed:
-            found += [(seed, name) for seed in study.job(name).outputs("daily").to_table()["seed"].to_pylist()]
+            found += [(seed, name) for seed in study.job(name).outputs("daily").to_arrow()["seed"].to_pylist()]
     return found
 
 
