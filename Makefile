@@ -29,8 +29,9 @@ check: lint
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/pure
 
 # MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some. Many tests wait for processes that
-# they have killed: three at a time also on two processors.
+# they have killed: three at a time also on two processors. examples/compiled needs a C compiler.
 test: setup
+	@command -v cc >/dev/null || { echo "the tests need a C compiler: apt-get install gcc libc6-dev"; exit 1; }
 	$(BIN)/pytest -n 3 --dist worksteal -m 'not k8s'
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
