@@ -58,11 +58,11 @@ def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, ov
         raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _list_files(folder, [path.name for path in paths.values()])
+        list_exported(folder, [path.name for path in paths.values()])
     return [_written(name, table, paths[name], file_format) for name, table in tables.items()]
 
 
-def _list_files(folder: Path, names: list[str]) -> None:
+def list_exported(folder: Path, names: list[str]) -> None:
     """List exported files in their folder, so that bundles leave them out: results are no part of the next study."""
     listed = folder / EXPORTED
     before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]

@@ -321,11 +321,14 @@ def printable(name: str) -> str:
 
 
 def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each file that differs between a bundle and an unpacked one, with ``added``, ``removed`` or ``changed``."""
+    """Yield each file that differs between a bundle and an unpacked one: ``added``, ``removed`` or ``changed``.
+
+    Python files come first.
+    """
     before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
-    for name in sorted(entries.keys() | before.keys()):
+    for name in sorted(entries.keys() | before.keys(), key=lambda name: (not name.endswith(".py"), name)):
         if name not in before:
             yield name, "added"
         elif name not in entries:

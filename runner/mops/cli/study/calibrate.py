@@ -31,6 +31,7 @@ from mops.cli.options import (
     read_weights,
 )
 from mops.errors import UsageError, path_refused
+from mops.jobs.export import list_exported
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
@@ -161,6 +162,7 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
     """Print and write the result, and exit."""
     has_posterior = found.has_posterior
     if to is not None:
+        list_exported(to, list(FILES))
         _write(found.trials(), to / FILES[0])
         (to / FILES[1]).unlink(missing_ok=True)  # of an earlier call, with other weights
         if has_posterior:
@@ -177,7 +179,8 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
         raise typer.Exit(terminal.EXIT_CODES["cancelled"])
     if not has_posterior:
         terminal.say("no posterior: a few sets carry all weight, so an interval would be too narrow")
-        terminal.say("hint: repeat the command with a larger --rounds; if losses are noisy, use more replicates")
+        again = "a larger --rounds" + (" and --overwrite" if to is not None else "")
+        terminal.say(f"hint: repeat the command with {again}; if losses are noisy, use more replicates")
         raise typer.Exit(NO_POSTERIOR_EXIT)
 
 
@@ -187,7 +190,7 @@ def _fields(found: Calibration, to: Path | None) -> Iterator[tuple[str, str]]:
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
     yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
     if to is not None:
-        yield "written to", str(to)
+        yield "written to", str(to) if found.has_posterior else f"{to}, only {FILES[0]}"
 
 
 def _row(marginal: Marginal) -> list[str]:

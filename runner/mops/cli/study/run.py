@@ -79,6 +79,7 @@ def run(
                 hint="leave them out, or name the study file instead of the job",
             )
         source = of_job(open_job(job, storage, local=local), settings)
+        terminal.say(f"the files are those of job {job}; to run the present files, name a study file")
     else:
         assert study is not None
         child = child_environment(read_variables(env or []), python, install=settings.install)

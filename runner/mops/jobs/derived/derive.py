@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups
 from mops.study.entry_point import EntryPoint
 from mops.study.group_builder import SIMULATIONS_LIMIT
+from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 
@@ -333,7 +335,17 @@ def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedG
         )
     if sets is not None:
         added = _added_sets(job.record, replicates or n_now, sets)
-    return ExtendedGroups(old, replicates, added.groups if added else None), list(added.warnings) if added else []
+    groups = ExtendedGroups(old, replicates, added.groups if added else None)
+    return groups, [*added.warnings, *_new_names(old, added)] if added else []
+
+
+def _new_names(old: GroupTable, added: Study) -> list[str]:
+    """Return a note on parameters of added sets that the job's first set lacks: they may be misspelled."""
+    known = old.group(0).params
+    new = [name for name in added.groups.kinds if name not in known]
+    near = difflib.get_close_matches(new[0], known, 1) if new else []
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return [f"the job has no parameter {', '.join(map(repr, new))}, which the added sets have{meant}"] if new else []
 
 
 def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:

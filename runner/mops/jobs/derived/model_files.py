@@ -3,9 +3,9 @@
 New code of targets may score stored simulations only if the model is the same. mops cannot know what a model reads. So
 every file counts as the model's, except:
 
-- the Python files of targets, and those that only they use, if no other Python file names them; if another Python file
-  imports modules by computed names, none
-- Python files of tests that no other Python file names
+- Python files that the model's file does not name, directly or through other files. If one of these imports modules by
+  computed names, no file is excepted
+- files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
 - texts (``.md``, ``.rst``, ``.log``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from mops.project.project import REGISTRY, ModelSpec
@@ -21,33 +21,44 @@ from mops.study.entry_point import EntryPoint
 
 _TEXTS = {".md", ".rst", ".log", ".ipynb"}
 _SETTINGS = {"mops.toml", ".mopsignore", REGISTRY}
+_LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(|[\"'][^\"'\n]*\*[^\"'\n]*[\"']")
 _IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
 
 
-def model_files(changed: Iterable[str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
+def model_files(changed: Mapping[str, str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
     """Return the changed files that may belong to the model.
 
     Parameters
     ----------
     changed
-        Paths relative to the project root.
+        How each file has changed: ``added``, ``removed`` or ``changed``. Paths are relative to the project root.
     sources
         The text of each Python and JSON file before and after the change, by its path.
     spec
-        The model and its targets.
+        The model.
     """
-    others = _other_code(sources, spec)
+    python = {name: text for name, text in sources.items() if name.endswith(".py")}
+    of_model = _named_by_model(python, spec)
+    code = "\n".join(python[name] for name in of_model)
+    knows_all = bool(of_model) and not _IMPORTS_COMPUTED_NAMES.search(code)
+    others = python.keys() - of_model if knows_all else set()
+    if knows_all and not _LISTS_FOLDERS.search(code):
+        others |= {name for name, how in changed.items() if how == "added" and not _is_named(name, code)}
     return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""))]
+
+
+def _is_named(name: str, code: str) -> bool:
+    """Tell whether code has the name of a file, of one of its folders, or its ending."""
+    path = PurePosixPath(name)
+    if path.suffix == ".py":  # it may hide a module of a library
+        return True
+    words = [path.stem, *path.parts[:-1]]
+    return path.suffix in code or any(re.search(rf"\b{re.escape(word)}\b", code) for word in words)
 
 
 def _is_no_code(name: str, text: str) -> bool:
     path = PurePosixPath(name)
     return path.suffix in _TEXTS or name in _SETTINGS or (path.suffix == ".json" and _is_study(text))
-
-
-def _is_test(name: str) -> bool:
-    path = PurePosixPath(name)
-    return "tests" in path.parts or path.name.startswith("test_") or path.name == "conftest.py"
 
 
 def _is_study(text: str) -> bool:
@@ -58,36 +69,16 @@ def _is_study(text: str) -> bool:
     return isinstance(data, dict) and {"model", "parameter_sets"} <= data.keys()
 
 
-def _other_code(sources: Mapping[str, str], spec: ModelSpec) -> set[str]:
-    """Return the Python files that only targets and tests use."""
-    python = {name: text for name, text in sources.items() if name.endswith(".py")}
+def _named_by_model(python: Mapping[str, str], spec: ModelSpec) -> set[str]:
+    """Return the model's Python files: its own, those that they name, and the packages above them."""
     words = {name: re.compile(rf"\b{re.escape(_module(name))}\b") for name in python}
-    names = {name: _packages(name, python) for name in python}
-    for name, text in python.items():
-        names[name] |= {other for other in python if words[other].search(text)}
-    tests = {name for name in python if _is_test(name)}
-    targets = {name for name in python if any(_is_file_of(name, target) for target in spec.targets)}
-    named = {other for name, others in names.items() if name not in tests for other in others - {name}}
-    model = {name for name in python if _is_file_of(name, spec.model)}
-    of_model = _reached(model | (python.keys() - named - targets - tests), names)
-    if any(_IMPORTS_COMPUTED_NAMES.search(python[name]) for name in of_model):
-        return set()
-    return (_reached(targets, names) | tests) - of_model
-
-
-def _packages(name: str, python: Mapping[str, str]) -> set[str]:
-    """Return the files of the packages above a file: its import runs them."""
-    return {str(folder / "__init__.py") for folder in PurePosixPath(name).parents} & python.keys()
-
-
-def _reached(start: Iterable[str], names: Mapping[str, set[str]]) -> set[str]:
-    """Return these files, the files that they name, and so on."""
     found: set[str] = set()
-    left = list(start)
+    left = [name for name in python if _is_file_of(name, spec.model)]
     while left:
         if (name := left.pop()) not in found:
             found.add(name)
-            left += names[name]
+            left += [other for other in python if words[other].search(python[name])]
+            left += {str(folder / "__init__.py") for folder in PurePosixPath(name).parents} & python.keys()
     return found
 
 

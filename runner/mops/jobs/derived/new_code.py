@@ -60,7 +60,9 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     before = unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
     differing = dict(differing_files(bundle, before))
-    of_model = [] if trust_model else model_files(differing, _sources(bundle, before), spec)
+    # A file that is left out now and still there: .mopsignore says that the model does not read it.
+    known = {name: how for name, how in differing.items() if how != "removed" or not (root / name).is_file()}
+    of_model = [] if trust_model else model_files(known, _sources(bundle, before), spec)
     if of_model:
         raise JobError(
             f"the model of job {job.name!r} may have changed since the submit: {_listed(of_model)}",

@@ -45,7 +45,7 @@ def _narrowed(name: str, entry: Choice | Range, values: Sequence[Any], where: st
         inside = [value for value in values if value in entry.values]
     if len(inside) < len(values):
         raise UsageError(
-            f"some of the sets have no value of parameter {name!r} in the space",
+            f"{len(values) - len(inside)} of the {len(values)} sets have a value of {name!r} that the space lacks",
             where=where,
             hint="use a space that holds the sets of the job",
         )

@@ -20,8 +20,7 @@ def rescore(
     """Evaluate targets again on stored simulations.
 
     The result is a new job. No simulation runs. The new job uses the present code of the project. It is refused if a
-    file has changed that may belong to the model: every file, except the Python files of targets and tests, texts,
-    notebooks and study files.
+    file has changed that may belong to the model, such as a data file, or a Python file that the model names.
 
     Example:
 
