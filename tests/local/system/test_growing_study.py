@@ -44,7 +44,7 @@ def test_a_study_that_grows_computes_each_simulation_once(lab: StudyLab) -> None
     longer = lab.start(
         "extend", "first", "--replicates", "5", "--name", "longer", hold=7, SLOTS=1, CHECKPOINT_SECONDS=0
     )
-    wait_for(lambda: len(lab.view("longer").committed) >= 2 and len(longer.calls) >= 8, of=longer)
+    wait_for(lambda: len(longer.calls) >= 8 and len(lab.view("longer").committed) >= 1, of=longer)
     longer.signal(signal.SIGKILL)
     longer.wait()
     resumed = lab.resume("longer")
@@ -55,7 +55,7 @@ def test_a_study_that_grows_computes_each_simulation_once(lab: StudyLab) -> None
     lost = set(simulated(longer)) & set(simulated(resumed))
     assert seeds.keys() == {seed for seeds in lab.seeds() for seed in seeds}
     assert {seed for seed, n in seeds.items() if n > 1} == lost, "only what the kill took runs again"
-    assert len(lost) <= 4, "at most the groups that were in flight on one slot"
+    assert len(lost) <= 8 - 3, "at most what was not committed"
 
     wider = lab.start("extend", "longer", "--sets", "more.csv", "--name", "wider")
     assert wider.wait() == 0, wider.said
