@@ -467,9 +467,9 @@ def test_what_differs_from_an_unpacked_bundle_is_named(root: Path, cache: Path) 
     (root / "data/gone.csv").unlink()
     (root / "script.sh").chmod(0o755)
     assert list(differing_files(pack(root), folder)) == [
+        ("model.py", "changed"),
         ("data/gone.csv", "removed"),
         ("data/new.csv", "added"),
-        ("model.py", "changed"),
         ("script.sh", "changed"),
         ("size.txt", "changed"),
     ]
