@@ -49,7 +49,8 @@ def test_kills_of_children_change_no_row_and_are_reported(lab: StudyLab) -> None
     lab.assert_sound()
     said = " ".join(runner.said.split())  # lines may be wrapped
     assert re.search(
-        r"(?i)warning:? job: crashed: group \d+ \([0-9a-f]{12}\) replicate \d ended with SIGKILL \(Killed\) after .{1,20}, "
+        r"(?i)warning:? job: crashed: group \d+ \([0-9a-f]{12}\) replicate \d ended with SIGKILL \(Killed\) "
+        r"after .{1,20}, "
         r"probably because the system ran out of memory on .{1,99}; retrying in a new process \(try 2 of \d\)",
         said,
     ), runner.said
