@@ -15,9 +15,6 @@ ADVANCED = "Advanced"
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
 
-ID_CHARACTERS = 12
-"""How much of a param_id people see."""
-
 StorageOption = Annotated[
     str | None,
     typer.Option("--storage", metavar="FOLDER|URL", help="Use this folder or URL for results", rich_help_panel=COMMON),
@@ -76,3 +73,12 @@ def read_weights(given: list[str] | None) -> dict[str, float] | None:
         if not label:
             raise UsageError(f"{text!r} is not a weight", where="--weight", hint="write it like --weight peak=2")
     return weights or None
+
+
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="MODULE:FUNCTION", help="Set the model", rich_help_panel=STUDY)
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="MODULE:FUNCTION", help="Add a target; repeatable", rich_help_panel=STUDY),
+]

@@ -14,6 +14,7 @@ from mops.errors import CorruptRecord
 from mops.jobs.job import Job
 from mops.parquet.schemas import unified
 from mops.study.groups import IDENTITY_FIELDS
+from mops.study.ids_and_seeds import short_id
 
 Key: TypeAlias = "str | tuple[Any, ...]"
 """A parameter set (param_id), a simulation (param_id, seed) or a loss (param_id, target, name)."""
@@ -86,9 +87,9 @@ def _comparison(what: str, a: Mapping[Key, object], b: Mapping[Key, object]) -> 
 
 def _text(key: Key) -> str:
     if isinstance(key, str):
-        return f"set {key[:12]}"
+        return f"set {short_id(key)}"
     identity, *rest = key
-    return f"set {identity[:12]}, {'seed ' if len(rest) == 1 else ''}{' '.join(map(str, rest))}"
+    return f"set {short_id(identity)}, {'seed ' if len(rest) == 1 else ''}{' '.join(map(str, rest))}"
 
 
 def _simulations(params: pa.Table) -> dict[Key, object]:

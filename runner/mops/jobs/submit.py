@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -208,7 +208,7 @@ def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> No
     Files that are no code may differ: a notebook that was saved, or what a program writes into its folder.
     """
     old = job.record
-    code = [name for name, _ in differing_files(prepared.bundle, _unpacked(job, old)) if name.endswith(".py")]
+    code = [name for name, _ in differing_files(prepared.bundle, unpacked(job, old)) if name.endswith(".py")]
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
         *(f"the file {name}" for name in code[:_FILES_SHOWN]),
@@ -362,11 +362,11 @@ def run(
 
 def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
-    _unpacked(job, record)
+    unpacked(job, record)
     return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
 
 
-def _unpacked(job: Job, record: JobRecord) -> Path:
+def unpacked(job: Job, record: JobRecord) -> Path:
     """Return the folder with the files of a job's bundle."""
     return unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
 
@@ -392,8 +392,12 @@ def changed_files(job: Job, record: JobRecord) -> list[str]:
         return []
     if bundle.digest == record.bundle:
         return []
-    differing = list(differing_files(bundle, _unpacked(job, record)))
-    shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
-    more = len(differing) - _FILES_SHOWN
-    listed = f"{shown} and {more} more" if more > 0 else shown
+    differing = list(differing_files(bundle, unpacked(job, record)))
+    listed = listed_files([f"{name} ({how})" for name, how in differing])
     return [f"the project has changed since the submit; the job runs the submitted files, which differ in: {listed}"]
+
+
+def listed_files(names: Sequence[str]) -> str:
+    """Return the first names as one text, and the number of the others."""
+    more = f" and {len(names) - _FILES_SHOWN} more" if len(names) > _FILES_SHOWN else ""
+    return ", ".join(names[:_FILES_SHOWN]) + more

@@ -23,10 +23,12 @@ from mops.cli.options import (
     STUDY,
     EnvOption,
     JsonOption,
+    ModelOption,
     PriorityOption,
     PythonOption,
     RunLocallyOption,
     StorageOption,
+    TargetOption,
     WeightOption,
     read_weights,
 )
@@ -49,13 +51,8 @@ def calibrate(
         Path | None,
         typer.Option(metavar="STUDY", help="Use the model and targets of this study", rich_help_panel=STUDY),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Set the model", rich_help_panel=STUDY)
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Add a target; repeatable", rich_help_panel=STUDY),
-    ] = None,
+    model: ModelOption = None,
+    target: TargetOption = None,
     replicates: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Set the number of replicates of each set", rich_help_panel=STUDY),

@@ -12,7 +12,6 @@ import typer
 
 from mops.cli import terminal
 from mops.cli.options import (
-    ID_CHARACTERS,
     EnvOption,
     JsonOption,
     LocalOption,
@@ -25,7 +24,7 @@ from mops.jobs.prepare import prepare
 from mops.jobs.trial.foreground import Foreground, Source, of_job, of_study, run_in_foreground
 from mops.settings import Settings
 from mops.study.groups import Group
-from mops.study.ids_and_seeds import canonical_json
+from mops.study.ids_and_seeds import canonical_json, short_id
 from mops.units import counted, duration, shortened_in_middle
 from mops.worker.environment.options import child_environment
 from mops.worker.environment.variables import read_variables
@@ -88,7 +87,7 @@ def run(
 
 
 def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as_json: bool) -> None:
-    terminal.say(f"set {group.param_id[:ID_CHARACTERS]}: {_params(group)}")
+    terminal.say(f"set {short_id(group.param_id)}: {_params(group)}")
     what = f"replicate {replicate}" if replicate is not None else counted(group.n_replicates, "replicate")
     terminal.say(f"running {what} of this set")
     ran = run_in_foreground(source, group, replicate, debug=debug, prints_to_stderr=as_json)

@@ -11,7 +11,17 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import AROUND, STUDY, JsonOption, LocalOption, StorageOption, WeightOption, read_weights
+from mops.cli.options import (
+    AROUND,
+    STUDY,
+    JsonOption,
+    LocalOption,
+    ModelOption,
+    StorageOption,
+    TargetOption,
+    WeightOption,
+    read_weights,
+)
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job, open_job
 from mops.study.json_file import read_json, read_text
@@ -34,13 +44,8 @@ def sample(
         Path | None,
         typer.Option(metavar="STUDY", help="Copy the other fields of this study", rich_help_panel=STUDY),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Set the model", rich_help_panel=STUDY)
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Add a target; repeatable", rich_help_panel=STUDY),
-    ] = None,
+    model: ModelOption = None,
+    target: TargetOption = None,
     replicates: Annotated[
         int | None,
         typer.Option(

@@ -92,7 +92,7 @@ def retried(job: Job, verdicts: frozenset[str]) -> Choice:
     JobError
         The job has no failure with these verdicts.
     """
-    failures = job.failures(columns=["group", "target", "reason"]).to_arrow()
+    failures = _failures(job)
     if not failures.num_rows:
         raise JobError(
             f"no simulation or target of job {job.name!r} has failed",
@@ -119,7 +119,7 @@ def scored_again(job: Job) -> Choice:
     JobError
         Every group has a failed simulation.
     """
-    failed = with_failed_simulations(job.failures(columns=["group", "target", "reason"]).to_arrow())
+    failed = with_failed_simulations(_failures(job))
     good = failed.complement(job.record.n_groups)
     if not good:
         raise JobError(
@@ -138,7 +138,7 @@ def with_groups(job: Job, choice: Choice, groups: ExtendedGroups) -> Choice:
     """
     longer = Ranges.of(groups.longer)
     added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
-    failed = with_failed_simulations(job.failures(columns=["group", "target", "reason"]).to_arrow())
+    failed = with_failed_simulations(_failures(job))
     simulated = choice.simulated | with_stored_inputs(job.record, longer - failed)
     return Choice(choice.again | longer | added, simulated)
 
@@ -161,10 +161,14 @@ def taken_over_counts(job: Job, choice: Choice, n_targets: int) -> Counts:
     n_targets
         The number of targets of the derived job.
     """
-    table, failures = load_groups(job.files, job.name), job.failures(columns=["group", "target", "reason"]).to_arrow()
+    table, failures = load_groups(job.files, job.name), _failures(job)
     whole = choice.again.complement(len(table))
     n_simulated = sum(map(table.n_replicates, choice.simulated))
     return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)
+
+
+def _failures(job: Job) -> pa.Table:
+    return job.failures(columns=["group", "target", "reason"]).to_arrow()
 
 
 def _groups(failures: pa.Table) -> list[int]:

@@ -32,6 +32,7 @@ from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
 from mops.storage.joblog.records import Asked
+from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups
 from mops.study.entry_point import EntryPoint
@@ -93,10 +94,10 @@ def retry(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    complete_view(job)
+    view = complete_view(job)
     record, choice = job.record, retried(job, wanted(verdicts))
     code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
-    return _start(job, _Derived("retry", choice, record.spec, code=code), name, on_start, options)
+    return _start(job, _Derived("retry", view, choice, record.spec, code=code), name, on_start, options)
 
 
 @shows_options(RunOptions)
@@ -141,11 +142,11 @@ def rescore(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    complete_view(job)
+    view = complete_view(job)
     record = job.record
     _require_stored_inputs(job, record)
     code = _new_code(job, record.spec, project, trust_model=trust_model)
-    return _start(job, _Derived("rescore", scored_again(job), record.spec, code=code), name, on_start, options)
+    return _start(job, _Derived("rescore", view, scored_again(job), record.spec, code=code), name, on_start, options)
 
 
 @shows_options(RunOptions)
@@ -202,7 +203,7 @@ def extend(
     """
     if replicates is None and sets is None and not targets:
         raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
-    complete_view(job)
+    view = complete_view(job)
     record, code = job.record, None
     spec = record.spec
     if targets:
@@ -219,7 +220,7 @@ def extend(
         choice = with_groups(job, choice, groups)
     if not choice.again:
         raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
-    derived = _Derived("extend", choice, spec, code=code, groups=groups, files=DerivedFiles(params), notes=notes)
+    derived = _Derived("extend", view, choice, spec, code=code, groups=groups, files=DerivedFiles(params), notes=notes)
     return _start(job, derived, name, on_start, options)
 
 
@@ -231,6 +232,8 @@ class _Derived:
     ----------
     verb
         What its name says.
+    view
+        The log of its parent.
     spec
         Its model and targets.
     code
@@ -244,6 +247,7 @@ class _Derived:
     """
 
     verb: str
+    view: LogView
     choice: Choice
     spec: ModelSpec
     code: NewCode | None = None
@@ -253,7 +257,7 @@ class _Derived:
 
 
 def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options: RunOptions) -> Job:
-    record, view, now = job.record, complete_view(job), datetime.now(UTC)
+    record, view, now = job.record, new.view, datetime.now(UTC)
     name = checked_name(name) if name else derived_name(job.name, new.verb, now)
     launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
     files_changed = [new.code.change] if new.code else changed_files(job, record)

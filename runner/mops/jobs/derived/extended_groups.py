@@ -62,7 +62,6 @@ class ExtendedGroups:
 
     def __init__(self, old: GroupTable, n_replicates: int | None, added: StudyGroups | None):
         self._old, self._n_replicates, self._added = old, n_replicates, added
-        self._seeds_added: dict[str, list[int]] = {}
         self.kinds: dict[str, set[str]] = {}
         for piece in old.pieces():
             for text in piece.params.to_pylist():

@@ -10,13 +10,11 @@ from pathlib import Path
 from mops.errors import JobError, UsageError
 from mops.jobs.derived.model_files import model_files
 from mops.jobs.job import Job
+from mops.jobs.submit import listed_files, unpacked
 from mops.project.bundle import Bundle, differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.project import ModelSpec
 from mops.storage.job_records import JobRecord
-from mops.storage.paths import bundle_path
-
-_FILES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,18 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
         )
     bundle = pack(root, None if "://" in job.files.url else Path(job.files.url))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    before = unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
+    before = unpacked(job, record)
     differing = dict(differing_files(bundle, before))
     # A file that is left out now and still there: .mopsignore says that the model does not read it.
     known = {name: how for name, how in differing.items() if how != "removed" or not (root / name).is_file()}
     of_model = [] if trust_model else model_files(known, _sources(bundle, before), spec)
     if of_model:
         raise JobError(
-            f"the model of job {job.name!r} may have changed since the submit: {_listed(of_model)}",
+            f"the model of job {job.name!r} may have changed since the submit: {listed_files(of_model)}",
             where=str(root),
             hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
         )
-    listed = _listed([f"{name} ({how})" for name, how in differing.items()])
+    listed = listed_files([f"{name} ({how})" for name, how in differing.items()])
     change = f"uses the present files of the project; changed since the submit: {listed or 'none'}"
     return NewCode(bundle, root, change)
 
@@ -86,8 +84,3 @@ def _sources(bundle: Bundle, before: Path) -> dict[str, str]:
         else:
             found.setdefault(name, text)
     return found
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _FILES_SHOWN} more" if len(names) > _FILES_SHOWN else ""
-    return ", ".join(names[:_FILES_SHOWN]) + more

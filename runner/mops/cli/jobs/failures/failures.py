@@ -10,9 +10,10 @@ import typer
 
 from mops.cli import job_text, terminal
 from mops.cli.jobs.failures.reproduce import reproducer
-from mops.cli.options import ID_CHARACTERS, JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
+from mops.study.ids_and_seeds import short_id
 from mops.units import counted, shortened_in_middle
 from mops.verdicts import Counts
 
@@ -113,5 +114,5 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     yield from row["ranges"][:_RANGES_SHOWN]
     replicate = "" if row["replicate"] is None else f" replicate {row['replicate']} (seed {row['seed']})"
     params = ", ".join(f"{name}={value}" for name, value in json.loads(row["params"]).items())
-    yield f"first: set {row['param_id'][:ID_CHARACTERS]}, which is group {row['group']},{replicate}".rstrip(",")
+    yield f"first: set {short_id(row['param_id'])}, which is group {row['group']},{replicate}".rstrip(",")
     yield f"parameters of this set: {shortened_in_middle(params, _CAUSE_CHARACTERS)}"

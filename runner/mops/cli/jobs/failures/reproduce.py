@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mops.cli import job_text
-from mops.cli.options import ID_CHARACTERS
 from mops.jobs.job import Job
 from mops.project.project import find_root
 from mops.storage.kept_options import read_options
+from mops.study.ids_and_seeds import short_id
 
 
 def reproducer(job: Job) -> Callable[[dict[str, Any]], str]:
@@ -24,7 +24,7 @@ def reproducer(job: Job) -> Callable[[dict[str, Any]], str]:
 
     def command(row: dict[str, Any]) -> str:
         replicate = [] if row["replicate"] is None else ["--replicate", str(row["replicate"])]
-        return shlex.join(["mops", "study", "run", *source, "--set", row["param_id"][:ID_CHARACTERS], *replicate])
+        return shlex.join(["mops", "study", "run", *source, "--set", short_id(row["param_id"]), *replicate])
 
     return command
 
