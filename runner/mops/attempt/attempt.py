@@ -1,6 +1,6 @@
 """Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop.
 
-:mod:`mops.attempt.on_cluster` has what needs Dask.
+:mod:`mops.attempt.on_cluster` has what is imported while the child processes start.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
 
 
 def embedded_slots(settings: Settings) -> int:
-    """Return how many simulations run at once on an embedded worker.
+    """Return how many simulations run at once on this machine.
 
     MODELOPS_JOB_SLOTS sets the number. By default it is the number of processors that this process may use (its
     affinity and its container's quota count), divided by the threads of a simulation.
@@ -115,6 +115,28 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
         yield pool
     finally:
         close_pool(context.run)
+
+
+def check_import(pool: Pool, *, other_packages: bool) -> None:
+    """Check that the model can be imported.
+
+    Parameters
+    ----------
+    other_packages
+        As for :meth:`Attempt.create_only`.
+
+    Raises
+    ------
+    ModelError
+        The model or a target cannot be imported, or has the wrong signature.
+    """
+    try:
+        pool.check()
+    except ModelError as bad:
+        if not (other_packages and "ModuleNotFoundError: " in bad.what):
+            raise
+        what, _, _ = bad.what.partition("\n")
+        logger.warning("the model is not checked here, because a package is missing on this machine: %s", what)
 
 
 def _warm(pool: Pool) -> None:
@@ -172,15 +194,9 @@ class Attempt:
             As for :meth:`run`.
         """
         with started_children(self.context, warm=False) as pool:
-            try:
-                if not other_packages and self.context.slots is not None:
-                    pool.check_data()
-                pool.check()
-            except ModelError as bad:
-                if not (other_packages and "ModuleNotFoundError: " in bad.what):
-                    raise
-                what, _, _ = bad.what.partition("\n")
-                logger.warning("the model is not checked here, because a package is missing on this machine: %s", what)
+            if not other_packages and self.context.slots is not None:
+                pool.check_data()
+            check_import(pool, other_packages=other_packages)
             self.create()
 
     def run(self) -> str:
@@ -231,10 +247,10 @@ class Attempt:
                 n_groups = (len(job.todo), len(groups))
                 logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
                 runner = on_cluster.Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
-                workers = cluster.client if self.context.slots is None else None
+                remote = cluster if self.context.slots is None else None
                 with (
                     stopping_on_signals(runner, job.name, self.grace_s),
-                    on_cluster.serving_metrics(self.settings.metrics_port, job.attempt, runner, workers),
+                    on_cluster.serving_metrics(self.settings.metrics_port, job.attempt, runner, remote),
                 ):
                     return runner.run()
 
@@ -253,7 +269,8 @@ class Attempt:
             if self.unseen is not None:
                 log = self._claim(self.unseen)
                 attempt = log.view.attempt
-                logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, bad)
+                how = f"{type(bad).__name__}: {bad}"  # jobs/following/wait.py reads it
+                logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, how)
                 path, text = JobPaths(self.record.job).text(attempt, 1), text_log.take().encode(errors="replace")
                 advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))
                 log.end("failed", totals=log.view.counts)
@@ -265,7 +282,7 @@ def frozen_heap() -> Iterator[None]:
     """Exclude all present objects, which are mostly modules, from garbage collection.
 
     A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
-    several times a minute if simulations are short. bench/tricks.py, 0 ms: -14 % of the runner's CPU time.
+    several times a minute if simulations are short. bench/tricks.py, 0 ms, with Dask: -14 % of the runner's CPU time.
 
     The youngest generation is collected after 5,000 new objects. Python's default is 700, and one task creates more.
     With 20,000, the tracebacks of Dask's timeouts (several a task, 4 KiB each) use 2 MiB more. The next generation is

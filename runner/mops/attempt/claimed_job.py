@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.batch_size import MOST_GROUPS
-from mops.attempt.taken_over import TakenOver
+from mops.attempt.stored.reused import ReusedSimulations
+from mops.attempt.stored.taken_over import TakenOver
 from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
 from mops.storage import advisory
@@ -56,6 +57,8 @@ class ClaimedJob:
         How many simulations the attempt has to run.
     taken_over
         The simulations of these groups that are stored already.
+    reused
+        The simulations that come from other jobs. They count as run by this job, and take no time.
     """
 
     files: Files
@@ -72,6 +75,7 @@ class ClaimedJob:
     todo: Ranges = field(init=False)
     n_simulations: int = field(init=False)
     taken_over: TakenOver = field(init=False)
+    reused: ReusedSimulations = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.record.job
@@ -80,12 +84,17 @@ class ClaimedJob:
         self.inherited_counts = self.durable_counts
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
-        self.taken_over = TakenOver(self.files, self.record)
+        self.taken_over = TakenOver(self.files, self.record, has_targets=bool(self.context.targets))
+        self.reused = ReusedSimulations(self.files, self.record)
         self.n_simulations = self.groups.n_simulations - self.inherited_counts.simulations
 
     def replicates_to_run(self, group: int) -> range:
         """Return the replicates of a group that are not stored already."""
         return range(self.taken_over.n(group), self.groups.n_replicates(group))
+
+    def param_id(self, group: int) -> str:
+        """Return the param_id of a group."""
+        return str(self.groups.param_ids([group])[0])
 
     def n_to_run(self, group: int) -> int:
         """Return how many replicates of a group are not stored already."""

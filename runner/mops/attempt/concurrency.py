@@ -53,7 +53,7 @@ class Concurrency:
             is_embedded=job.context.slots is not None,
             checkpoint_bytes=job.settings.checkpoint_bytes,
         )
-        """Who encodes and stores rows."""
+        """The processes that encode and store rows."""
         self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
         self._size: BatchSize | None = None
         self._halved_at_task = 0

@@ -1,33 +1,26 @@
 """Checks after each batch that nothing of its groups is left in memory, and gives free memory back.
 
 A leak is never an error of the job. A clean batch is logged at DEBUG, and a leak, or a worker that does not answer, at
-WARNING. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
+WARNING. :mod:`mops.cluster.leftovers` looks for keys and buffers.
 
 Then the heaps of the runner and of every worker are trimmed, which returns the batch's memory to the system.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import logging
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
-
-from distributed import Client
+from typing import NamedTuple
 
 from mops.attempt.planning.window import Window
-from mops.cluster.base import Cluster
+from mops.cluster.base import Cluster, Connection
+from mops.cluster.leftovers import in_process
 from mops.system.heap import trim_heap
 from mops.waiting import polls
-from mops.worker.results.result_buffers import held_names
-from mops.worker.run_task import child_pids
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +30,11 @@ LEAK_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
 TRIM_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-_PART = re.compile(r"mops-part-(\S+)\.")
 _SHOWN = 5
 
 
 class Batch(NamedTuple):
-    """As many committed groups as the window has: its number, and the Dask keys of its tasks."""
+    """As many committed groups as the window has: its number, and the keys of its tasks."""
 
     number: int
     keys: Sequence[str]
@@ -105,9 +97,9 @@ class DrainThread:
         self._thread.shutdown()
 
     def _check(self, batch: Batch) -> None:
-        client, pool = self._cluster.client, self._cluster.pool
-        self._call(lambda: check(client, self._job, pool, batch))
-        self._call(lambda: self._trimmer.trim(client))
+        connection, pool = self._cluster.connection, self._cluster.pool
+        self._call(lambda: check(connection, self._job, pool, batch))
+        self._call(lambda: self._trimmer.trim(connection))
 
     def _call(self, function: Callable[[], object]) -> None:
         self._thread.submit(function).add_done_callback(self._log_error)
@@ -118,7 +110,12 @@ class DrainThread:
 
 
 def check(
-    client: Client, job: str, pool: str, batch: Batch, leak_s: float = LEAK_SECONDS, answer_s: float = ANSWER_SECONDS
+    connection: Connection,
+    job: str,
+    pool: str,
+    batch: Batch,
+    leak_s: float = LEAK_SECONDS,
+    answer_s: float = ANSWER_SECONDS,
 ) -> bool:
     """Wait until nothing is left of a batch; after ``leak_s`` seconds log the rest. Return whether the batch is clean.
 
@@ -133,9 +130,9 @@ def check(
     left: dict[str, list[str]] | None = None
     for _ in polls(_POLL_SECONDS, leak_s):
         # A worker that holds nothing of the batch does not get data of the batch later.
-        workers = [worker for worker in client.scheduler_info()["workers"] if left is None or worker in left]
-        left = dict(client.sync(_look_everywhere, client, workers, pool, keys, answer_s))
-        lines = [*itertools.chain(*left.values()), *_buffers("the runner", os.getpid(), keys)]
+        left = connection.leftovers(keys, pool, answer_s, left)
+        found = itertools.chain(*left.values(), in_process("the runner", os.getpid(), keys))
+        lines = list(dict.fromkeys(found))  # a large buffer is counted, and mapped too
         if not lines:
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))
             return True
@@ -159,71 +156,11 @@ class Trimmer:
         self._every_s = every_s
         self._trimmed_at = time.monotonic()
 
-    def trim(self, client: Client) -> bool:
+    def trim(self, connection: Connection) -> bool:
         """Trim the heaps of this process and of each worker, if it is time; return whether it was."""
         if time.monotonic() - self._trimmed_at < self._every_s:
             return False
         self._trimmed_at = time.monotonic()
         trim_heap()
-        try:
-            client.run(trim_worker, on_error="ignore")
-        except (OSError, TimeoutError) as error:  # the connection broke, which the loop will notice
-            logger.debug("cannot trim the heaps of workers: %r", error)
+        connection.trim()
         return True
-
-
-async def trim_worker() -> None:
-    """Trim a worker's heap, outside of its event loop. Runs on the worker."""
-    await asyncio.to_thread(trim_heap)
-
-
-async def _look_everywhere(
-    client: Client, workers: list[str], pool: str, keys: frozenset[str], timeout_s: float
-) -> dict[str, list[str]]:
-    """Return what the scheduler and the workers hold for these keys, by holder. Runs in the client's event loop."""
-    asked = [client.run_on_scheduler(on_scheduler, keys=keys)]
-    asked += [client.run(on_worker, workers=[worker], pool=pool, keys=keys) for worker in workers]
-    names = ["the scheduler", *workers]
-    answers = await asyncio.gather(*(asyncio.wait_for(one, timeout_s) for one in asked), return_exceptions=True)
-    found = {name: _lines(name, answer) for name, answer in zip(names, answers, strict=True)}
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def _lines(name: str, answer: Any) -> list[str]:
-    if isinstance(answer, TimeoutError):
-        return [f"{name} does not answer"]
-    if isinstance(answer, BaseException):
-        return [f"{name} cannot be asked ({type(answer).__name__}: {answer})"]
-    return answer if isinstance(answer, list) else next(iter(answer.values()), [])
-
-
-def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
-    """Describe what the scheduler still holds for these keys. Runs on the scheduler."""
-    kept = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
-    return [
-        f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
-        for task in kept
-    ]
-
-
-def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
-    """Describe what a worker and its child processes still hold for these keys. Runs on the worker."""
-    kept = {*dask_worker.data, *dask_worker.state.tasks}
-    left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in kept]
-    parts = {key for name in held_names() for key in _PART.findall(name)}
-    left += [f"a buffer of {key} in worker {dask_worker.address}" for key in sorted(parts & keys)]
-    for pid in child_pids(pool):
-        left += _buffers(f"child {pid} of worker {dask_worker.address}", pid, keys)
-    return left
-
-
-def _buffers(holder: str, pid: int, keys: frozenset[str]) -> Iterator[str]:
-    """Describe the buffers of these keys that a process has mapped or open."""
-    process, names = Path("/proc", str(pid)), []
-    with contextlib.suppress(OSError):  # the process has ended, or there is no /proc
-        names.append(process.joinpath("maps").read_text())
-        for fd in process.joinpath("fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile, which says nothing about the others
-                names.append(str(fd.readlink()))
-    for key in sorted({key for name in names for key in _PART.findall(name)} & keys):
-        yield f"a buffer of {key} in {holder}"

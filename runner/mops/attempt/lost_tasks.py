@@ -7,7 +7,7 @@ into smaller ones, until one simulation is left, alone on a worker. If that fail
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mops.attempt.tasks_in_flight import TaskLost
 from mops.cluster.base import DEATHS
@@ -36,6 +36,7 @@ class LostTasks:
         self._n_empty: Counter[Step] = Counter()
         self._n_deaths: Counter[Step] = Counter()
         self._n_results_lost: Counter[int] = Counter()
+        self._n_tries: Counter[tuple[int, int]] = Counter()
 
     def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
         """Note that a task has come back from a worker; empty address: the runner made the result itself."""
@@ -84,6 +85,22 @@ class LostTasks:
         first, whole = steps[0], (task.groups[0], None)
         return self._n_deaths[whole] + (self._n_deaths[first] if first != whole else 0)
 
+    def postponed(self, tries: Mapping[tuple[int, int], int]) -> None:
+        """Count the tries of what a task has left to a task that runs alone (:class:`TaskResult`)."""
+        self._n_tries.update(tries)
+
+    def tries_before(self, task: Task, n_replicates: int, n_targets: int) -> dict[int, int]:
+        """Return how often the replicates and targets of a task that runs alone were tried, by number."""
+        group, numbers = task.groups[0], task.replicates
+        if not numbers:  # the targets, or all of the group
+            numbers = tuple(range(n_replicates if task.replicates == () else 0, n_replicates + n_targets))
+        found = {}
+        for number in numbers:
+            deaths = self._n_deaths[group, None] + self._n_deaths[group, number if number < n_replicates else -1]
+            if n := deaths + self._n_tries[group, number]:
+                found[number] = n
+        return found
+
 
 def steps_of(task: Task) -> list[Step]:
     """Name the steps of a task: (group, None) for a group, (group, replicate), or (group, -1) for its targets."""
@@ -98,7 +115,7 @@ def is_single(task: Task, n_to_run: Callable[[int], int]) -> bool:
     Parameters
     ----------
     n_to_run
-        Returns how many replicates of a group are to run.
+        Returns how many replicates of a group must run.
     """
     if task.replicates is not None:
         return len(task.replicates) <= 1

@@ -25,11 +25,12 @@ from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import quarantine_result
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
-from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
+from mops.attempt.reporting.results_so_far import ResultsSoFar, earlier_best
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
 from mops.attempt.task_recovery import TaskRecovery
@@ -91,7 +92,8 @@ class Runner:
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
         self._reference = self._families.known
         self._forecast = Forecast(job)
-        self._progress = Progress(job)
+        so_far = ResultsSoFar(job.param_id, earlier_best(job))
+        self._progress = Progress(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress, self._stop_on_interrupt)
         self.pending_results = PendingResults()
         """Results that are finished but not durable."""
@@ -101,7 +103,7 @@ class Runner:
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
         self._receiver = ResultReceiver(
-            job, self._families, self._partial_groups, text_log, self._committer.put, self._progress.note_start
+            job, self._families, self._partial_groups, text_log, self._committer.put, self._progress.note_start, so_far
         )
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
         self._tasks_in_flight = TasksInFlight(cluster, self._receiver.receive, put, threads(put), room_bytes)
@@ -112,8 +114,8 @@ class Runner:
         fuse, per_slot = settings.checkpoint_seconds > 0, self._concurrency.window_per_slot
         sizer = TaskSizer(settings.task_seconds, fuse=fuse, window_per_slot=per_slot)
         window, share = self._concurrency.window, Share(self._capacity.slots, workers=1)
-        most = job.taken_over.most_groups
-        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, most_groups=most)
+        stored = StoredInput(job.taken_over.most_groups, job.reused.task_share)
+        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
         self._load = RunnerLoad()
@@ -160,7 +162,9 @@ class Runner:
         with contextlib.closing(self._drain), contextlib.closing(self._tasks_in_flight):
             try:
                 failure = self._until_failure(self._loop)
-                how = failure or ("stopped" if self._is_stopping else "every simulation has run")
+                how = "stopped" if self._is_stopping else "every simulation has run"
+                if failure is not None:
+                    how = f"{type(failure).__name__}: {failure}"  # jobs/following/wait.py reads it
                 logger.info("%s: attempt %d ends: %s", self._job.name, self._job.attempt, how)
                 self._tasks_in_flight.finish_deliveries(_DELIVERY_SECONDS)
                 self._committer.finish()
@@ -190,7 +194,7 @@ class Runner:
                 request, avoid = self._request_for(task), self._recovery.to_avoid(task)
                 self._concurrency.task_sent(task, request)
                 if request.has_input:
-                    self._tasks_in_flight.send_with_input(task, request, self._input_of(task), avoid)
+                    self._tasks_in_flight.send_with_input(task, request, self._input_of(task, request), avoid)
                 else:
                     self._tasks_in_flight.send(task, request, avoid)
         self._handle(self._next_event(wait_s))
@@ -224,10 +228,12 @@ class Runner:
                 self._plan.task_lost(task.number)
             self._tasks_in_flight.reconnect()
 
-    def _input_of(self, task: Task) -> Callable[[], list[ResultBuffer]]:
-        """Return a function for the sending thread that returns the results that targets of a task need."""
+    def _input_of(self, task: Task, request: TaskRequest) -> Callable[[], list[ResultBuffer]]:
+        """Return a function for the sending thread that returns the stored results that a task needs."""
+        if task.replicates:
+            return lambda: self._job.reused.results(request.reused)
         results = self._partial_groups.results(task.groups[0]) if task.replicates is not None else []
-        return lambda: self._job.taken_over.results(task.groups) + results
+        return lambda: self._job.taken_over.results(task.groups) + self._job.reused.results(request.reused) + results
 
     def _request_for(self, task: Task) -> TaskRequest:
         slots, groups, parts = self._plan.share.slots, self._job.groups, self._concurrency.part_writing
@@ -241,12 +247,21 @@ class Runner:
             bytes=parts.task_bytes(slots),
             replicates=task.replicates,
             alone=task.alone,
+            tries=self._recovery.tries_before(task),
             per_worker=self._concurrency.per_worker,
             pool=self._cluster.pool,
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
             attempt=self._job.attempt if parts.by_workers(slots) else None,
             taken_over=taken_over if task.replicates is None else {},
+            reused=self._reused(task),
         )
+
+    def _reused(self, task: Task) -> dict[int, tuple[int, ...]]:
+        """Return the replicates of each group that the task takes from other jobs."""
+        asked = None if task.replicates is None else frozenset(task.replicates)
+        found = {group: self._job.reused.replicates(group) for group in task.groups} if asked != frozenset() else {}
+        kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}
+        return {group: some for group, some in kept.items() if some}
 
     def _next_event(self, wait_s: float) -> object:
         """Return the next event; None if none comes within ``wait_s`` seconds."""
@@ -292,6 +307,7 @@ class Runner:
             message = "%s: group %d ran alone on its worker and used %s"
             logger.info(message, self._job.name, task.groups[0], bytes_text(event.usage.peak_bytes))
         self._reference = self._reference or event.reference
+        self._recovery.postponed(event.tries)
         if event.partial is None:
             self._recovery.groups_finished(event.done)
             self._plan.task_finished(event.number, event.done, event.usage.seconds, event.run_alone_later)
@@ -366,5 +382,6 @@ class Runner:
         progress = self._progress
         progress.in_flight, progress.slots = self._plan.groups_in_flight, self._plan.share.slots
         progress.window, progress.sizing = self._concurrency.window.size, self._concurrency.explanation
+        progress.next_commit_s = self._committer.next_commit_s
         progress.expected = self._forecast.estimate(progress.n_left, self._plan.share.slots)
         self._on_progress(progress.snapshot())

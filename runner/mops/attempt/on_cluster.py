@@ -1,4 +1,4 @@
-"""The part of an attempt that needs Dask: the cluster, the main loop and its metrics.
+"""The part of an attempt that its child processes do not wait for: the cluster, the main loop and its metrics.
 
 :mod:`mops.attempt.attempt` imports it when the child processes have started, which import the model meanwhile.
 """
@@ -10,10 +10,8 @@ from contextlib import contextmanager
 
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.metrics import serving_metrics
-from mops.cluster import doctor
 from mops.cluster.base import Cluster
 from mops.cluster.embedded import start_embedded
-from mops.cluster.external import connect_external
 from mops.cluster.worker_losses import Pods
 from mops.errors import UsageError
 from mops.settings import Settings
@@ -47,6 +45,8 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
             where=context.storage,
             hint="use a shared folder or abfs://container/prefix, or unset MODELOPS_SCHEDULER",
         )
-    with connect_external(settings.scheduler, context.run, settings, context.job, pods) as external:
-        doctor.warn(external.client, context.job, settings.sim_threads)
-        yield external
+    from mops.cluster import doctor, external  # noqa: PLC0415 - they import Dask, which the embedded cluster does without
+
+    with external.connect_external(settings.scheduler, context.run, settings, context.job, pods) as cluster:
+        doctor.warn(cluster.client, context.job, settings.sim_threads)
+        yield cluster

@@ -15,6 +15,7 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.planning.batch_size import TaskUsage
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
+from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.errors import UsageError
 from mops.storage.job_records import keep_reference
@@ -39,6 +40,8 @@ class TaskFinished:
         Simulations and targets that no earlier event has counted; failed simulations by verdict.
     run_alone_later
         Groups, or replicates of the task's group, that used too much memory while others ran on the worker.
+    tries
+        How often the task has tried the simulations and targets of these (:class:`mops.task.TaskResult`).
     usage
         The time and memory of the task.
     partial
@@ -56,6 +59,7 @@ class TaskFinished:
     counts: Counts
     failed: Mapping[str, int]
     run_alone_later: frozenset[int]
+    tries: Mapping[tuple[int, int], int]
     usage: TaskUsage
     partial: PartialResult | None
     reference: Families | None
@@ -88,6 +92,8 @@ class ResultReceiver:
         Takes the result of whole groups into the open checkpoint, and counts it. Waits while too many bytes wait there.
     on_start
         Called with how a worker starts child processes.
+    so_far
+        Looks at each result.
     """
 
     def __init__(
@@ -98,9 +104,10 @@ class ResultReceiver:
         text_log: TextLogBuffer,
         put: Callable[[TaskResult], Counts],
         on_start: Callable[[str], None],
+        so_far: ResultsSoFar,
     ):
         self._job, self._families, self._partial_groups = job, families, partial_groups
-        self._text_log, self._put, self._on_start = text_log, put, on_start
+        self._text_log, self._put, self._on_start, self._so_far = text_log, put, on_start, so_far
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
@@ -121,22 +128,27 @@ class ResultReceiver:
         result = fitting
         self._log(result)
         failed = failed_simulations(result)
+        self._so_far.add_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
         measured = (result.peak_bytes, result.row_bytes, result.seconds)
         memory = (result.allowed_bytes, result.own_bytes)
+        alone, tries = result.postponed, result.tries
         rest = (result.reference, result.worker, result.is_empty)
         if task.replicates is None:
             usage = TaskUsage(*measured, len(result.done), *memory)
+            self._so_far.add_targets(result)
             counts = self._put(result)  # from here on the committer owns its buffers
-            return TaskFinished(task.number, result.done, counts, failed, result.postponed, usage, None, *rest)
+            return TaskFinished(task.number, result.done, counts, failed, alone, tries, usage, None, *rest)
         usage = TaskUsage(*measured, len(result.replicates) / self._job.n_to_run(task.groups[0]), *memory)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
-        return TaskFinished(task.number, frozenset(), counts, failed, result.postponed, usage, partial, *rest)
+        return TaskFinished(task.number, frozenset(), counts, failed, alone, tries, usage, partial, *rest)
 
     def receive_group(self, group: int) -> GroupFinished:
         """Bring a group that ran as several tasks into the open checkpoint."""
-        counts = self._put(self._partial_groups.take(group))
+        result = self._partial_groups.take(group)
+        self._so_far.add_targets(result)
+        counts = self._put(result)
         return GroupFinished(group, replace(counts, simulations_good=0, simulations_failed=0))
 
     def _log(self, result: TaskResult) -> None:

@@ -7,7 +7,7 @@ its workers is quarantined, which means that mops records it as failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.faulty_workers import AfterFault, FaultyWorkers, end_of_attempt
@@ -56,6 +56,17 @@ class TaskRecovery:
         self._lost_tasks.came_back(task, worker, is_empty=is_empty)
         if worker and not is_empty:
             self._faulty_workers.succeeded(worker)
+
+    def postponed(self, tries: Mapping[tuple[int, int], int]) -> None:
+        """Count the tries of what a task has left to a task that runs alone."""
+        self._lost_tasks.postponed(tries)
+
+    def tries_before(self, task: Task) -> dict[int, int]:
+        """Return how often the replicates and targets of a task were tried, by number; nothing unless it runs alone."""
+        if not task.alone:
+            return {}
+        n_replicates = self._job.groups.n_replicates(task.groups[0])
+        return self._lost_tasks.tries_before(task, n_replicates, len(self._job.context.targets))
 
     def is_blamed_for_empty_result(self, task: Task) -> bool:
         """Count an empty result. After several in a row treat the task as lost, and return True."""

@@ -9,26 +9,17 @@ because the connection broke.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-from dask.base import annotate
-from distributed import CancelledError, Client, Future, KilledWorker
 
 from mops.attempt.task_threads import FetchLimit, TaskThreads
-from mops.cluster.base import CONNECTION_ERRORS, DEATHS, FETCH_SECONDS, Cluster, RunsAgain
+from mops.cluster.base import DEATHS, Cluster, Connection, RunsAgain, SentTask, WorkersDied
 from mops.cluster.worker_losses import UNKNOWN, LossCause
 from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
-from mops.worker.run_task import run_task
-
-_SCATTER_ERRORS = (*CONNECTION_ERRORS, KeyError, RuntimeError)
-"""Dask's errors when data cannot be sent to a worker. The scheduler raises some of them if the worker has just left."""
 
 
 @dataclass
@@ -83,13 +74,15 @@ class Reconnected:
 
 @dataclass
 class _Flight:
-    """A task that was sent, and its futures, which keep it alive on the scheduler."""
+    """A task, and what the cluster has of it, which it keeps as long as this refers to it."""
 
     task: Task
     request: TaskRequest
     avoid: frozenset[str]
-    client: Client
-    futures: list[Future[Any]] = field(default_factory=list)
+    connection: Connection
+    given: object = None
+    is_sent: bool = False
+    sent: SentTask = field(init=False)
     failed_at: float = 0.0  # s, monotonic
 
 
@@ -99,7 +92,7 @@ class TasksInFlight:
     Parameters
     ----------
     deliver
-        Called with each result, one at a time, in any order. It returns the event to put. The result's future is
+        Called with each result, one at a time, in any order. It returns the event to put. The task is
         released before that event is put.
     put
         Takes events, from any thread.
@@ -128,7 +121,7 @@ class TasksInFlight:
     def n_unfinished(self) -> int:
         """How many tasks run on the cluster or wait there, as far as this process knows."""
         flights = list(self._flights.values())
-        return sum(not flight.futures or flight.futures[0].status == "pending" for flight in flights)
+        return sum(not flight.is_sent or flight.sent.status == "pending" for flight in flights)
 
     def finish_deliveries(self, timeout_s: float) -> None:
         """Wait for the deliveries that have begun, for at most twice ``timeout_s`` seconds, and begin no more."""
@@ -137,9 +130,11 @@ class TasksInFlight:
         self._threads.finish("deliver", timeout_s)
 
     def close(self) -> None:
-        """End the threads after their current calls, without waiting for results on workers."""
+        """End the threads after their current calls, without waiting for results on workers, and keep no task."""
         self._closing = True
         self._threads.close()
+        self._flights.clear()
+        self._ready.clear()
 
     def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
         """Send a task, to be run on none of the workers ``avoid``."""
@@ -182,8 +177,8 @@ class TasksInFlight:
     def withdraw(self, task: Task) -> bool:
         """Remove a task from the cluster; return False if its result is being delivered now."""
         flight = self._flights.pop(task.number, None)
-        if flight is not None:
-            _release(flight.futures)
+        if flight is not None and flight.is_sent:
+            flight.connection.release([flight.sent])
         return flight is not None
 
     def reconnect(self) -> None:
@@ -196,7 +191,7 @@ class TasksInFlight:
         self._threads.call("connect", reconnect)
 
     def _add(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
-        flight = _Flight(task, request, avoid, self._cluster.client)
+        flight = _Flight(task, request, avoid, self._cluster.connection)
         self._flights[task.number] = flight
         return flight
 
@@ -211,20 +206,13 @@ class TasksInFlight:
 
     def _is_connected(self, flight: _Flight) -> bool:
         """Tell whether the connection works that a task was sent on."""
-        return self._cluster.client is flight.client and self._cluster.is_connected
+        return self._cluster.connection is flight.connection and self._cluster.is_connected
 
-    def _settle_error(
-        self, flight: _Flight, error: Exception, expected: tuple[type[Exception], ...] = CONNECTION_ERRORS
-    ) -> None:
-        """Settle a task as lost after an error of Dask.
+    def _settle_error(self, flight: _Flight, error: Exception) -> None:
+        """Settle a task as lost after an error of its connection.
 
-        A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing. So
-        any error counts as a lost task while the connection is broken.
-
-        Parameters
-        ----------
-        expected
-            The errors that mean a lost task while the connection works.
+        A connection that is closed, or made again by itself, may raise any error, because its attributes are missing.
+        So any error counts as a lost task while the connection is broken.
 
         Raises
         ------
@@ -232,16 +220,14 @@ class TasksInFlight:
             The error is a defect.
         """
         connected = self._is_connected(flight)
-        if connected and not isinstance(error, expected):
+        if connected and not isinstance(error, flight.connection.errors):
             raise error
         self._settle(flight, TaskLost(flight.task, repr(error), connected=connected))
 
     def _submit(self, flight: _Flight) -> None:
-        request, client = flight.request, flight.client
         try:
-            with annotate(**self._cluster.annotations(flight.task, flight.avoid)):
-                future = client.submit(run_task, request, *flight.futures, key=request.key, pure=False)
-            flight.futures.insert(0, future)
+            flight.sent = flight.connection.submit(flight.task, flight.request, flight.given, flight.avoid)
+            flight.is_sent = True
             self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
@@ -250,21 +236,22 @@ class TasksInFlight:
         """Send the input of a task to a worker, then the task."""
         if not self._is_open(flight):
             return  # recalled, and sent again later
-        key, results = flight.request.input_key, load()
+        results = load()
         try:
-            flight.futures.append(flight.client.sync(_scatter, flight.client, key, results))
+            flight.given = flight.connection.send_input(flight.request, results)
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
-            self._settle_error(flight, error, _SCATTER_ERRORS)
+            self._settle_error(flight, error)
         else:
             self._submit(flight)
 
     def _fetch_when_done(self, flight: _Flight) -> None:
-        """Fetch a result when Dask reports that it is there. Dask calls back in a separate thread."""
-        flight.futures[0].add_done_callback(lambda _: self._fetch_soon(flight))
+        """Fetch a result when the cluster reports that it is there, in some thread."""
+        flight.sent.add_done_callback(lambda _: self._fetch_soon(flight))
 
     def _fetch_soon(self, flight: _Flight) -> None:
-        self._ready.append(flight)
-        self._threads.call("fetch", self._fetch)
+        if not self._closing:
+            self._ready.append(flight)
+            self._threads.call("fetch", self._fetch)
 
     def _fetch(self) -> None:
         """Deliver the results that are ready and release their futures, or find out what happened to the tasks.
@@ -295,7 +282,7 @@ class TasksInFlight:
         """Tell whether a task has a result to fetch. If it has none, do what follows from that."""
         if self._closing or not self._is_open(flight):
             return False  # this object is closing, or the task was recalled and runs again
-        match flight.futures[0].status:
+        match flight.sent.status:
             case "finished":
                 return True
             case "error":
@@ -315,22 +302,22 @@ class TasksInFlight:
 
     def _outcomes(self, flights: list[_Flight]) -> Iterator[list[tuple[_Flight, TaskResult | Exception]]]:
         """Fetch results together; yield them with their tasks as they come, each task once."""
-        left = {flight.futures[0].key: flight for flight in flights}
+        left = {flight.sent.key: flight for flight in flights}
 
-        def given_up(future: Future[Any]) -> bool:
-            return self._closing or not self._is_open(left[future.key])
+        def given_up(sent: SentTask) -> bool:
+            return self._closing or not self._is_open(left[sent.key])
 
         try:
-            for outcomes in self._cluster.results([flight.futures[0] for flight in left.values()], given_up):
-                found = [(left.pop(future.key), outcome) for future, outcome in outcomes]
-                outcomes.clear()  # the caller's list is the only one that keeps results in memory
+            for outcomes in self._cluster.results([flight.sent for flight in left.values()], given_up):
+                found = [(left.pop(sent.key), outcome) for sent, outcome in outcomes]
+                outcomes.clear()  # only the caller's list keeps results in memory
                 yield found
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             yield [(flight, error) for flight in left.values()]
 
     def _deliver_outcomes(self, outcomes: list[tuple[_Flight, TaskResult | Exception]]) -> None:
-        """Deliver results, then release their futures together, then put the events."""
-        futures: list[Future[Any]] = []
+        """Deliver results, then release their tasks together, then put the events."""
+        delivered: dict[Connection, list[SentTask]] = {}
         events: list[object] = []
         try:
             while outcomes:  # the committer may free each result at once, because the list does not keep it
@@ -342,9 +329,10 @@ class TasksInFlight:
                 with self._delivering:
                     if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
                         events.append(self._deliver(flight.task, outcome))
-                        futures.append(flight.futures[0])
+                        delivered.setdefault(flight.connection, []).append(flight.sent)
         finally:
-            _release(futures)
+            for connection, sent in delivered.items():
+                connection.release(sent)
             for event in events:
                 self._put(event)
 
@@ -352,7 +340,7 @@ class TasksInFlight:
         """Do what follows from an error that came instead of a result."""
         if isinstance(error, RunsAgain):
             self._wait_again(flight)
-        elif isinstance(error, KilledWorker):  # the transfer ended the worker, and running it again ended another one
+        elif flight.sent.status == "error":  # the transfer ended the worker, and running it again ended another one
             self._explain_later(flight)
         else:
             self._settle_error(flight, error)
@@ -373,55 +361,19 @@ class TasksInFlight:
             self._settle(flight, event)
 
     def _failure_of(self, flight: _Flight) -> TaskLost | TaskRaised:
-        future = flight.futures[0]
-        # Not result(), because the traceback of a raised error keeps every future alive.
-        error = future.exception()
-        if future.status != "error" or error is None:  # the connection broke meanwhile
-            raise CancelledError(future.key)
-        if isinstance(error, KilledWorker):
+        error = flight.connection.error_of(flight.sent, flight.task)
+        if isinstance(error, WorkersDied):
             return self._death_of(flight, error)
-        return TaskRaised(flight.task, error, self._cluster.worker_that_raised(str(future.key)))
+        return TaskRaised(flight.task, error, self._cluster.worker_that_raised(flight.sent.key))
 
-    def _death_of(self, flight: _Flight, error: KilledWorker) -> TaskLost:
-        task, key = flight.task, flight.futures[0].key
+    def _death_of(self, flight: _Flight, error: WorkersDied) -> TaskLost:
+        task = flight.task
         # Tasks of another job killed the workers where this task still waited to be alone (mops.worker.run_task).
-        if task.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
+        if task.alone and error.n_running < DEATHS:
             return TaskLost(task, "its workers died before it ran")
-        cause = self._cluster.loss_cause(str(key), error.last_worker.address, flight.failed_at, lambda: self._closing)
+        key = flight.sent.key
+        cause = self._cluster.loss_cause(key, error.last, flight.failed_at, lambda: self._closing)
         died = f"{'a worker' if task.suspect else f'{DEATHS} workers'} died while running it"
         if cause.removed:
             return TaskLost(task, f"{died}, but {cause.text}")
         return TaskLost(task, died, blamed=True, cause=cause)
-
-
-async def _scatter(client: Client, key: str, replicates: list[ResultBuffer]) -> Future[Any]:
-    """Send data to a worker, with a timeout, because a silent worker would hold up all other targets.
-
-    Runs in the client's event loop.
-
-    Raises
-    ------
-    TimeoutError
-        The worker does not answer.
-    """
-    scattering = client.scatter({key: replicates}, hash=False, asynchronous=True)
-    futures = await asyncio.wait_for(scattering, FETCH_SECONDS)
-    return cast("Future[Any]", futures[key])
-
-
-def _release(futures: list[Future[Any]]) -> None:
-    """Release results on the cluster.
-
-    Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between them
-    the next tasks would reach the scheduler first, which would then hold more than the window.
-    """
-    if not futures:
-        return
-    try:
-        for future in futures:
-            future.release()
-        futures[0].client.sync(asyncio.sleep, 0)
-    except Exception as error:
-        # A closed or reconnecting client has nothing to release.
-        if futures[0].client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
-            raise

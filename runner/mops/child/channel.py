@@ -107,7 +107,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 class Step(NamedTuple):
-    """What a child runs at a time: a simulation or a target.
+    """A simulation or a target: a child runs one at a time.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@
       run {groups, reference, seconds, bytes,
            retirement_size, keep_folder, encode,
            part_folder}                         ──►
-        given {outputs} + memfd (0 or 1)        ──►    replicates that an earlier child handed over
+        given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
                                                 ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
                                                 ◄──    results {simulations, outputs, losses, failures, done, files,
                                                        encoded} + memfd, repeated

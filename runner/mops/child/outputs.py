@@ -17,14 +17,15 @@ from mops.child.blocks import Blocks, Parts
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
 from mops.child.forms.by_type import by_type
 from mops.child.forms.libraries import is_tree, of_data_array, reader_of
-from mops.child.forms.records import columns_of, fields_of, is_record
+from mops.child.forms.records import columns_of, is_record, rows_of
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in, families_of
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
-_TABLES = frozenset({"frame", "mapping", "record", "records"})
+_ONE_TABLE = frozenset({"frame", "record", "records", "rows"})
+_TABLES = _ONE_TABLE | {"mapping"}
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
@@ -105,7 +106,7 @@ def as_tables(result: object, seed: int, known: Families | None = None) -> dict[
 
 def _outputs(result: object, known: Families) -> Mapping[str, object]:
     form = _form(result)
-    if form in ("frame", "record", "records"):
+    if form in _ONE_TABLE:
         return {DEFAULT_OUTPUT: result}
     if result is None:
         raise InvalidOutput("the model returned None; add a return statement with a table or a mapping of columns")
@@ -122,7 +123,7 @@ def _outputs(result: object, known: Families) -> Mapping[str, object]:
         return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
     if forms == {"empty"} and result.keys() == known.keys() and result.keys() != known.get(DEFAULT_OUTPUT, {}).keys():
         return {key: _no_rows(key, known) for key in known}
-    if forms <= {"column", "empty"}:
+    if forms <= {"column", "rows", "empty"}:  # next to a column, dictionaries are the values of a column
         return {DEFAULT_OUTPUT: result}
     kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
     raise InvalidOutput(
@@ -148,9 +149,20 @@ def _no_rows(output: str, known: Families) -> pa.Table:
 def _advice(result: object) -> str:
     if _form(result) == "tree":
         return "return a dictionary of its datasets: {node.name: node.to_dataset() for node in tree.leaves}"
-    if isinstance(result, list | tuple) and result and isinstance(result[0], Mapping):
-        return "for dictionaries that are rows, return pyarrow.Table.from_pylist(rows)"
+    if isinstance(result, list | tuple) and result:
+        return _advice_on_list(result)
     return "return a table, or a mapping of tables, of columns, or of numbers and strings"
+
+
+def _advice_on_list(values: Sequence[Any]) -> str:
+    form, kind = _form(values[0]), type(values[0]).__name__
+    if form == "scalar":
+        return f"it holds {kind}; give the column a name: {{'value': values}}"
+    if form == "column":
+        return f"it holds {kind}; for rows, return dictionaries: [{{'day': 0, 'cases': 5}}, {{'day': 1, 'cases': 7}}]"
+    if form in _TABLES:
+        return f"it holds tables ({kind}); give each a name: {{'first': tables[0], 'second': tables[1]}}, or join them"
+    return f"it holds {kind}; return a table, or a list of dictionaries, which are rows"
 
 
 def _name(key: object) -> str:
@@ -167,18 +179,25 @@ def is_writable(name: str) -> bool:
 
 
 def _form(value: Any) -> str:
-    """Tell the form of a value: one of those of a type, a list of records, or an empty list."""
+    """Tell the form of a value: one of those of a type, a list of records or of dictionaries, or an empty list."""
     form = _form_of(type(value))
     if form == "column":
         if getattr(value, "ndim", 1) == 0:
             return "scalar"
         if isinstance(value, list | tuple):
-            return "empty" if not value else "records" if is_record(type(value[0])) else "column"
+            return _form_of_list(value)
     if form == "arrow":
         return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
     if form == "labelled":
         return "frame" if value.ndim else "scalar"
     return form
+
+
+def _form_of_list(values: Sequence[Any]) -> str:
+    if not values:
+        return "empty"
+    first = _form_of(type(values[0]))
+    return {"record": "records", "mapping": "rows"}.get(first, "column")
 
 
 @by_type
@@ -223,9 +242,9 @@ def _table(output: str, value: Any) -> pa.Table:
         if is_pandas(kind):
             return of_frame(value)
         if isinstance(value, list | tuple):
-            return _of_records(value)
+            return _of_rows(value)
         if _form_of(kind) == "record":
-            return _of_records([value])
+            return _of_rows([value])
         return of_exported(value)
     except MemoryError:
         raise
@@ -233,14 +252,17 @@ def _table(output: str, value: Any) -> pa.Table:
         raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from refused
 
 
-def _of_records(records: Sequence[Any]) -> pa.Table:
-    for name, value in fields_of(records[0]).items():
+def _of_rows(values: Sequence[Any]) -> pa.Table:
+    rows = rows_of(values)
+    for name, value in rows[0].items():
         if _form_of(type(value)) == "frame":
+            kind = type(values[0])
+            table = f"result.{name}" if is_record(kind) else f"row[{name!r}]"
             raise TypeError(
-                f"field {name!r} holds a table, but {type(records[0]).__name__} is a row; return a dictionary of "
-                f"tables: {{{name!r}: result.{name}}}"
+                f"field {name!r} holds a table, but {kind.__name__} is a row; return a dictionary of tables: "
+                f"{{{name!r}: {table}}}"
             )
-    return of_mapping(columns_of(records))
+    return of_mapping(columns_of(rows))
 
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +31,7 @@ class NamelessFile:
     Parameters
     ----------
     folder
-        The folder of the file, so that the runner can link it. None, or a folder without such files: in memory.
+        The folder of the file, so that the runner can link it. None, or a folder without files of this kind: in memory.
     name
         The name of the file in memory.
     """
@@ -66,10 +67,13 @@ class PartFiles:
     """
 
     def __init__(self, name: str, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None):
-        self._name, self._groups, self._known, self._folder = name, groups, known, folder
-        self._types = StoredTypes(lambda output: join_columns(self._known(output), self._families[output]))
+        self._groups = groups
+        families: dict[str, Columns] = {}
+        # These two do not hold this object: in a cycle, encoders would stay until Python's next collection of garbage.
+        self._types = StoredTypes(lambda output: join_columns(known(output), families[output]))
+        self._content = partial(NamelessFile, folder, name)
+        self._families = families
         self._files: dict[str, OutputFile[NamelessFile]] = {}
-        self._families: dict[str, Columns] = {}
         self._row_bytes: dict[str, int] = {}
 
     def add(self, simulations: Sequence[Simulation], outputs: Sequence[str] | None) -> Families:
@@ -100,7 +104,7 @@ class PartFiles:
         self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
         identity = self._identity(simulations, [part.num_rows for part in parts])
         if output not in self._files:
-            self._files[output] = OutputFile(lambda: NamelessFile(self._folder, self._name))
+            self._files[output] = OutputFile(self._content)
         self._files[output].write(with_identity(self._types.stored(output, table), identity))
         return families
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mops.child.blocks import GroupName, Parts, table_of
 from mops.child.buffers import BufferWriter, Tables
@@ -19,6 +20,7 @@ from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import unified
+from mops.study.column_types import converted
 from mops.study.ids_and_seeds import target_seed
 
 HANDOVER_SECONDS = 0.5
@@ -54,7 +56,8 @@ class TaskRun:
     request
         The worker's message, of the kind ``run``.
     given
-        The tables of replicates that earlier processes ran, by the group's position and the replicate.
+        The tables of replicates that are stored or that earlier processes ran, by the group's position and the
+        replicate.
     """
 
     def __init__(
@@ -104,12 +107,13 @@ class TaskRun:
         self._group_began = time.monotonic()
         replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
         given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
-        bytes_before, has_targets = self._writer.bytes_total, bool(group["targets"])
+        bytes_before, has_targets, stored = self._writer.bytes_total, bool(group["targets"]), set(group["reused"])
         for n_before, (replicate, seed) in enumerate(group["simulations"]):
             must_end = self._must_end(n_before) if group["in_pieces"] else self._page.stop_asked
             if self._code.replacement.reason or must_end:
                 return
-            parts = self._simulate(position, replicate, dict(params), seed)
+            reused = self._given[position, replicate] if replicate in stored else None
+            parts = self._simulate(position, replicate, dict(params), seed, reused)
             if parts is None:  # without this replicate the group has no losses
                 has_targets = False
                 replicates.clear()
@@ -124,7 +128,7 @@ class TaskRun:
         if has_targets and len(replicates) == group["n_replicates"]:
             each = [replicates[i] for i in range(group["n_replicates"])]
             ordered = [{output: table_of(part) for output, part in parts.items()} for parts in each]
-            if group["given"]:
+            if group["given"] or stored:
                 ordered = with_one_schema(ordered)
             for target in group["targets"]:
                 self._score(group, target, ordered)
@@ -135,7 +139,10 @@ class TaskRun:
         else:  # the worker has buffers that count only with their group: a stop in the next simulation would lose them
             self._hand_over()
 
-    def _simulate(self, position: int, replicate: int, params: dict[str, Any], seed: int) -> Parts | None:
+    def _simulate(
+        self, position: int, replicate: int, params: dict[str, Any], seed: int, reused: Tables | None
+    ) -> Parts | None:
+        """Run a simulation, or take what another job has stored of it; return None if it fails."""
         must_enter = self._renew_folder()
         self._n_run += 1
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
@@ -143,7 +150,7 @@ class TaskRun:
             if must_enter:
                 os.chdir(self._code.folder.path)
             seed_generators(seed)
-            parts = self._results.read(self._code.model(params, seed), seed)
+            parts = self._results.read(self._code.model(params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
             return None
@@ -238,5 +245,6 @@ def with_one_schema(replicates: list[Tables]) -> list[Tables]:
         if any(schema != schemas[0] for schema in schemas):
             schema = unified(schemas, f"output {output!r}")
             for tables in (tables for tables in found if output in tables):
-                tables[output] = tables[output].select(schema.names).cast(schema)
+                columns = [converted(tables[output][field.name], field.type) for field in schema]
+                tables[output] = pa.table(columns, schema=schema)
     return found

@@ -1,1 +1,1 @@
-"""The Dask cluster of a job: embedded or external, its workers, its slots."""
+"""Where the tasks of a job run: in threads of this process, or on a Dask cluster."""

@@ -1,34 +1,86 @@
-"""The contract between a runner and the Dask cluster that runs its tasks."""
+"""The contract between a runner and the cluster that runs its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
-
-from distributed import CancelledError, Client, Future
-from distributed.client import ClosedClientError
 
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.task import JobContext, Task, TaskResult
-
-FETCH_SECONDS = 300.0
-"""How long a runner waits for a worker to hand a result over, or to accept data."""
-
-CONNECTION_ERRORS = (ClosedClientError, CancelledError, OSError, TimeoutError, ValueError)
-"""Dask's errors when the connection to a scheduler or to a worker breaks."""
+from mops.task import JobContext, ResultBuffer, Task, TaskRequest, TaskResult
 
 
-Outcomes = list[tuple[Future[Any], TaskResult | Exception]]
-"""Futures, each with its result or with the reason why there is none."""
+class SentTask(Protocol):
+    """A task that was sent to a cluster. A ``distributed.Future`` is one."""
+
+    @property
+    def key(self) -> str:
+        """Its name on the cluster."""
+
+    @property
+    def status(self) -> str:
+        """``pending``, ``finished`` or ``error``; anything else: the cluster has lost it."""
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
+        """Call a function when the task is no longer pending, in some thread."""
+
+
+Outcomes = list[tuple[SentTask, TaskResult | Exception]]
+"""Tasks, each with its result or with the reason why there is none."""
+
+
+class Connection(Protocol):
+    """A connection to a cluster. If it breaks, :meth:`Cluster.reconnect` makes another one."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """The errors of the other methods that mean that the connection broke, or that a worker does not answer."""
+
+    def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
+        """Send a task.
+
+        Parameters
+        ----------
+        given
+            What :meth:`send_input` returned for this task; None: the task has no input.
+        avoid
+            Addresses of workers that must not run the task while other workers are there.
+        """
+
+    def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
+        """Send a task's input to a worker, before the task itself. The input is there as long as what is returned."""
+
+    def error_of(self, sent: SentTask, task: Task) -> BaseException:
+        """Return, once, the error of a task whose status is ``error``: what it raised, or :class:`WorkersDied`."""
+
+    def release(self, sent: Sequence[SentTask]) -> None:
+        """Let the cluster forget tasks and their results, before it hears of the tasks that are sent next."""
+
+    def leftovers(
+        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Return what the cluster still holds for tasks with these keys: for each holder, sentences about it.
+
+        Parameters
+        ----------
+        pool
+            The name of the pools whose child processes are looked into.
+        answer_s
+            How long the scheduler and each worker have to answer.
+        holders
+            Workers to look into; None: all of them.
+        """
+
+    def trim(self) -> None:
+        """Let the workers in other processes give free memory back to the system."""
 
 
 class Cluster(Protocol):
     """Where a job's tasks run."""
 
     @property
-    def client(self) -> Client:
-        """The connection to the scheduler; :meth:`reconnect` replaces it."""
+    def connection(self) -> Connection:
+        """The connection to the cluster; :meth:`reconnect` replaces it."""
 
     @property
     def slots(self) -> int:
@@ -68,32 +120,23 @@ class Cluster(Protocol):
             What this job asks for. The cluster passes it on to the other runners.
         """
 
-    def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """Return the Dask annotations that tell the scheduler about a task.
-
-        Parameters
-        ----------
-        avoid
-            Addresses of workers that must not run the task while other workers are there.
-        """
-
-    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
-        """Fetch the results of finished tasks together; yield lists of those that have come meanwhile.
+    def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
+        """Fetch the results of finished tasks together, each once; yield lists of those that have come meanwhile.
 
         A result that does not come has an error in its place. :class:`RunsAgain`: the worker with the result was lost,
-        and Dask runs the task again. KilledWorker: the transfer ended the worker, and running the task again ended
-        another one. One of :data:`CONNECTION_ERRORS`: the connection broke, the fetch was given up, or the worker does
-        not answer.
+        and the cluster runs the task again. One of :attr:`Connection.errors`: the connection broke, the fetch was given
+        up, or the worker does not answer. Any error, if the task's status is ``error`` by now: the transfer ended the
+        worker, and running the task again ended another one.
 
         Parameters
         ----------
         given_up
-            Called several times a second with each future. When it returns True, its fetch ends with CancelledError.
+            Called several times a second with each task. When it returns True, its fetch ends with CancelledError.
 
         Raises
         ------
         Exception
-            The error of all futures that have not come.
+            The error of all tasks that have not come.
         """
 
     def worker_that_raised(self, key: str) -> str:
@@ -111,7 +154,7 @@ class Cluster(Protocol):
         Parameters
         ----------
         key
-            The Dask key of the task.
+            The key of the task.
         worker
             The worker that died last.
         asked_at
@@ -119,6 +162,9 @@ class Cluster(Protocol):
         given_up
             Called several times a second. When it returns True, the wait ends.
         """
+
+    def without_metrics(self) -> list[str]:
+        """Return the addresses of workers that cannot serve metrics."""
 
     def reconnect(self) -> None:
         """Connect again after the connection broke. The tasks that were sent before are lost.
@@ -137,17 +183,24 @@ class Cluster(Protocol):
 
 
 class RunsAgain(Exception):
-    """The worker that held a task's result was lost, and Dask runs the task again."""
+    """The worker that held a task's result was lost, and the cluster runs the task again."""
 
 
-SUSPECT = "mops_suspect"
-"""An annotation: the task is part of one whose workers died."""
+class WorkersDied(Exception):
+    """Workers died while they had a task.
 
-SECONDS = "mops_seconds"
-"""An annotation: the expected seconds of the task on one slot."""
+    Parameters
+    ----------
+    last
+        The address of the worker that died last.
+    n_running
+        How many of them had begun a task that runs alone. Others died while the task waited to be alone. For another
+        task it does not count.
+    """
 
-AVOID = "mops_avoid"
-"""An annotation: addresses of workers that must not run the task while other workers are there."""
+    def __init__(self, last: str, n_running: int):
+        self.last, self.n_running = last, n_running
+
 
 DEATHS = 2
 """After this many deaths of a task's workers, Dask returns the task to the runner, which then looks for the cause."""

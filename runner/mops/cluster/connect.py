@@ -13,6 +13,8 @@ from distributed.versions import VersionMismatchWarning
 from mops.errors import ClusterError, UsageError
 
 CONNECT_SECONDS = 10.0
+FETCH_SECONDS = 300.0
+"""How long a runner waits for a worker to hand a result over, or to accept data."""
 
 
 def silence_dask() -> None:
@@ -24,7 +26,7 @@ def silence_dask() -> None:
 
 @contextmanager
 def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[Client]:
-    """Connect to a running cluster to look at it. It may have no workers, or other versions of mops and Dask.
+    """Connect to a running cluster to inspect it. It may have no workers, or other versions of mops and Dask.
 
     Raises
     ------

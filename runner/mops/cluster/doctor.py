@@ -61,7 +61,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class ConnectedWorker:
-    """What the scheduler knows of a worker, whatever their versions of mops.
+    """The facts that the scheduler knows of a worker, whatever the versions of mops on both.
 
     Parameters
     ----------

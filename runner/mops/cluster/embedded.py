@@ -1,55 +1,165 @@
-"""The embedded Dask cluster: scheduler and worker in the runner's own process."""
+"""The cluster in the runner's own process: a thread for each slot, which waits for a child process.
+
+It does without Dask: docs/internals/decisions.md has the reasons and the figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
-import dask.config
-from distributed import Client, Future, Scheduler, SpecCluster, Worker
-
-from mops.cluster.base import Outcomes
-from mops.cluster.connect import silence_dask
+from mops.cluster.base import Outcomes, SentTask
+from mops.cluster.leftovers import in_children, in_this_process
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
-from mops.task import JobContext, Task, TaskResult
-from mops.worker.run_task import leave_pool, stop_pool
+from mops.task import JobContext, ResultBuffer, Task, TaskRequest, TaskResult
+from mops.worker.run_task import THIS_MACHINE, leave_pool, run_task, stop_pool
 
-# One process and no memory limit: child processes isolate the simulations, and Dask's limits would measure the
-# worker's process, which here is the whole runner.
-_CONFIG = {
-    "distributed.scheduler.worker-saturation": 1.0,  # tasks wait on the scheduler, not on the worker
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
-    # Dask monitors itself. bench/tricks.py, 10 ms: -40 % of the runner's CPU time, -6 % of the CPU time of a short job.
-    "distributed.worker.profile.enabled": False,
-    "distributed.admin.tick.interval": "1s",
-    "distributed.admin.system-monitor.interval": "10s",
-    # Dask keeps its last 1,000 messages for debugging. bench/tricks.py, 1 KiB: -12 % of the runner's memory.
-    "distributed.admin.low-level-log-length": 10,
-    "distributed.scheduler.http.routes": [],  # an embedded cluster serves nothing over HTTP
-    "distributed.worker.http.routes": [],
-}
+logger = logging.getLogger(__name__)
 
-# An embedded cluster needs no locks, queues, events or spans, and spans keep an entry for every task. HTTP servers
-# start in any case. By default they listen on every interface, and the scheduler's on port 8787, with a warning if
-# another job has the port. LocalCluster(dashboard_address=None) does not change that.
-_BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+
+class LocalTask:
+    """As :class:`mops.cluster.base.SentTask`: a task that a thread runs."""
+
+    def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer]):
+        self.key, self.status = request.key, "pending"
+        self.request: TaskRequest | None = request
+        self._given = given
+        self._outcome: TaskResult | BaseException | None = None
+        self._callbacks: list[Callable[[LocalTask], object]] = []
+        self._lock = threading.Lock()
+
+    def add_done_callback(self, fn: Callable[[LocalTask], object], /) -> None:
+        """As :meth:`mops.cluster.base.SentTask.add_done_callback`."""
+        with self._lock:
+            if self.status == "pending":
+                self._callbacks.append(fn)
+                return
+        fn(self)
+
+    def run(self) -> None:
+        """Run the task in this thread, unless it is forgotten."""
+        if self.request is None:
+            return
+        try:
+            self._outcome, status = run_task(self.request, self._given), "finished"
+        except BaseException as error:  # noqa: BLE001 - the runner decides; a thread that ends would be a lost slot
+            self._outcome, status = error, "error"
+        self._given = ()
+        with self._lock:
+            # A Future of the standard library keeps its callbacks, which refer to it until the garbage is collected.
+            self.status, callbacks, self._callbacks = status, self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("a callback of task %s failed", self.key)
+
+    def take_outcome(self) -> TaskResult | BaseException:
+        """Return the result or the error, and do not keep it."""
+        outcome, self._outcome = self._outcome, None
+        assert outcome is not None
+        return outcome
+
+    def forget(self) -> None:
+        """Keep nothing of the task."""
+        self.request = self._outcome = None
+        self._given = ()
+        self._callbacks = []
 
 
 class EmbeddedCluster:
-    """A scheduler and one worker in the runner's process."""
+    """As :class:`mops.cluster.base.Cluster` and its only :class:`mops.cluster.base.Connection`.
+
+    Parameters
+    ----------
+    run
+        The name of the attempt.
+    slots
+        Simulations that run at once.
+    """
 
     is_connected = True
     workers = 1
+    addresses = frozenset({THIS_MACHINE})
+    errors: tuple[type[Exception], ...] = ()
 
-    def __init__(self, client: Client, worker: str, run: str, slots: int):
-        self.client, self._worker, self.slots, self.pool = client, worker, slots, run
-        self.addresses = frozenset({worker})
+    def __init__(self, run: str, slots: int):
+        self.slots, self.pool = slots, run
+        # Tasks with input first, as Dask does: they finish groups, whose results need room until then.
+        self._waiting: queue.PriorityQueue[tuple[bool, int, LocalTask | None]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises
+        ------
+        ClusterError
+            The system starts no more threads.
+        """
+        try:
+            for n in range(self.slots):
+                threading.Thread(target=self._run_tasks, name=f"mops-slot-{n}", daemon=True).start()
+        except RuntimeError as refused:
+            what = f"the system does not start a thread for each of {self.slots} slots ({refused})"
+            raise ClusterError(what, hint="set MODELOPS_JOB_SLOTS to fewer simulations at once") from refused
+
+    def _run_tasks(self) -> None:
+        while (task := self._waiting.get()[-1]) is not None and not self._is_closed:
+            task.run()
+            task = None  # or its result would stay in memory until the next task comes
+
+    def close(self) -> None:
+        """Start no more tasks, and let the threads end after their current ones; do not wait."""
+        self._is_closed = True
+        with contextlib.suppress(queue.Empty):
+            while (task := self._waiting.get_nowait()[-1]) is not None:
+                task.forget()
+        for _ in range(self.slots):
+            self._waiting.put((False, next(self._numbers), None))
+
+    @property
+    def connection(self) -> EmbeddedCluster:
+        """As :attr:`mops.cluster.base.Cluster.connection`."""
+        return self
+
+    def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
+        """As :meth:`mops.cluster.base.Connection.submit`; there is no worker to avoid."""
+        sent = LocalTask(request, cast("Sequence[ResultBuffer]", given or ()))
+        self._waiting.put((not request.has_input, next(self._numbers), sent))
+        return sent
+
+    def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
+        """As :meth:`mops.cluster.base.Connection.send_input`: it stays where it is."""
+        return results
+
+    def error_of(self, sent: SentTask, task: Task) -> BaseException:
+        """As :meth:`mops.cluster.base.Connection.error_of`."""
+        return cast("BaseException", cast("LocalTask", sent).take_outcome())
+
+    def release(self, sent: Sequence[SentTask]) -> None:
+        """As :meth:`mops.cluster.base.Connection.release`."""
+        for each in sent:
+            cast("LocalTask", each).forget()
+
+    def leftovers(
+        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+    ) -> dict[str, list[str]]:
+        """As :meth:`mops.cluster.base.Connection.leftovers`."""
+        lines = in_this_process("the runner", keys) + in_children("the runner", pool, keys)
+        return {THIS_MACHINE: lines} if lines else {}
+
+    def trim(self) -> None:
+        """As :meth:`mops.cluster.base.Connection.trim`: there are none."""
 
     def warm(self, context: JobContext, n_simulations: int) -> None:
         """As :meth:`mops.cluster.base.Cluster.warm`: the attempt has imported the model before the cluster started."""
@@ -58,21 +168,14 @@ class EmbeddedCluster:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""
         return []
 
-    def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """As :meth:`mops.cluster.base.Cluster.annotations`: the embedded scheduler reads none."""
-        return {}
-
-    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
-        """As :meth:`mops.cluster.base.Cluster.results`."""
-        for future in futures:
-            try:
-                yield [(future, cast("TaskResult", future.result()))]
-            except Exception as error:  # noqa: BLE001 - the caller tells defects from lost tasks
-                yield [(future, error)]
+    def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
+        """As :meth:`mops.cluster.base.Cluster.results`: they are here."""
+        for each in sent:
+            yield [(each, cast("TaskResult", cast("LocalTask", each).take_outcome()))]
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`: there is one worker."""
-        return self._worker
+        return THIS_MACHINE
 
     def avoid(self, workers: frozenset[str]) -> None:
         """As :meth:`mops.cluster.base.Cluster.avoid`: the cluster has only one worker."""
@@ -85,9 +188,12 @@ class EmbeddedCluster:
         """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return UNKNOWN
 
+    def without_metrics(self) -> list[str]:
+        """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
+        return []
+
     def reconnect(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.reconnect`."""
-        raise ClusterError("the embedded Dask cluster has closed", hint="continue the job: mops jobs resume")
+        """As :meth:`mops.cluster.base.Cluster.reconnect`; the connection cannot break."""
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`mops.cluster.base.Cluster.stop`."""
@@ -100,21 +206,16 @@ class EmbeddedCluster:
 
 @contextmanager
 def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
-    """Start an in-process scheduler and worker with a thread for each slot.
+    """Start the threads for the body of a ``with`` statement; the parameters are those of :class:`EmbeddedCluster`.
 
-    Parameters
-    ----------
-    run
-        The name of the attempt.
-    slots
-        Simulations that run at once.
+    Raises
+    ------
+    ClusterError
+        As :meth:`EmbeddedCluster.start`.
     """
-    silence_dask()
-    scheduler = {"cls": Scheduler, "options": _BARE}
-    worker = {"cls": Worker, "options": {"nthreads": slots, "memory_limit": 0, **_BARE}}
-    with (
-        dask.config.set(_CONFIG),
-        SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield EmbeddedCluster(client, cluster.workers[0].address, run, slots)
+    cluster = EmbeddedCluster(run, slots)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()

@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 
 from distributed import Client, Future
 
-from mops.cluster.base import AVOID, CONNECTION_ERRORS, SECONDS, SUSPECT, Outcomes
+from mops.cluster.base import Outcomes, SentTask
 from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
+from mops.cluster.dask_connection import CONNECTION_ERRORS, DaskConnection
 from mops.cluster.fetch import fetched
 from mops.cluster.other_jobs import JobCard, OtherJobs
 from mops.cluster.scheduler_plugin import AttemptPlugin
@@ -32,9 +33,9 @@ from mops.cluster.worker_losses import (
 from mops.errors import ClusterError
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
-from mops.task import JobContext, Task
+from mops.task import JobContext
 from mops.waiting import polls
-from mops.worker.run_task import stop_pool, warm_pool
+from mops.worker.run_task import can_show_metrics, stop_pool, warm_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class ExternalCluster:
         self._avoided: frozenset[str] = frozenset()
         self._addresses: frozenset[str] = frozenset()
         self._client: Client | None = None
+        self._connection: DaskConnection | None = None
         self._stream: object = None
         self._job: tuple[JobContext, int] | None = None  # what warm() was given
         self._asking_to_warm = threading.Lock()
@@ -86,9 +88,15 @@ class ExternalCluster:
 
     @property
     def client(self) -> Client:
-        """As :attr:`mops.cluster.base.Cluster.client`."""
+        """Dask's client of the connection."""
         assert self._client is not None
         return self._client
+
+    @property
+    def connection(self) -> DaskConnection:
+        """As :attr:`mops.cluster.base.Cluster.connection`."""
+        assert self._connection is not None
+        return self._connection
 
     @property
     def slots(self) -> int:
@@ -137,9 +145,9 @@ class ExternalCluster:
             self._exchange_requests()
         return self._other_requests
 
-    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
+    def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
         """As :meth:`mops.cluster.base.Cluster.results`."""
-        return fetched(futures, given_up)
+        return fetched(cast("Sequence[Future[Any]]", sent), given_up)
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`."""
@@ -150,15 +158,6 @@ class ExternalCluster:
         self._avoided = workers
         self.count_slots()
 
-    def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """As :meth:`mops.cluster.base.Cluster.annotations`."""
-        annotations: dict[str, Any] = {SECONDS: task.seconds}
-        if task.suspect:
-            annotations[SUSPECT] = True
-        if avoid:
-            annotations[AVOID] = sorted(avoid)
-        return annotations
-
     def worker_losses(self) -> list[WorkerLoss]:
         """As :meth:`mops.cluster.base.Cluster.worker_losses`."""
         return self._losses.take()
@@ -166,6 +165,11 @@ class ExternalCluster:
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return self._losses.cause(key, worker, asked_at, given_up)
+
+    def without_metrics(self) -> list[str]:
+        """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
+        answers = self._ask(lambda: self.client.run(can_show_metrics, on_error="ignore")) or {}
+        return [worker for worker, can in answers.items() if can is False]
 
     @property
     def is_connected(self) -> bool:
@@ -195,6 +199,7 @@ class ExternalCluster:
             )
         except CONNECTION_ERRORS:
             return False
+        self._connection = DaskConnection(client)
         self._n_connections += 1
         self._stream = client.scheduler_comm
         return bool(self._ask(self._register))

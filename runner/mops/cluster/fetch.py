@@ -17,11 +17,12 @@ from typing import Any
 from distributed import CancelledError, Future
 from distributed.worker import get_data_from_worker
 
-from mops.cluster.base import FETCH_SECONDS, Outcomes, RunsAgain
+from mops.cluster.base import Outcomes, RunsAgain
+from mops.cluster.connect import FETCH_SECONDS
 
 _POLL_SECONDS = 0.25
 
-GivenUp = Callable[[Future[Any]], bool]
+GivenUp = Callable[[Any], bool]
 
 
 def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outcomes]:
@@ -29,7 +30,7 @@ def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outco
 
     A worker that does not answer holds up only its own results: what has come after a quarter of a second is yielded.
     """
-    arrived: deque[tuple[Future[Any], Any]] = deque()
+    arrived: deque[tuple[Any, Any]] = deque()
     fetching: list[asyncio.Task[None]] = []
 
     async def wait() -> None:
@@ -59,7 +60,7 @@ class _Fetch:
         Takes the outcomes.
     """
 
-    def __init__(self, given_up: GivenUp, arrived: deque[tuple[Future[Any], Any]]):
+    def __init__(self, given_up: GivenUp, arrived: deque[tuple[Any, Any]]):
         self._given_up, self._arrived = given_up, arrived
         # One at a time: Dask puts more than five gathers of a client into one request, and giving up one would end all.
         self._gathering = asyncio.Semaphore(1)

@@ -10,10 +10,19 @@ from weakref import WeakValueDictionary
 from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
-from mops.cluster.base import AVOID, DEATHS, SECONDS, SUSPECT
+from mops.cluster.base import DEATHS
 from mops.cluster.fair_queue import FairQueue
 from mops.cluster.other_jobs import METADATA
 from mops.worker.run_task import leave_pool
+
+SUSPECT = "mops_suspect"
+"""An annotation: the task is part of one whose workers died."""
+
+SECONDS = "mops_seconds"
+"""An annotation: the expected seconds of the task on one slot."""
+
+AVOID = "mops_avoid"
+"""An annotation: addresses of workers that must not run the task while other workers are there."""
 
 
 class AttemptPlugin(SchedulerPlugin):

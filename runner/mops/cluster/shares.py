@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """What a job asks for.
+    """A request of a job for a share of the slots.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ShareRequest:
 
 @dataclass(frozen=True)
 class Share:
-    """What a job may use of a cluster.
+    """The part of a cluster that a job may use.
 
     Parameters
     ----------

@@ -75,6 +75,8 @@ class StudyParts(TypedDict, total=False):
 class SubmitOptions(RunOptions, StudyParts, total=False):
     """Keyword arguments of submit."""
 
+    reuse: bool
+
 
 def shows_options(kinds: type[Any]) -> Callable[[F], F]:
     """Show the names of options in a function's signature: for ``help``, and completion in notebooks."""

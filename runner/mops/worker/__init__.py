@@ -1,1 +1,1 @@
-"""What a Dask worker does for a job: runs tasks in child processes."""
+"""The work of a worker for a job: it runs tasks in child processes."""

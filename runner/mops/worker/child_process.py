@@ -375,7 +375,7 @@ class ChildProcess:
 
 
 class _Prints:
-    """What a process prints: the last 64 KiB since it was taken, and its last words."""
+    """The output of a process: the last 64 KiB since it was taken, and its last words."""
 
     LIMIT_BYTES = 64 << 10
     READS_LEFT = 32  # of 64 KiB: more than a pipe holds. Limited, because a process may never stop printing.

@@ -1,4 +1,4 @@
-"""Runs one job's tasks on a worker, each task in the Dask thread that calls :meth:`Pool.run`.
+"""Runs one job's tasks on a worker, each task in the thread that calls :meth:`Pool.run`.
 
 A pool leaves the details to others: :mod:`mops.worker.slots` admits tasks, :mod:`mops.worker.child_starter` starts
 child processes, :mod:`mops.worker.children` lists those of all pools, :mod:`mops.worker.child_process` talks to one,
@@ -218,7 +218,7 @@ class Pool:
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much memory and another task runs; log it every 30 s.
 
-        Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
+        Dask's own pausing measures the worker's process only.
         """
         for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self._children.await_change):
             if not self._children.any_busy:

@@ -1,6 +1,6 @@
-"""What Dask calls on a worker, and this process's pools. The embedded worker is the runner's process.
+"""What a worker runs, and the pools of this process. On one machine, the worker is the runner's process, without Dask.
 
-A runner makes its pool before it imports Dask, so functions import Dask here.
+So only the functions that need Dask import it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
 from mops.worker.results.part_store import store_files
+
+THIS_MACHINE = "this machine"
+"""The address of the worker that is the runner's process."""
 
 _ASK_SECONDS = 10.0
 _children = ChildRegistry()
@@ -49,7 +52,7 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
     result = pool.run(
         request, given, (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
     )
-    result.worker = _dask_worker().address
+    result.worker = THIS_MACHINE if request.context.slots else _dask_worker().address
     if request.attempt is not None:
         store_files(result, request.context, request.attempt)
     return result

@@ -7,7 +7,7 @@ target that it ran is retried or failed, and the rest of the task goes to the ne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ class TaskProgress:
     ----------
     given
         The results that came with the task: of all replicates of its group if it runs only targets, else of the
-        replicates that the request takes over.
+        replicates that the request takes over or reuses.
     """
 
     def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()):
@@ -148,7 +148,7 @@ class TaskProgress:
             "kind": "run",
             "name": self._request.part_name,
             "groups": left,
-            "given": any(group["given"] for group in left),
+            "given": any(group["given"] or group["reused"] for group in left),
             "reference": self._known,
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
@@ -181,14 +181,16 @@ class TaskProgress:
             "param_id": group.param_id,
             "n_replicates": group.n_replicates,
             "simulations": left,
+            "reused": [i for i, _ in left if i in self._request.reused.get(group.index, ())],
             "given": sorted(progress.good) if has_targets else [],
             "targets": targets if has_targets else [],
             "in_pieces": self._in_pieces,
         }
 
     def given_tables(self) -> list[tuple[int, int, Tables]]:
-        """Return the tables that the message's ``given`` names, as (position, replicate, tables)."""
-        wanted = {(i, r) for i, progress in self._unfinished() for r in self._group_message(i, progress)["given"]}
+        """Return the tables that ``given`` and ``reused`` of the message name, as (position, replicate, tables)."""
+        messages = [self._group_message(i, progress) for i, progress in self._unfinished()]
+        wanted = {(each["position"], r) for each in messages for r in (*each["given"], *each["reused"])}
         found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
         positions = {progress.group.index: i for i, progress in enumerate(self._groups)}
         for part in (*self._given, *self._buffers):
@@ -292,7 +294,7 @@ class TaskProgress:
             return "it had finished before, so its result counts"
         if self.retry_or_fail(step, verdict):
             return f"retrying in a new process (try {self._deaths[step] + 1} of {self._request.context.retries + 1})"
-        n = self._deaths[step] + self._request.alone
+        n = self._deaths[step] + self._request.tries.get(step.number, 0)
         return f"recorded as failed after {n} {'try' if n == 1 else 'tries'}"
 
     def retry_or_fail(self, step: Step, verdict: Verdict) -> bool:
@@ -362,7 +364,7 @@ class TaskProgress:
     def _fail(self, step: Step, verdict: Verdict, *, died: bool = False) -> None:
         progress = self._groups[step.group_position]
         n, seeds, group = progress.group.n_replicates, progress.group.seeds, progress.group.index
-        attempts = self._deaths[step] + (not died) + self._request.alone
+        attempts = self._deaths[step] + (not died) + self._request.tries.get(step.number, 0)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
         if step.number < n:
@@ -370,6 +372,16 @@ class TaskProgress:
         else:
             target = step.number - n
             progress.failed_targets[target] = Failure(group, None, None, self._request.context.targets[target], *why)
+
+    def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Yield how often each step of what runs again alone was tried, by group and number of the step."""
+        for position, progress in enumerate(self._groups):
+            if progress.alone_later:
+                finished = progress.good - progress.given
+                for number in sorted(finished | progress.alone_later):
+                    yield (progress.group.index, number), self._deaths[Step(position, number)] + (number in finished)
+                for number, failure in progress.failed.items():
+                    yield (progress.group.index, number), failure.attempts
 
     def result(self) -> TaskResult:
         """Return what is done."""
@@ -397,6 +409,7 @@ class TaskProgress:
             losses=[loss for progress in done for loss in progress.losses],
             prints=self.prints,
             postponed=frozenset(alone_later),
+            tries=dict(self._tries_of_postponed()),
             peak_bytes=self.peak_bytes,
             written=self.written,
         )

@@ -6,22 +6,21 @@ threads (a test makes their calls one by one) and the committer (it keeps the re
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from distributed import CancelledError, KilledWorker
+from distributed import CancelledError
 
 from claimed_jobs import claimed_job, groups_of
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
-from mops.cluster.base import RunsAgain
+from mops.cluster.base import RunsAgain, WorkersDied
+from mops.cluster.dask_connection import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.study.groups import GroupTable
 from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
@@ -65,17 +64,17 @@ class SteppedThreads:
 class SimFuture:
     """A task as seen by Dask's client."""
 
-    def __init__(self, client: SimClient, key: str, request: TaskRequest | None = None, avoid: tuple[str, ...] = ()):
-        self.client, self.key, self.request, self.avoid = client, key, request, avoid
+    def __init__(self, connection: SimConnection, key: str, request: TaskRequest | None = None):
+        self.connection, self.key, self.request = connection, key, request
         self.status = "pending"
         self.result: TaskResult | None = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.worker = ""
         self._callbacks: list[Callable[[Any], object]] = []
         self._called: list[Callable[[Any], object]] = []
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
-        self.client.must_be_open()
+        self.connection.must_be_open()
         if self.status == "pending":
             self._callbacks.append(call)
         else:
@@ -95,66 +94,63 @@ class SimFuture:
         for call in self._called:
             call(self)
 
-    def exception(self) -> BaseException | None:
-        return self.error
 
-    def release(self) -> None:
-        self.client.futures.pop(self.key, None)
+class SimConnection:
+    """A connection to Dask, which raises AttributeError once it is lost, as a client of Dask does."""
 
-
-class SimClient:
-    """A client of Dask, which raises AttributeError once its connection is lost."""
+    errors = CONNECTION_ERRORS
 
     def __init__(self) -> None:
-        self.status = "running"
+        self.is_open = True
         self.futures: dict[str, SimFuture] = {}
-        self.scatter_errors: list[Exception] = []
-        self.scatter_seconds = 0.0
+        self.input_errors: list[Exception] = []
+        self.avoided: list[frozenset[str]] = []
 
     def must_be_open(self) -> None:
-        if self.status != "running":
+        if not self.is_open:
             raise AttributeError("'NoneType' object has no attribute 'send'")
 
-    def submit(self, function: Any, request: TaskRequest, *given: Any, key: str, pure: bool) -> SimFuture:
+    def submit(self, task: Any, request: TaskRequest, given: Any, avoid: frozenset[str]) -> SimFuture:
         self.must_be_open()
-        assert key not in self.futures, "a task was sent twice"
-        self.futures[key] = SimFuture(self, key, request)
-        return self.futures[key]
+        assert request.key not in self.futures, "a task was sent twice"
+        self.avoided.append(avoid)
+        self.futures[request.key] = SimFuture(self, request.key, request)
+        return self.futures[request.key]
 
-    async def scatter(
-        self,
-        data: dict[str, Any],
-        *,
-        hash: bool,  # noqa: A002 - Dask's name for it
-        asynchronous: bool,
-    ) -> dict[str, SimFuture]:
+    def send_input(self, request: TaskRequest, results: Any) -> object:
         self.must_be_open()
-        if self.scatter_errors:
-            raise self.scatter_errors.pop()
-        await asyncio.sleep(self.scatter_seconds)
-        return {key: SimFuture(self, key) for key in data}
+        if self.input_errors:
+            raise self.input_errors.pop()
+        return SimFuture(self, request.input_key)
 
-    def get_metadata(self, keys: list[str], default: Any) -> dict[str, bool]:
+    def error_of(self, sent: SimFuture, task: Any) -> Exception:
         self.must_be_open()
-        return {"one": True, "two": True}
+        if sent.status != "error" or sent.error is None:
+            raise CancelledError(sent.key)
+        return sent.error
 
-    def sync(self, call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-        """Run a coroutine."""
-        return asyncio.run(call(*arguments))
+    def release(self, sent: list[SimFuture]) -> None:
+        for future in sent:
+            self.futures.pop(future.key, None)
+
+    def leftovers(self, *_: object) -> dict[str, list[str]]:
+        return {}
+
+    def trim(self) -> None:
+        """Do nothing, because this lab has no workers."""
 
 
 class SimCluster:
     """A cluster that a test controls."""
 
     def __init__(self, slots: int, workers: int):
-        self.client: Any = SimClient()
+        self.connection: Any = SimConnection()
         self.all_workers = [f"tcp://worker-{i}" for i in range(workers)]
         self._slots_each = max(slots // workers, 1)
         self.avoided: frozenset[str] = frozenset()
         self.n_connections = 1
         self.graces: list[float] = []
         self.losses: list[WorkerLoss] = []
-        self.notes_taken: list[frozenset[str]] = []
 
     @property
     def workers(self) -> int:
@@ -170,7 +166,7 @@ class SimCluster:
 
     @property
     def is_connected(self) -> bool:
-        return bool(self.client.status == "running")
+        return bool(self.connection.is_open)
 
     @property
     def pool(self) -> str:
@@ -179,23 +175,19 @@ class SimCluster:
     def other_jobs(self, request: Any) -> list[Any]:
         return []
 
-    def annotations(self, task: Any, avoid: frozenset[str]) -> dict[str, Any]:
-        self.notes_taken.append(avoid)
-        return {}
-
     def results(self, futures: list[SimFuture], given_up: Callable[[SimFuture], bool]) -> Iterator[list[Any]]:
         for future in futures:
             if future.status == "pending":
                 yield [(future, RunsAgain())]
-            elif future.status != "finished" or future.client.status != "running":
+            elif future.status != "finished" or not future.connection.is_open:
                 yield [(future, CancelledError(future.key))]
             else:
                 assert future.result is not None
                 yield [(future, future.result)]
 
     def worker_that_raised(self, key: str) -> str:
-        self.client.must_be_open()
-        return str(self.client.futures[key].worker)
+        self.connection.must_be_open()
+        return str(self.connection.futures[key].worker)
 
     def warm(self, context: JobContext, n_simulations: int) -> None:
         pass  # its workers have no processes
@@ -212,13 +204,13 @@ class SimCluster:
 
     def cut(self) -> None:
         """Lose the connection: Dask cancels all futures."""
-        self.client.status = "connecting"
-        futures, self.client.futures = list(self.client.futures.values()), {}
+        self.connection.is_open = False
+        futures, self.connection.futures = list(self.connection.futures.values()), {}
         for future in futures:
             future.become("cancelled")
 
     def reconnect(self) -> None:
-        self.client = SimClient()
+        self.connection = SimConnection()
         self.n_connections += 1
 
     def stop(self, grace_s: float) -> None:
@@ -230,7 +222,7 @@ class SimCluster:
     @property
     def running(self) -> list[SimFuture]:
         """The tasks that are not back."""
-        return [future for future in self.client.futures.values() if future.status == "pending"]
+        return [future for future in self.connection.futures.values() if future.status == "pending"]
 
 
 @dataclass
@@ -315,11 +307,10 @@ class RunnerLab:
 
     def kill(self, future: SimFuture) -> None:
         """Let a task kill its workers."""
-        last: Any = SimpleNamespace(address="tcp://gone:1")
-        future.error = KilledWorker(future.key, last, 2)
+        future.error = WorkersDied("tcp://gone:1", n_running=2)
         future.become("error")
 
-    def fail(self, future: SimFuture, error: BaseException, worker: str) -> None:
+    def fail(self, future: SimFuture, error: Exception, worker: str) -> None:
         """Let a task raise on a worker."""
         future.error, future.worker = error, worker
         future.become("error")

@@ -20,7 +20,9 @@ import mops
 from mops.attempt import drain
 from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
+from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.embedded import start_embedded
+from mops.cluster.leftovers import in_process
 from mops.settings import Settings
 from mops.worker.results import result_buffers
 
@@ -33,8 +35,15 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with start_embedded("1", 2) as cluster:
-        yield cluster.client
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def is_clean(client: Client, number: int = 1, **limits: float) -> bool:
+    return drain.check(DaskConnection(client), "job", "1", Batch(number, [KEY]), **limits)
 
 
 def test_a_clean_batch_is_logged_at_debug_only(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -42,7 +51,7 @@ def test_a_clean_batch_is_logged_at_debug_only(client: Client, caplog: pytest.Lo
     future = client.submit(int, 7, key=KEY, pure=False)
     assert future.result() == 7
     future.release()
-    assert drain.check(client, "job", "1", Batch(1, [KEY]))
+    assert is_clean(client)
     assert warnings_of(caplog) == []
     assert "batch 1 is drained" in caplog.text
 
@@ -54,7 +63,7 @@ def test_a_future_that_another_client_holds_is_named(client: Client, caplog: pyt
         pinned = other.submit(int, 7, key=KEY, pure=False)
         pinned.result()
         future.release()
-        assert not drain.check(client, "job", "1", Batch(3, [KEY]), leak_s=0.5)
+        assert not is_clean(client, 3, leak_s=0.5)
         pinned.release()
     (warning,) = warnings_of(caplog)
     assert f"key {KEY} on the scheduler (memory, wanted by 1 clients)" in warning
@@ -66,7 +75,7 @@ def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.Lo
         dask_worker.data[KEY] = b"left"
 
     client.run(pin)
-    assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
+    assert not is_clean(client, leak_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"key {KEY} on worker inproc://" in warning
 
@@ -75,16 +84,29 @@ def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.
     fd = anonymous_file("part")
     os.write(fd, b"rows")
     buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
-    assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
+    assert not is_clean(client, leak_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"a buffer of {KEY} in worker inproc://" in warning
+    del buffer
+
+
+@pytest.mark.parametrize("size", [4, 2 << 20])
+def test_a_buffer_that_the_runner_keeps_is_named_once(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """On one machine the runner's process is the worker. Large buffers are mapped, so /proc has them too."""
+    fd = anonymous_file(f"mops-part-{KEY}.")
+    os.write(fd, bytes(size))
+    buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
+    with start_embedded("1", 2) as cluster:
+        assert not drain.check(cluster, "job", "1", Batch(1, [KEY]), leak_s=0.5)
+    (warning,) = warnings_of(caplog)
+    assert warning.endswith(f"found: a buffer of {KEY} in the runner")
     del buffer
 
 
 def test_keys_of_other_jobs_are_ignored(client: Client) -> None:
     future = client.submit(int, 7, key="sim-other-1", pure=False)
     future.result()
-    assert drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
+    assert is_clean(client, leak_s=0.5)
 
 
 def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,7 +117,7 @@ def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture
         address, pid = next(iter(client.run(os.getpid).items()))
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5, answer_s=1.0)
+            assert not is_clean(client, leak_s=0.5, answer_s=1.0)
         finally:
             os.kill(pid, signal.SIGCONT)
         (warning,) = warnings_of(caplog)
@@ -157,7 +179,7 @@ def test_files_that_close_during_the_look_do_not_hide_a_buffer() -> None:
         pass_fds=[kept],
     )
     try:
-        looks = [list(drain._buffers("child", child.pid, frozenset({KEY}))) for _ in range(300)]
+        looks = [list(in_process("child", child.pid, frozenset({KEY}))) for _ in range(300)]
     finally:
         child.kill()
         child.wait()

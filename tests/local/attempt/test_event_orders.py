@@ -113,7 +113,7 @@ class EventOrder:
 
     def half_cut(self, which: int) -> None:
         """Lose the connection before Dask has cancelled the futures."""
-        self.lab.cluster.client.status = "connecting"
+        self.lab.cluster.connection.is_open = False
 
     def come_and_go(self, which: int) -> None:
         workers = self.lab.cluster.all_workers

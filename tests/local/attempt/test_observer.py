@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from claimed_jobs import claimed_job, groups_of
@@ -58,13 +59,29 @@ def test_the_rate_of_a_sample_is_measured_since_the_sample_before() -> None:
     assert [samples.rate(0.0, 100), samples.rate(10.0, 150), samples.rate(20.0, 150)] == [0.0, 5.0, 0.0]
 
 
-def test_the_live_record_is_written_at_once_with_the_first_results_and_every_nine_seconds(
+def test_the_live_record_is_written_every_second_in_the_first_minute_and_then_every_nine_seconds(
     tmp_path: Path, clock: Clock
 ) -> None:
-    job = claimed_job(str(tmp_path), groups_of([1]))
-    observer = Observer(job, snapshot, list, clock=clock)
+    written_at = live_records(tmp_path, clock, list)
+    assert written_at == [*range(60), 68, 77, 86]
+
+
+def test_a_slow_storage_gets_a_live_record_every_nine_seconds_from_the_start(tmp_path: Path, clock: Clock) -> None:
+    """Each write takes half a second, which is more than a twentieth of nine seconds."""
+
+    def slow() -> list[str]:
+        clock.now += 0.5
+        return []
+
+    assert live_records(tmp_path, clock, slow) == [0, 9, 18, 27, 36, 45, 54, 63, 72, 81]
+
+
+def live_records(folder: Path, clock: Clock, last_lines: Callable[[], list[str]]) -> list[int]:
+    """Return the seconds at which a runner writes its live record."""
+    job = claimed_job(str(folder), groups_of([1]))
+    observer = Observer(job, snapshot, last_lines, clock=clock)
     written_at, last = [], 0.0
-    for second in range(0, 40, TICK_SECONDS):
+    for second in range(90):
         clock.now = 1000.0 + second
         observer.tick(0)
         found = read_live(job.files, job.paths, 1)
@@ -72,7 +89,7 @@ def test_the_live_record_is_written_at_once_with_the_first_results_and_every_nin
         if found.at != last:
             written_at.append(second)
         last = found.at
-    assert written_at == [0, 3, 12, 21, 30, 39]
+    return written_at
 
 
 def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: Path, clock: Clock) -> None:

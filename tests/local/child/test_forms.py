@@ -268,12 +268,57 @@ class TestRecords:
             (Summary(Colour.RED), "column 'peak'"),
             (Place, "returned type"),
             ([Place], "returned list of 1"),
-            ([{"day": 1}], "pyarrow.Table.from_pylist(rows)"),
             ({"n": [1, 2], "at": [Place(1.0), Place(2.0)]}, "'n': list of 2, 'at': list of 2"),
             ({"daily": Place(1.0), "n": 3}, "'daily': Place, 'n': int"),
         ],
     )
     def test_other_rows_are_refused_with_the_reason(self, result: object, says: str) -> None:
+        assert says in refusal(result)
+
+
+class TestDictionariesAsRows:
+    def test_each_dictionary_is_a_row(self) -> None:
+        found = alone([{"day": 0, "where": "Bern"}, {"where": "Geneva", "day": 1}])
+        assert found.column_names == ["day", "where"]
+        assert found.to_pylist() == [{"day": 0, "where": "Bern"}, {"day": 1, "where": "Geneva"}]
+
+    def test_values_are_those_of_a_column(self) -> None:
+        rows = [{"at": {"x": 1.5}, "seen": [1, 2], "note": None}, {"at": None, "seen": [], "note": "late"}]
+        assert alone(rows).to_pylist() == rows
+        assert alone(tuple(rows)).to_pylist() == rows
+        assert alone([{"n": np.int16(1)}, {"n": np.int16(2)}]).schema.field("n").type == pa.int16()
+
+    def test_several_outputs_may_have_rows(self) -> None:
+        found = as_tables({"daily": [{"day": 0}, {"day": 1}], "places": [Place(0.5)], "total": {"n": 3}}, 1)
+        assert {name: table.num_rows for name, table in found.items()} == {"daily": 2, "places": 1, "total": 1}
+        assert as_tables({"daily": [{"day": 0}]}, 1)["daily"].to_pylist() == [{"day": 0}]
+
+    def test_beside_a_column_and_inside_of_a_table_they_are_values(self) -> None:
+        rows = [{"x": 1}, {"x": 2}]
+        assert as_tables({"n": [1, 2], "at": rows}, 1)["output"].column_names == ["n", "at"]
+        assert as_tables({"table": {"at": rows}}, 1)["table"]["at"].to_pylist() == rows
+
+    def test_the_seed_is_left_out(self) -> None:
+        assert alone([{"seed": 1, "n": 5}]).column_names == ["n"]
+
+    @pytest.mark.parametrize(
+        ("result", "says"),
+        [
+            ([{"day": 1}, {"day": 2, "late": True}], "rows 0 and 1 differ in their fields: late"),
+            ([{"day": 1}, {1: 2}], "rows 0 and 1 differ in their fields: 1, day"),
+            ([{"day": 1}, None], "mixes rows and NoneType"),
+            ([{"day": 1}, Place(1.0)], "mixes rows and Place"),
+            ([{"daily": pa.table({"n": [1]})}], "{'daily': row['daily']}"),
+            ([{}], "has no columns"),
+            ([{"day": "x"}, {"day": 1}], "column 'day': it mixes numbers and text"),
+            ([1.5, 2.5], "returned list of 2; it holds float; give the column a name: {'value': values}"),
+            (["a"], "it holds str; give the column a name"),
+            ([(0, 5), (1, 7)], "it holds tuple; for rows, return dictionaries: [{'day': 0, 'cases': 5}"),
+            ([pd.DataFrame({"n": [1]})], "it holds tables (DataFrame); give each a name"),
+            ([object()], "it holds object; return a table, or a list of dictionaries, which are rows"),
+        ],
+    )
+    def test_other_lists_are_refused_with_the_reason(self, result: object, says: str) -> None:
         assert says in refusal(result)
 
 
@@ -290,6 +335,12 @@ class TestEmptyLists:
             (SEVERAL, {"events": [], "summary": {"n": 2}}, {"events": 0, "summary": 1}),
             ([Place(0.5, 1.5)], [], {"output": 0}),
             ([Place(0.5, 1.5)], (), {"output": 0}),
+            ([{"x": 0.5}], [], {"output": 0}),
+            (
+                {"events": [{"x": 0.5}], "more": [{"n": 1}]},
+                {"events": [], "more": [{"n": 2}]},
+                {"events": 0, "more": 1},
+            ),
             ({"day": [1]}, {"day": []}, {"output": 0}),
             ({"output": [1]}, {"output": []}, {"output": 0}),
         ],

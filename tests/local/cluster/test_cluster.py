@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from mops.attempt.attempt import embedded_slots, started_children
-from mops.cluster.embedded import start_embedded
+from mops.cluster import embedded
+from mops.cluster.embedded import EmbeddedCluster, start_embedded
+from mops.errors import ClusterError, ModelError
 from mops.settings import Settings
-from mops.task import JobContext
+from mops.task import JobContext, TaskRequest, TaskResult
+from mops.waiting import polls
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
@@ -21,22 +27,128 @@ def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
     assert embedded_slots(Settings(slots=3, sim_threads=10 * processors)) == 3
 
 
-def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> None:
-    with start_embedded("1", 2) as cluster:
-        saturation = cluster.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
-        ((threads, limit),) = cluster.client.run(
-            lambda dask_worker: (dask_worker.state.nthreads, dask_worker.memory_manager.memory_limit)
-        ).values()
-    assert saturation == 1.0
-    assert threads == 2
-    assert not limit  # Dask would measure the whole runner and pause its only worker until the end
+def wait_for(what: Callable[[], bool]) -> None:
+    assert any(what() for _ in polls(0.01, 30.0))
 
 
-def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
+def slot_threads() -> list[threading.Thread]:
+    """Return the threads of slots. Those of other libraries may come and go."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("mops-slot-")]
+
+
+def request(number: int, *, has_input: bool = False) -> TaskRequest:
+    context = JobContext("job", "1", "ab" * 32, "storage", "model:run", "baseline", targets=(), outputs=None, slots=1)
+    return TaskRequest(context, number, (), None, 1.0, 1, replicates=() if has_input else None)
+
+
+class Worker:
+    """Stands in for `run_task`: keeps the order of tasks, and lets a test say when the first one ends."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.may_end = threading.Event()
+
+    def __call__(self, request: TaskRequest, *given: Any) -> TaskResult:
+        self.ran.append(request.number)
+        self.may_end.wait(30)
+        if request.number == 13:
+            raise ModelError("cannot be imported")
+        return TaskResult(request.keys, frozenset(), 0.1, None)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    made = Worker()
+    monkeypatch.setattr(embedded, "run_task", made)
+    return made
+
+
+def submit(cluster: EmbeddedCluster, *numbers: int, has_input: bool = False) -> list[Any]:
+    task: Any = None  # the scheduler of a Dask cluster reads it
+    return [cluster.submit(task, request(number, has_input=has_input), None, frozenset()) for number in numbers]
+
+
+def test_a_slot_runs_one_task_at_a_time_and_those_with_input_first(worker: Worker) -> None:
+    """A group's targets need its results, which take room until then."""
+    done = threading.Semaphore(0)
+    with start_embedded("1", 1) as cluster:
+        first = submit(cluster, 1)
+        wait_for(lambda: worker.ran == [1])
+        rest = [*submit(cluster, 2, 3), *submit(cluster, 4, has_input=True)]
+        for sent in (*first, *rest):
+            sent.add_done_callback(lambda _: done.release())
+        assert worker.ran == [1]
+        worker.may_end.set()
+        assert all(done.acquire(timeout=30) for _ in range(4))
+    assert worker.ran == [1, 4, 2, 3]
+
+
+def test_a_result_is_taken_once_and_an_error_is_kept_apart(worker: Worker) -> None:
+    worker.may_end.set()
     with start_embedded("1", 2) as cluster:
-        future = cluster.client.submit(list, "ab", key="ab")
-        future.result()  # waits for it
-        assert list(cluster.results([future], lambda _: False)) == [[(future, ["a", "b"])]]
+        good, bad = submit(cluster, 1, 13)
+        wait_for(lambda: good.status == "finished" and bad.status == "error")
+        ((found,),) = cluster.results([good], lambda _: False)
+        assert found[0] is good
+        assert isinstance(found[1], TaskResult)
+        task: Any = None
+        assert isinstance(cluster.error_of(bad, task), ModelError)
+        told: list[Any] = []
+        good.add_done_callback(told.append)
+        assert told == [good]
+
+
+def test_a_released_task_is_kept_nowhere_and_does_not_run(worker: Worker) -> None:
+    with start_embedded("1", 1) as cluster:
+        (running,) = submit(cluster, 1)
+        wait_for(lambda: worker.ran == [1])
+        waiting = submit(cluster, 2)
+        cluster.release(waiting)
+        assert waiting[0].request is None
+        worker.may_end.set()
+        wait_for(lambda: running.status == "finished")
+        (last,) = submit(cluster, 3)
+        wait_for(lambda: last.status == "finished")
+    assert worker.ran == [1, 3]
+
+
+def test_a_callback_that_raises_does_not_end_the_thread_of_a_slot(worker: Worker) -> None:
+    def raises(_: object) -> None:
+        raise ZeroDivisionError
+
+    with start_embedded("1", 1) as cluster:
+        (first,) = submit(cluster, 1)
+        first.add_done_callback(raises)
+        worker.may_end.set()
+        (second,) = submit(cluster, 2)
+        wait_for(lambda: second.status == "finished")
+
+
+def test_a_cluster_that_gets_no_thread_says_so_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def start_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(ClusterError, match="each of 3 slots"), start_embedded("1", 3):
+        pass
+    assert started
+    wait_for(lambda: not slot_threads())
+
+
+def test_a_closed_cluster_starts_no_task(worker: Worker) -> None:
+    with start_embedded("1", 1) as cluster:
+        submit(cluster, 1)
+        wait_for(lambda: worker.ran == [1])
+        (waiting,) = submit(cluster, 2)
+    worker.may_end.set()
+    wait_for(lambda: not slot_threads())
+    assert worker.ran == [1]
+    assert waiting.request is None
 
 
 def test_an_attempt_that_is_done_has_its_children_ended_beside_it(

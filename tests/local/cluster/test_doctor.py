@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import dask.config
 import pytest
+from distributed import Client, LocalCluster
 
 from mops.cluster.doctor import Scheduler, Worker, examine, findings, versions
-from mops.cluster.embedded import start_embedded
 
 GIB = 1 << 30
 OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}
@@ -89,8 +90,14 @@ def test_threads_of_a_simulation_make_fewer_of_them() -> None:
 
 
 def test_what_is_in_effect_is_read_where_it_is() -> None:
-    with start_embedded("1", 2) as cluster:
-        scheduler, (worker,), _ = examine(cluster.client, 1)
+    config = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+    options: dict[str, Any] = {"processes": False, "memory_limit": 0, "dashboard_address": None}
+    with (
+        dask.config.set({"distributed.scheduler.worker-saturation": 1.0, **config}),
+        LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        scheduler, (worker,), _ = examine(client, 1)
     assert (scheduler.saturation, scheduler.versions) == (1.0, versions())
     assert (worker.threads, worker.limit_bytes, worker.target, worker.spill) == (2, 0, False, False)
     assert worker.own_bytes > 10 << 20

@@ -1,4 +1,4 @@
-"""Who encodes and stores the rows of a job."""
+"""The process that encodes and stores the rows of a job: the runner or a worker."""
 
 from __future__ import annotations
 

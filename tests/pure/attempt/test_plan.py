@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.drain import Batches
-from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.task_size import (
     SPLIT_TASKS_PER_SLOT,
     TASKS_PER_SLOT,
@@ -36,11 +36,14 @@ def plan(
     replicates: Callable[[int], int] = lambda _: 1,
     fuse: bool = True,
     window_per_slot: float = WINDOW_PER_SLOT,
+    stored_input: StoredInput = StoredInput(),  # noqa: B008
 ) -> Plan:
     sizer = TaskSizer(task_seconds, fuse=fuse, window_per_slot=window_per_slot)
     share = Share(slots, workers=1)
     to_run = lambda group: range(replicates(group))  # noqa: E731
-    return Plan(Ranges.of(range(n)), to_run, window=Window(batch_size), sizer=sizer, share=share)
+    return Plan(
+        Ranges.of(range(n)), to_run, window=Window(batch_size), sizer=sizer, share=share, stored_input=stored_input
+    )
 
 
 def send(p: Plan) -> list[Task]:
@@ -618,3 +621,21 @@ def test_a_suspect_that_runs_alone_is_the_only_task_in_flight() -> None:
         finish(p, *tasks)
         tasks = send(p)
     assert sent == [[0, 0], [0, 2], [1], [1], [2]]
+
+
+def test_a_task_carries_few_stored_rows_whatever_the_size_of_the_groups() -> None:
+    """Most groups have no stored row, some a fifth of what a task may carry, and two more than it may."""
+    shares = dict.fromkeys(range(20, 40), 0.2) | {50: 3.0, 51: 3.0}
+    p = plan(100, stored_input=StoredInput(share=lambda group: shares.get(group, 0.0)))
+    groups: list[int] = []
+    tasks = []
+    while new := send(p):
+        tasks += [task.groups for task in new]
+        groups += [group for task in new for group in task.groups]
+        finish(p, *new, seconds=0.001)
+    assert sorted(groups) == list(range(100))
+    assert max(map(len, tasks)) > 5
+    for task in tasks:
+        carried = [shares.get(group, 0.0) for group in task]
+        assert sum(carried) <= 1.0 + 1e-9 or max(carried) == carried[0] == 3.0
+        assert carried.count(3.0) < 2

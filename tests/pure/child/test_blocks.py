@@ -171,7 +171,7 @@ def test_a_column_with_the_seed_is_dropped_from_every_result():
 
 
 def test_values_in_blocks_fix_families():
-    """An integer that a float cannot hold is refused beside floats, also if nothing has read the integer yet."""
+    """An integer that a float cannot hold is refused next to floats, even if nothing has read the integer yet."""
     task = task_after({"x": np.array([1])}, {"x": np.array([2**60])})
     with pytest.raises(InvalidOutput, match="column 'x'"):
         task.read({"x": np.array([0.5])}, 1)

@@ -1,4 +1,4 @@
-"""What a failure tells of an exception: its output, its notes and causes, and what a target got."""
+"""The text of a failure for an exception: its output, its notes and causes, and what a target got."""
 
 from __future__ import annotations
 

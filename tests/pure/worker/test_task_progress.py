@@ -1,4 +1,4 @@
-"""What is left of a task after any message and any death, and what its result holds."""
+"""The rest of a task after any message and any death, and the contents of its result."""
 
 import socket
 
@@ -418,9 +418,25 @@ class TestRecordDeath:
         assert not progress.needs_fresh_process
         assert progress.result().postponed == {5}
 
-    def test_a_task_that_ran_alone_counts_the_try_before(self):
-        progress = make(retries=1, alone=True)
+    def test_a_task_that_runs_alone_counts_the_tries_before_and_no_others(self):
+        """A replicate that ran only alone, because another one of its set was out of memory, counted one more."""
+        progress = make(retries=1, alone=True, tries={0: 1})
         assert str(progress.record_death(death("memory"), "vm")).endswith("recorded as failed after 2 tries")
+        assert str(progress.record_death(death("memory", Step(0, 1)), "vm")).endswith("recorded as failed after 1 try")
+        assert [row.attempts for row in done(progress).failures if row.replicate is not None] == [2, 1]
+
+    def test_what_is_left_to_a_task_that_runs_alone_takes_its_tries_along(self, child):
+        """A good replicate of the set runs again too, because the set is one task."""
+        progress = make(seeds=((10, 11, 12, 13), (20,)), targets=(), retries=2)
+        one = child(progress)
+        one.good(0, 0)
+        one.good(1, 0)
+        one.out.done(1)
+        one.flush()
+        assert progress.retry_or_fail(Step(0, 1), TIMEOUT) is False
+        assert progress.retry_or_fail(Step(0, 2), CRASHED) is True
+        assert progress.run_alone_later(Step(0, 2))
+        assert progress.result().tries == {(5, 0): 1, (5, 1): 1, (5, 2): 2}
 
     def test_a_step_that_was_handed_over_is_not_retried(self, child):
         progress = make()

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 
+TICK_SECONDS = 0.5
+"""How often the observer is called, which decides what is due."""
+
 ABANDON_SECONDS = 5.0
 """How long an abandoned thread has to end. A storage that does not answer may hold it for minutes."""
 
@@ -125,7 +128,8 @@ class Committer:
         self._types = StoredTypes(families.of)
         self._open = self._new_checkpoint()
         self._opened_at = self._closed_at = time.monotonic()
-        self._polled_at = self._closed_at - POLL_SECONDS  # the first sign of life is due at once
+        self._polled_at = self._closed_at - POLL_SECONDS
+        self._ticked_at = self._closed_at - TICK_SECONDS  # the first sign of life is due at once
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -190,18 +194,25 @@ class Committer:
             if self._job.log.cancelled and not self._cancel_seen:
                 self._cancel_seen = True
                 self._put(CancelRequested())
+        if now - self._ticked_at >= TICK_SECONDS:
+            self._ticked_at = now
             self._observer.tick(self._open.bytes)
         return True
 
-    def _wait_s(self) -> float:
-        """Return how long to wait for the next result."""
-        now = time.monotonic()
-        next_poll = self._polled_at + POLL_SECONDS - now
+    @property
+    def next_commit_s(self) -> float | None:
+        """Seconds until the open checkpoint closes, at the latest; None: it is empty. From any thread."""
         if not len(self._open):
-            return next_poll
+            return None
         least_s = min(LEAST_SECONDS, self._limits.seconds)
         due = max(self._opened_at + self._limits.seconds, self._closed_at + least_s)
-        return min(next_poll, due - now)
+        return max(due - time.monotonic(), 0.0)
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for the next result."""
+        next_look = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
+        next_commit = self.next_commit_s
+        return next_look if next_commit is None else min(next_look, next_commit)
 
     def _add(self, result: TaskResult, counts: Counts) -> None:
         self._check_new(result.done)

@@ -16,7 +16,7 @@ _DECAY = 0.8
 
 
 class PartWriting:
-    """Who encodes and stores rows: child processes and workers, or the runner.
+    """The processes that encode and store rows: child processes and workers, or the runner.
 
     Parameters
     ----------

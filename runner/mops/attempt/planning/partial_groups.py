@@ -37,7 +37,7 @@ class PartialResult:
 
 @dataclass
 class _PartialGroup:
-    """What the tasks of a group have returned so far. Their prints and reports are not kept."""
+    """The results that the tasks of a group have returned so far. Their prints and reports are not kept."""
 
     settled: set[int] = field(default_factory=set)
     keys: list[str] = field(default_factory=list)

@@ -32,6 +32,22 @@ class _SplitGroup:
     delivering: bool = False
 
 
+@dataclass(frozen=True)
+class StoredInput:
+    """How many groups fit into a task because of the stored rows that the task carries.
+
+    Parameters
+    ----------
+    most_groups
+        The most groups of a task.
+    share
+        Returns which share of the rows that a task may carry a group has. A task has one group at least.
+    """
+
+    most_groups: int = _MANY
+    share: Callable[[int], float] = lambda _: 0.0
+
+
 class Plan:
     """The groups that are left, the tasks in flight, and the next tasks.
 
@@ -40,15 +56,15 @@ class Plan:
     todo
         The groups to run. They start in study order.
     replicates
-        Returns the replicates of a group that are to run: all, or those that are not stored already.
+        Returns the replicates of a group that must run: all, or those that are not stored already.
     window
         The most groups in flight.
     sizer
         Decides how much a task holds.
     share
         What the job may use of the cluster. It may be replaced at any time.
-    most_groups
-        The most groups of a task.
+    stored_input
+        What limits the groups of a task besides the sizer.
     """
 
     def __init__(
@@ -59,12 +75,12 @@ class Plan:
         window: Window,
         sizer: TaskSizer,
         share: Share,
-        most_groups: int = _MANY,
+        stored_input: StoredInput = StoredInput(),
     ):
         self._new_groups: Iterator[int] = iter(todo)
         self._n_left = len(todo)
         self._replicates, self._window, self.sizer = replicates, window, sizer
-        self.share, self._most_groups = share, most_groups
+        self.share, self._stored_input = share, stored_input
         self.tasks_in_flight: dict[int, Task] = {}
         """The tasks that are not back, by number."""
         self.last_number = 0
@@ -283,7 +299,7 @@ class Plan:
         slots = self.share.slots
         if self._is_full(1 if self.sizer.seconds_per_group is None else TASKS_PER_SLOT):
             return None
-        size = min(self.sizer.groups_per_task(self._n_left, slots, self._window.size), self._most_groups)
+        size = min(self.sizer.groups_per_task(self._n_left, slots, self._window.size), self._stored_input.most_groups)
         room = self._window.size - self.groups_in_flight
         if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
             return None  # a small task now leaves small room when it ends, so all later tasks would be small
@@ -292,10 +308,11 @@ class Plan:
         if self.sizer.must_split(len(replicates), self._n_left, slots):
             self._split[first] = _SplitGroup(list(replicates))
             return self._next_of_split(first, self._split[first])
-        groups = [first]
+        groups, carried = [first], self._stored_input.share(first)
         while len(groups) < min(size, room) and self._n_left and first not in self._suspects:
             group = self._first_group()
-            if group in self._suspects:
+            carried += self._stored_input.share(group)
+            if group in self._suspects or carried > 1:
                 self._return_groups((group,))
                 break
             groups.append(group)

@@ -18,7 +18,7 @@ NEARLY_ONE_CPU = 0.9
 
 @dataclass(frozen=True)
 class Overload:
-    """What was seen while the runner was the limit.
+    """The load that was seen while the runner was the limit.
 
     Parameters
     ----------

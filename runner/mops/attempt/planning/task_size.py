@@ -15,15 +15,16 @@ WINDOW_PER_SLOT = 2.0
 
 WINDOW_PER_EMBEDDED_SLOT = 1.5
 """The same if the runner shares its processors with the simulations. Fewer tasks leave them more time, because a task
-costs the runner about 7 ms of CPU with cold caches, whatever it holds. The next task starts within milliseconds."""
+costs the runner about 1 ms, whatever it holds. The next task starts at once. With 2.0, simulations of 0 ms took 3 to
+8 % more CPU time."""
 
 MIN_TASK_SECONDS = 0.1
 """The least seconds of a task near the job's end, where tasks become smaller.
 
 A group that takes less is not split. Otherwise about the last two groups of each slot would be split into three or more
-tasks, which cost the runner 7 ms each, with a gap between a group's last simulation and its targets. With groups of
-60 ms on two slots, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at 0.1 s, and the job had 20 tasks
-instead of 34."""
+tasks, which cost the runner up to 7 ms each on a cluster, with a gap between a group's last simulation and its targets.
+With groups of 60 ms on two slots of a Dask cluster, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at
+0.1 s, and the job had 20 tasks instead of 34."""
 
 TASKS_PER_SECOND = 200
 """The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time. With more

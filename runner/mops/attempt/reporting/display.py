@@ -1,4 +1,7 @@
-"""Shows the progress of a job that a program or notebook runs: a line in a terminal, a bar in Jupyter, else nothing."""
+"""Shows the progress of a job that a program or notebook runs: a line in a terminal, a bar in a notebook, else nothing.
+
+Jupyter, VS Code and nbconvert get display updates. marimo has no such messages, so its cell gets a new output.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mops.units import bytes_text, duration, rate
@@ -20,6 +23,10 @@ _CELL_SECONDS = 0.5
 """The least time between two updates of a notebook, which keeps each of them as a message."""
 
 _CLEAR_LINE = "\r\x1b[K"
+_BEFORE = "importing the model"
+
+Show = Callable[[str, str], None]
+"""Shows HTML in a cell, or text where HTML cannot be shown."""
 
 
 def figures(now: Snapshot) -> str:
@@ -38,23 +45,39 @@ def figures(now: Snapshot) -> str:
     return ", ".join(parts)
 
 
-@contextmanager
-def displayed() -> Iterator[Callable[[Snapshot], None]]:
+def displayed() -> AbstractContextManager[Callable[[Snapshot], None]]:
     """Show a job while the body runs it, where a person may look."""
-    if _in_kernel():
-        with _cell() as show:
-            yield show
-    elif sys.stderr is not None and sys.stderr.isatty():
-        with _line(sys.stderr) as show:
-            yield show
-    else:
-        yield lambda _: None
+    if (show := _cell_of_marimo() or _cell_of_jupyter()) is not None:
+        return _updates(show)
+    if sys.stderr is not None and sys.stderr.isatty():
+        return _line(sys.stderr)
+    return _nothing()
 
 
-def _in_kernel() -> bool:
-    """Tell whether this process is the kernel of a notebook, which shows HTML."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+def _cell_of_marimo() -> Show | None:
+    """Return what shows HTML in the present cell of marimo; None: no such cell runs."""
+    marimo: Any = sys.modules.get("marimo")
+    if marimo is None or not marimo.running_in_notebook():
+        return None
+    return lambda text, _: marimo.output.replace(marimo.Html(text))
+
+
+def _cell_of_jupyter() -> Show | None:
+    """Return what shows HTML in the present cell of Jupyter; None: this process is not a kernel."""
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return None
+    shown = importlib.import_module("IPython.display").display(_bundle("", _BEFORE), raw=True, display_id=True)
+    return lambda text, plain: shown.update(_bundle(text, plain), raw=True)
+
+
+def _bundle(text: str, plain: str) -> dict[str, str]:
+    return {"text/html": text, "text/plain": plain}
+
+
+@contextmanager
+def _nothing() -> Iterator[Callable[[Snapshot], None]]:
+    yield lambda _: None
 
 
 @contextmanager
@@ -74,10 +97,9 @@ def _line(terminal: TextIO) -> Iterator[Callable[[Snapshot], None]]:
 
 
 @contextmanager
-def _cell() -> Iterator[Callable[[Snapshot], None]]:
+def _updates(cell: Show) -> Iterator[Callable[[Snapshot], None]]:
     """Keep an output of the cell up to date. It stays, with the last figures."""
-    ipython: Any = importlib.import_module("IPython.display")
-    shown = ipython.display(ipython.HTML("<div>mops: importing the model</div>"), display_id=True)
+    cell(f"<div>mops: {_BEFORE}</div>", f"mops: {_BEFORE}")
     last: list[Snapshot] = []
     next_at = 0.0
 
@@ -86,16 +108,24 @@ def _cell() -> Iterator[Callable[[Snapshot], None]]:
         last[:] = [now]
         if time.monotonic() >= next_at:
             next_at = time.monotonic() + _CELL_SECONDS
-            shown.update(ipython.HTML(as_html(now)))
+            cell(as_html(now), f"{now.job}: {figures(now)}")
 
     try:
         yield show
     finally:
-        shown.update(ipython.HTML(as_html(last[0]) if last else ""))
+        cell(as_html(last[0]) if last else "", f"{last[0].job}: {figures(last[0])}" if last else "")
 
 
 def as_html(now: Snapshot) -> str:
     """Return the progress of a job as HTML: a bar and a line."""
-    done, total = now.finished.simulations, max(now.total, 1)
-    bar = f'<progress value="{done}" max="{total}" aria-label="simulations" style="width: 16em"></progress>'
-    return f"<div><strong>{html.escape(now.job)}</strong> {bar} {html.escape(figures(now))}</div>"
+    return bar(now.job, now.finished.simulations, now.total, figures(now))
+
+
+def bar(job: str, done: int, total: int, text: str) -> str:
+    """Return a job's name, a bar and a text as HTML. Colours are those of the page, so a dark theme works."""
+    return (
+        '<div style="display: flex; flex-wrap: wrap; align-items: center; gap: 0.3em 0.8em">'
+        f"<strong>{html.escape(job)}</strong>"
+        f'<progress value="{done}" max="{max(total, 1)}" aria-label="simulations" style="width: 16em"></progress>'
+        f"<span>{html.escape(text)}</span></div>"
+    )

@@ -6,12 +6,10 @@ The collectors read what the runner knows when Prometheus scrapes. docs/referenc
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from distributed import Client
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -19,11 +17,12 @@ from prometheus_client.registry import Collector
 from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
+from mops.cluster.base import Cluster
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes
 from mops.verdicts import VERDICTS
 from mops.worker.metrics import Families, PoolCollector
-from mops.worker.run_task import can_show_metrics, pools
+from mops.worker.run_task import pools
 
 logger = logging.getLogger(__name__)
 
@@ -79,25 +78,25 @@ class JobCollector(Collector):
 
 
 @contextmanager
-def serving_metrics(port: int | None, attempt: int, runner: Runner, workers: Client | None) -> Iterator[None]:
+def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Cluster | None) -> Iterator[None]:
     """Serve a runner's metrics while the body runs.
 
     Parameters
     ----------
     port
         MODELOPS_METRICS_PORT; None: serve nothing.
-    workers
-        The connection to the workers; None: the worker is in this process.
+    remote
+        The cluster, if its workers are other processes; None: the worker is this process.
     """
     if port is None:
         yield
         return
     job = runner.snapshot().job
     collectors: list[Collector] = [JobCollector(attempt, runner.snapshot, runner.pending_results)]
-    if workers is None:
+    if remote is None:
         collectors.append(PoolCollector(pools))
     else:
-        _warn_of_workers(workers, job)
+        _warn_of_workers(remote, job)
     with serving(port, job, collectors):
         yield
 
@@ -125,13 +124,9 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
         thread.join()
 
 
-def _warn_of_workers(client: Client, job: str) -> None:
+def _warn_of_workers(cluster: Cluster, job: str) -> None:
     """Log which workers cannot serve metrics."""
-    answers: dict[str, bool] = {}
-    with contextlib.suppress(OSError, TimeoutError, ValueError):  # the connection broke, which the runner will notice
-        answers = client.run(can_show_metrics, on_error="ignore")
-    without = [worker for worker, can in answers.items() if can is False]
-    if without:
+    if without := cluster.without_metrics():
         more = f" and {len(without) - 1} more" if len(without) > 1 else ""
         message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
         logger.warning(message, job, without[0], more)

@@ -18,10 +18,16 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.storage import advisory
 from mops.storage.live_record import Live, write_live
 from mops.storage.samples import Sample, write_samples
-from mops.system.memory_limits import allowed_bytes
 
-# The committing thread ticks every 3 s, so a sign of life and a sample come about every 10 s.
+# The committing thread ticks twice a second, so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
+FIRST_LIVE_SECONDS = 0.9
+"""The time between two signs of life in the first minute, in which a person watches."""
+
+FIRST_SECONDS = 60.0
+_WRITE_SHARE = 0.05
+"""The most of the time that the first minute's signs of life may take, if the storage is slow."""
+
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
 _MOST_SAMPLES = 60  # in one object; if the storage was slow for long, the oldest samples are dropped
@@ -84,7 +90,7 @@ class Observer:
         self._snapshot, self._last_lines, self._clock = snapshot, last_lines, clock
         self._process = psutil.Process()
         self._began = clock()
-        self._live_at = float("-inf")
+        self._live_at, self._live_took_s = float("-inf"), 0.0
         self._samples = Samples(self._began)
         self._n_written = 0
 
@@ -99,18 +105,20 @@ class Observer:
             Whether this is the attempt's end, at which everything is due.
         """
         now = self._clock()
-        # At once, with the first results, and then about every 10 s.
-        live_is_due = last or now - self._live_at >= min(LIVE_SECONDS, now - self._began)
+        live_is_due = last or now - self._live_at >= self._live_interval_s(now)
         sample_is_due = last or self._samples.is_due(now)
         if not (live_is_due or sample_is_due):
             return
         # This thread knows what is durable before the loop does.
         seen = replace(self._snapshot(), durable=self._job.durable_counts)
+        if last:
+            seen = replace(seen, next_commit_s=None)
         runner_bytes, paths, attempt = self._process.memory_info().rss, self._job.paths, self._job.attempt
         if live_is_due:
             self._live_at = now
             live = self._live(seen, runner_bytes, open_bytes)
             self._writer.write("the sign of life", lambda files: write_live(files, paths, attempt, live))
+            self._live_took_s = self._clock() - now
         if sample_is_due:
             rate = self._samples.rate(now, seen.finished.simulations)
             self._samples.add(now, sample_of(seen, rate, runner_bytes, open_bytes))
@@ -118,6 +126,12 @@ class Observer:
             self._n_written += 1
             n = self._n_written
             self._writer.write("samples of memory and rate", lambda files: write_samples(files, paths, attempt, n, due))
+
+    def _live_interval_s(self, now: float) -> float:
+        """Return the time between two signs of life: about 1 s in the first minute, and then about 10 s."""
+        if now - self._began >= FIRST_SECONDS:
+            return LIVE_SECONDS
+        return min(max(FIRST_LIVE_SECONDS, self._live_took_s / _WRITE_SHARE), LIVE_SECONDS)
 
     def _live(self, seen: Snapshot, runner_bytes: int, open_bytes: int) -> Live:
         return Live(
@@ -137,10 +151,13 @@ class Observer:
             open_bytes=open_bytes,
             expected=asdict(seen.expected) if seen.expected else None,
             lines=self._last_lines(),
-            limit_bytes=allowed_bytes(),
+            limit_bytes=seen.limit_bytes,
             window=seen.window,
             children=seen.children,
             sizing=seen.sizing,
+            next_commit_s=seen.next_commit_s,
+            best=list(seen.best),
+            causes=list(seen.causes),
         )
 
 

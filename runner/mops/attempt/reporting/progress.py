@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.forecast import Expected
+from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
+from mops.storage.live_record import BestLoss, FailureCause
+from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
 from mops.verdicts import Counts
 
@@ -56,6 +59,14 @@ class Snapshot:
         Counts of the groups that earlier attempts committed, and of those that a retry took over.
     n_groups, n_groups_durable, n_groups_committed
         Groups of the job, those that are committed, and those that this attempt has committed.
+    limit_bytes
+        The memory limit of the container or of the machine; 0: unknown.
+    next_commit_s
+        Seconds until the next commit, at the latest; None: no result waits for one.
+    best
+        The smallest loss of each target.
+    causes
+        The most frequent causes of failures in this attempt.
     """
 
     job: str
@@ -77,6 +88,10 @@ class Snapshot:
     n_groups: int = 0
     n_groups_durable: int = 0
     n_groups_committed: int = 0
+    limit_bytes: int = 0
+    next_commit_s: float | None = None
+    best: tuple[BestLoss, ...] = ()
+    causes: tuple[FailureCause, ...] = ()
 
     @property
     def left(self) -> int:
@@ -92,17 +107,18 @@ class Snapshot:
 class Progress:
     """Adds up results and commits, and measures rate and memory."""
 
-    def __init__(self, job: ClaimedJob):
-        self._job, self._n_committed = job, 0
+    def __init__(self, job: ClaimedJob, results: ResultsSoFar):
+        self._job, self._results, self._n_committed = job, results, 0
         self.finished = self.durable = job.inherited_counts
         self._ended: Counter[str] = Counter()
         self._began = time.monotonic()
         self._marks: deque[tuple[float, int]] = deque([(self._began, self.finished.simulations)])
-        self._memory = self._peak = 0
+        self._memory = self._peak = self._limit = 0
         self._measure_at = 0.0
         self.in_flight = self.slots = self.window = 0
         self.children = self.sizing = ""
         self.expected: Expected | None = None
+        self.next_commit_s: float | None = None
 
     def note_start(self, how: str) -> None:
         """Note how workers start child processes."""
@@ -150,7 +166,7 @@ class Progress:
         """Return where the job stands now. From any thread."""
         now = time.monotonic()
         if now >= self._measure_at:
-            self._memory = tree_bytes(os.getpid())
+            self._memory, self._limit = tree_bytes(os.getpid()), allowed_bytes()
             self._peak = max(self._peak, self._memory)
             # Reading every process of a busy host takes long: at most 2 % of the time is spent on it.
             self._measure_at = now + max(_MEMORY_SECONDS, 50 * (time.monotonic() - now))
@@ -176,6 +192,10 @@ class Progress:
             n_groups=len(self._job.groups),
             n_groups_durable=len(self._job.groups) - len(self._job.todo) + self._n_committed,
             n_groups_committed=self._n_committed,
+            limit_bytes=self._limit,
+            next_commit_s=self.next_commit_s,
+            best=self._results.best,
+            causes=self._results.causes,
         )
 
 

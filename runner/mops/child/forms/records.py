@@ -1,4 +1,4 @@
-"""Reads dataclasses and pydantic models as rows. Standard library only."""
+"""Reads dataclasses, pydantic models and dictionaries as rows. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fields_of(record: Any) -> Mapping[str, Any]:
     """
     kind = type(record)
     if not is_record(kind):
-        raise TypeError(f"it mixes rows and {kind.__name__}; return only rows of one type")
+        raise _mixed(record)
     if not hasattr(kind, "model_dump"):
         return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     found = record.model_dump()
@@ -34,18 +34,37 @@ def fields_of(record: Any) -> Mapping[str, Any]:
     return found
 
 
-def columns_of(records: Sequence[Any]) -> dict[str, list[Any]]:
+def rows_of(values: Sequence[Any]) -> list[Mapping[Any, Any]]:
+    """Return records, or dictionaries, as rows: names and values.
+
+    Raises
+    ------
+    TypeError
+        Not all values are of the form of the first one.
+    """
+    if is_record(type(values[0])):
+        return [fields_of(value) for value in values]
+    for value in values:
+        if not isinstance(value, Mapping) or is_record(type(value)):
+            raise _mixed(value)
+    return list(values)
+
+
+def columns_of(rows: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     """Return rows as columns.
 
     Raises
     ------
     TypeError
-        Not all rows are records with the same fields.
+        Not all rows have the same names.
     """
-    rows = [fields_of(record) for record in records]
     names = rows[0].keys()
     for number, row in enumerate(rows):
         if row.keys() != names:
-            differing = ", ".join(sorted(row.keys() ^ names))
+            differing = ", ".join(sorted(map(str, row.keys() ^ names)))
             raise TypeError(f"rows 0 and {number} differ in their fields: {differing}; give all rows the same fields")
     return {name: [row[name] for row in rows] for name in names}
+
+
+def _mixed(value: object) -> TypeError:
+    return TypeError(f"it mixes rows and {type(value).__name__}; return only rows of one type")

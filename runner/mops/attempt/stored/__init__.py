@@ -1,0 +1,1 @@
+"""Simulations that are stored already, by a parent or by other jobs, and need not run."""
