@@ -8,8 +8,9 @@ The true parameters are below, so that you can compare a calibration with them.
 import csv
 
 import numpy as np
+from models.reporting import REPORTING
 from models.sir import N_AGENTS, SIR
-from targets.observation import DATA, DISPERSION, REPORTING, SURVEY_SIZE
+from targets.observation import DATA, DISPERSION, SURVEY_SIZE
 
 TRUTH = {"beta": 0.032, "infectious_days": 6.5, "initial_prevalence": 0.008}
 SEED = 20240229

@@ -20,6 +20,8 @@ os.environ.setdefault("STARSIM_INSTALL_FONTS", "0")
 
 import starsim as ss
 
+from models.reporting import REPORTING
+
 N_AGENTS = 1_000
 N_DAYS = 60
 N_CONTACTS = 10
@@ -83,7 +85,7 @@ def build(params: dict, seed: int) -> ss.Sim:
 
 
 def daily_course(sim: ss.Sim) -> pl.DataFrame:
-    """One row for each day: the compartments at its end and the infections during it."""
+    """One row for each day: the compartments at its end, the infections during it, and the expected cases."""
     results = sim.results.sir
     counts = {
         "susceptible": results.n_susceptible,
@@ -92,7 +94,8 @@ def daily_course(sim: ss.Sim) -> pl.DataFrame:
         "new_infections": results.new_infections,
     }
     columns = {name: np.asarray(values).astype(np.int64) for name, values in counts.items()}
-    return pl.DataFrame({"day": np.arange(N_DAYS), **columns})
+    cases = REPORTING * columns["new_infections"]
+    return pl.DataFrame({"day": np.arange(N_DAYS), **columns, "cases": cases})
 
 
 def summarise(daily: pl.DataFrame) -> pl.DataFrame:

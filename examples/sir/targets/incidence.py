@@ -1,9 +1,10 @@
 """Target: the daily reported cases."""
 
 import numpy as np
+from models.reporting import REPORTING
 from scipy.special import gammaln, xlogy
 
-from targets.observation import DISPERSION, REPORTING, loss_over_replicates, read_column
+from targets.observation import DISPERSION, loss_over_replicates, read_column
 
 # Imported infections are reported too; a day without any infection in the model must not forbid a case.
 BACKGROUND_CASES = 0.1

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 DATA = Path(__file__).parent.parent / "data"
-REPORTING = 0.5  # share of the infections that are reported as cases
 DISPERSION = 10.0  # of the negative binomial by which daily reports scatter
 SURVEY_SIZE = 200  # agents whose blood is tested on the last day
 

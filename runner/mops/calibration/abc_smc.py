@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from mops.calibration.rounds import Draw, TotalLoss, outcomes_of
+from mops.calibration.rounds import Draw, TotalLoss, is_from_prior, outcomes_of
 from mops.calibration.unit_cube import LEAST_VARIANCE, inside_the_cube, points_of
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
@@ -122,7 +122,7 @@ def densities(history: Sequence[Round]) -> Floats:
     for each in history:
         state = each.asked.state
         points = np.array(state["points"], dtype=float)
-        found.append(_kernel_density(points, state) if "drawn" in state else np.ones(len(points)))
+        found.append(np.ones(len(points)) if is_from_prior(state) else _kernel_density(points, state))
     return np.concatenate(found)
 
 

@@ -6,27 +6,25 @@ exists, it resumes the job. docs/internals/calibration.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from mops.attempt.reporting.progress import Snapshot
 from mops.calibration.abc_smc import AbcSmc
 from mops.calibration.calibration import Calibration
 from mops.calibration.importance import ImportanceResampling
+from mops.calibration.optimiser import Optimiser, may_overlap
 from mops.calibration.options import CalibrateOptions, Method, Plan
 from mops.calibration.outcomes import outcomes_in
 from mops.calibration.prepare import Begun, Place, begin
-from mops.calibration.rounds import Fitting
-from mops.errors import JobFailed
+from mops.calibration.round_jobs import ENDED, RoundJobs
+from mops.calibration.rounds import Fitting, places_running
+from mops.errors import JobFailed, MopsError, StorageError, UsageError
 from mops.jobs.job import Job
-from mops.jobs.launch import RunOptions, shows_options
-from mops.jobs.submit import resume, submit
-from mops.storage.calibration_records import Asked, Told
-from mops.storage.job_records import job_exists
-from mops.study.sampling.draw import varying
-
-_ENDED = ("succeeded", "partial")
+from mops.jobs.launch import Launch, RunOptions, shows_options
+from mops.storage.calibration_records import Asked, Round, Told
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ def calibrate(
     """Fit parameters to data in rounds of jobs, and return the calibration.
 
     A call with the name of a calibration continues it, also after a kill at any moment. mops repeats no simulation that
-    is committed.
+    is committed. When connected to a service, the jobs of the rounds run there, and this call waits for each. If the
+    call ends, the job continues; the next call waits for it, and then asks for the next round.
 
     Parameters
     ----------
@@ -79,9 +78,10 @@ def calibrate(
     method : str
         How mops chooses sets. ``"importance"``: a design over the space, then rounds near the best sets; each set gets
         a posterior weight. ``"abc"``: approximate Bayesian computation, which takes the total loss as a distance and
-        keeps the nearest sets.
+        keeps the nearest sets. ``"tpe"``, ``"cmaes"``, ``"gp"`` and ``"nsga2"``: optimisers of Optuna, which search for
+        the smallest loss and give no posterior.
     n : int
-        The number of sets in each new round; not given: 256.
+        The number of sets in each new round; not given: 256, for an optimiser 32.
     rounds : int
         The most rounds of the calibration, with those that have ended; not given: 8.
     seed : int
@@ -89,25 +89,32 @@ def calibrate(
     weights : mapping of str to float
         The weight of each loss that counts, by its label, as for :meth:`mops.Job.best`; not given: the sum of all
         losses.
+    objectives : sequence of str
+        The losses to minimise as objectives by themselves, by their labels, with ``"tpe"``, ``"gp"`` or ``"nsga2"``.
+        Not given: the total loss; with ``"nsga2"`` every loss.
     temperature : float
         The total loss is divided by it; not given: 1, so that the total loss is minus the logarithm of the likelihood.
     ess : float
         The effective sample size below which there is no posterior. With ``"importance"``, the rounds end when it is
-        reached. Not given: 200, for ``"abc"`` 50.
+        reached. Not given: 200, for ``"abc"`` 50. Optimisers ignore it.
+    overlap : float
+        Begin a round when this share of the sets of the round before it has ended, so that slow sets leave no slots
+        idle. Not given: 1, when all have ended. A smaller share needs a service, or ``MODELOPS_SCHEDULER``. Then the
+        sets depend on the order in which simulations end, and the same seed may give other sets.
     take_over : bool
         Replace a runner that runs the job of the round.
-    env, python, settings, local, on_progress
-        As for :func:`mops.submit`.
+    env, python, pod, settings, local, service, on_progress
+        As for :func:`mops.submit`, for the job of each round that this call starts.
 
     Raises
     ------
     UsageError
-        The space, the study or an option is wrong; or this machine is connected to a service and ``local`` is not set.
+        The space, the study or an option is wrong.
     JobError
         A calibration of this name exists and fits something else, or another process runs it.
     JobFailed
         No set of a round has a loss, or as for :func:`mops.submit`.
-    StorageError, ClusterError
+    StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`mops.submit`. The same call continues the calibration.
 
     Examples
@@ -116,11 +123,15 @@ def calibrate(
     >>> fit.posterior().to_pandas()
     """
     plan = Plan.of(options)
-    run_options = {
-        key: value for key, value in options.items() if key in RunOptions.__annotations__ and value is not None
-    }
-    begun = begin(space, study, Place(name, project, storage), plan, options)
-    return _Run(begun, plan, progress or Progress(), cast("RunOptions", run_options)).to_the_end()
+    run_options = cast(
+        "RunOptions",
+        {key: value for key, value in options.items() if key in RunOptions.__annotations__ and value is not None},
+    )
+    run_options["wait"] = not plan.overlaps
+    launch = Launch.of(run_options, storage=storage)
+    begun = begin(space, study, Place(name, project, launch), plan, options)
+    progress = progress or Progress()
+    return _Run(begun, plan, progress, RoundJobs(begun, plan, run_options, progress.round_starts)).to_the_end()
 
 
 @dataclass(frozen=True)
@@ -130,77 +141,147 @@ class _Run:
     begun: Begun
     plan: Plan
     progress: Progress
-    options: RunOptions
+    jobs: RoundJobs
 
     def to_the_end(self) -> Calibration:
         """Run the rounds that are left."""
+        try:
+            return self._rounds()
+        except KeyboardInterrupt as interrupt:
+            if self.begun.service is not None or not self.plan.overlaps:
+                raise
+            self._stop_after(interrupt)
+            now = self._calibration()
+            if (asked := self.begun.records.asked(len(now.rounds) + 1)) is not None:
+                return replace(now, stopped=asked.job)
+            if self._is_over(now):
+                return now
+            raise
+        except StorageError:
+            raise  # runners in other processes continue
+        except MopsError as error:
+            self._stop_after(error)
+            raise
+
+    def _stop_after(self, error: BaseException) -> None:
+        """Stop the rounds that run if a round has failed, or after Ctrl-C. A second error does not replace this one."""
+        try:
+            if isinstance(error, JobFailed | KeyboardInterrupt) or self.jobs.one_has_failed():
+                self.jobs.stop()
+        except MopsError as second:
+            raise error from second
+
+    def _rounds(self) -> Calibration:
+        records = self.begun.records
         while not self._is_over(now := self._calibration()):
-            k = len(now.rounds) + 1
-            asked = self.begun.records.asked(k) or self._ask(now, k)
-            job = Job(self.begun.records.files, asked.job)
-            self._run_job(asked, job)
-            if job.status().state not in _ENDED:
+            asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
+            job = self._run(asked, now.rounds)
+            if job.status().state not in ENDED:
+                self.jobs.stop()
                 return self._calibration(stopped=job.name)
-            told = Told(k, job.name, tuple(outcomes_in(job, asked.sets)))
-            self.begun.records.tell(told)
-            self.progress.round_ended(self._calibration())
-            if all(outcome.failure for outcome in told.outcomes):
-                raise JobFailed(
-                    f"no parameter set of round {k} has a loss",
-                    where=f"job {job.name!r} in {job.files.url}",
-                    hint=f"find out why: mops jobs status {job.name}",
-                )
+            told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets)), self.plan.scoring)
+            records.tell(told)
+            now = self._calibration()
+            self.progress.round_ended(now)
+            _check_losses(now.rounds[-1], told, job)
         return now
 
+    def _run(self, asked: Asked, history: Sequence[Round]) -> Job:
+        """Run the job of a round to its end. If rounds overlap, start the next round meanwhile."""
+        job = self.jobs.start(asked)
+        if not self.plan.overlaps:
+            return job
+        n_seen = 0
+        check_following = self._following(asked)
+
+        def look(now: Snapshot) -> None:
+            nonlocal check_following, n_seen
+            if check_following is not None:
+                check_following()
+            elif now.n_groups_durable > n_seen and asked.k < self.plan.rounds:
+                n_seen = now.n_groups_durable
+                check_following = self._ask_meanwhile(asked, job, history)
+
+        self.jobs.wait(job, look)
+        return job
+
+    def _following(self, asked: Asked) -> Callable[[], None] | None:
+        """Start the round after a round if an earlier call has asked for it; return its check for a failure."""
+        following = self.begun.records.asked(asked.k + 1) if asked.k < self.plan.rounds else None
+        return None if following is None else self.jobs.start_and_check(following)
+
+    def _ask_meanwhile(self, asked: Asked, job: Job, history: Sequence[Round]) -> Callable[[], None] | None:
+        """Ask for the round after one that runs, and start it; return its check for a failure.
+
+        None: the round is not needed, or not possible yet.
+        """
+        if job.status().state != "running":
+            return None
+        told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets, runs=True)), self.plan.scoring)
+        try:
+            so_far = self.plan.comparable([*history, Round(asked, told)])
+        except UsageError:  # a set that runs may return the loss that is missing; the end of the round tells
+            return None
+        if not may_overlap(self.plan.method, self.plan.overlap, so_far[-1].told.outcomes) or self._has_enough(so_far):
+            return None
+        return self.jobs.start_and_check(self._ask(so_far))
+
     def _is_over(self, now: Calibration) -> bool:
-        if len(now.rounds) >= self.plan.rounds:
+        k = len(now.rounds) + 1
+        if k > self.plan.rounds:
             return True
-        return bool(now.rounds) and self._fitting().is_over(now.rounds, self.plan.ess)
+        return self.begun.records.asked(k) is None and self._has_enough(now.rounds)
+
+    def _has_enough(self, history: Sequence[Round]) -> bool:
+        return bool(history) and self._fitting(history).is_over(history, self.plan.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, from its records."""
         records, plan = self.begun.records, self.plan
-        history = records.rounds()
-        plan.loss.check(history)
+        history = plan.comparable(records.rounds())
+        objectives = plan.objectives_in(history)
         return Calibration(
             name=records.name,
             storage=records.files.url,
             rounds=history,
-            varying=tuple(varying(self.begun.space)),
+            space=self.begun.space,
             loss=plan.loss,
-            weights=self._fitting().weights(history) if history else [],
+            weights=self._fitting(history).weights(history) if history else [],
             least_ess=plan.ess,
             stopped=stopped,
+            method=plan.method,
+            objectives=objectives,
         )
 
-    def _fitting(self) -> Fitting:
+    def _fitting(self, history: Sequence[Round]) -> Fitting:
         plan, space = self.plan, self.begun.space
-        if plan.method is Method.ABC:
-            return AbcSmc(space, plan.seed, plan.loss, "the space")
-        return ImportanceResampling(space, plan.seed, plan.loss, plan.temperature, "the space")
+        match plan.method:
+            case Method.IMPORTANCE:
+                return ImportanceResampling(space, plan.seed, plan.loss, plan.temperature, "the space")
+            case Method.ABC:
+                return AbcSmc(space, plan.seed, plan.loss, "the space")
+        return Optimiser(space, plan.method, plan.seed, plan.loss, plan.objectives_in(history), "the space")
 
-    def _ask(self, now: Calibration, k: int) -> Asked:
-        records = self.begun.records
-        draw = self._fitting().ask(now.rounds, self.plan.n)
-        asked = Asked(k, f"{records.name}-r{k}", tuple(draw.sets), draw.state)
+    def _ask(self, history: Sequence[Round]) -> Asked:
+        """Ask for the round after these, of which the last one may still run, and store it."""
+        records, k = self.begun.records, len(history) + 1
+        draw = self._fitting(history).ask(history, self.plan.n)
+        running = places_running(history)
+        asked = Asked(k, records.job(k), tuple(draw.sets), draw.state | ({"running": running} if running else {}))
         records.ask(asked)
         return asked
 
-    def _run_job(self, asked: Asked, job: Job) -> None:
-        """Run the job of a round, or what is left of it."""
 
-        def starts(*_: object) -> None:
-            self.progress.round_starts(asked, job)
-
-        if not job_exists(job.files, job.name):
-            study = self.begun.study | {"parameter_sets": list(asked.sets)}
-            submit(
-                study,
-                project=self.begun.root,
-                storage=job.files.url,
-                name=job.name,
-                on_start=starts,
-                **self.options,
-            )
-        elif job.status().state not in _ENDED:
-            resume(job, take_over=self.plan.take_over, on_start=starts, **self.options)
+def _check_losses(compared: Round, told: Told, job: Job) -> None:
+    """Raise JobFailed if no set of a round counts: all have failed, or lack losses that other rounds have."""
+    if not all(outcome.failure for outcome in compared.told.outcomes):
+        return
+    where = f"job {job.name!r} in {job.files.url}"
+    if all(outcome.failure for outcome in told.outcomes):
+        hint = f"find out why: mops jobs status {job.name}"
+        raise JobFailed(f"no parameter set of round {told.k} has a loss", where=where, hint=hint)
+    raise JobFailed(
+        f"each parameter set of round {told.k} lacks a loss that sets of earlier rounds have",
+        where=where,
+        hint="let the targets return the same losses for all parameter sets, and begin a new calibration",
+    )

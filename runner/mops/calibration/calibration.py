@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from mops.calibration.options import Method
 from mops.calibration.rounds import TotalLoss, labels_of, outcomes_of
 from mops.calibration.unit_cube import effective_sample_size
 from mops.errors import JobError
-from mops.storage.calibration_records import Round
+from mops.storage.calibration_records import Outcome, Round
+from mops.storage.params_file import free_names
 from mops.study.ids_and_seeds import param_id
-from mops.study.sampling.draw import Floats, column_of
+from mops.study.sampling.draw import Floats, column_of, varying
+from mops.study.sampling.space import Space
+from mops.units import counted
 
 INTERVAL = (0.025, 0.975)
 """The quantiles between which a parameter lies with a probability of 95 %."""
@@ -48,22 +53,35 @@ class Calibration:
     ----------
     storage
         The storage of the records and of the rounds' jobs.
-    varying
-        The parameters that were fitted.
+    space
+        The space: the prior of each parameter.
     least_ess
-        The effective sample size below which there is no posterior.
+        The smallest effective sample size for a posterior.
     stopped
         The job in which the calibration was stopped; None: all rounds have ended that the call asked for.
+    objectives
+        The losses that are objectives by themselves; empty: the total loss is the only objective.
     """
 
     name: str
     storage: str
     rounds: Sequence[Round]
-    varying: tuple[str, ...]
+    space: Space
     loss: TotalLoss
     weights: Sequence[float | None]
     least_ess: float
     stopped: str | None = None
+    method: Method = Method.IMPORTANCE
+    objectives: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        rounds, sets = counted(len(self.rounds), "round"), f"{self.n_scored:,} sets scored, {self.n_failed:,} failed"
+        return f"{type(self).__name__}({self.name!r}, method={self.method.value!r}, {rounds}, {sets})"
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The parameters that are fitted."""
+        return tuple(varying(self.space))
 
     @property
     def n_failed(self) -> int:
@@ -83,7 +101,7 @@ class Calibration:
     @property
     def has_posterior(self) -> bool:
         """Whether the effective sample size is large enough for a posterior."""
-        return self.ess >= self.least_ess
+        return self.method.gives_posterior and self.ess >= self.least_ess
 
     def trials(self) -> pa.Table:
         """Return all parameter sets in the order in which mops asked for them.
@@ -94,8 +112,8 @@ class Calibration:
             A row for each set: ``round`` (int32), ``job`` (string), ``param_id`` (string), ``failure`` (string: the
             verdict, null for a set with losses), ``loss`` (float64, the weighted sum), ``weight`` (float64, the
             posterior weight; all together are 1), a column for each loss (float64), then a column for each parameter.
-            Losses and weights of failed sets are null. A parameter with the name of a column before it is called
-            ``NAME.param``.
+            Losses and weights of failed sets are null, and all weights if the method is an optimiser. A parameter with
+            the name of a column before it is called ``param.NAME``.
         """
         outcomes = list(outcomes_of(self.rounds))
         asked = [each.asked for each in self.rounds for _ in each.asked.sets]
@@ -110,6 +128,34 @@ class Calibration:
         for label in labels_of(self.rounds):
             columns[label] = pa.array([outcome.losses.get(label) for outcome in outcomes], pa.float64())
         return _with_parameters(columns, self._sets())
+
+    def fitted(self) -> pa.Table:
+        """Return the fitted parameters of each trial: a column for each, with the name of the parameter."""
+        return pa.table({name: column_of([each[name] for each in self._sets()]) for name in self.varying})
+
+    def best(self, n: int = 10) -> pa.Table:
+        """Return the ``n`` trials with the smallest total loss, the best first; the columns are those of trials."""
+        trials = self.trials()
+        return trials.filter(pc.is_valid(trials["loss"])).sort_by("loss")[:n]
+
+    def pareto(self) -> pa.Table:
+        """Return the Pareto set: the trials that no other trial beats in all objectives.
+
+        A trial beats another if none of its losses is larger and one is smaller. With one objective, these are the
+        trials with the smallest total loss. The columns are those of :meth:`trials`, and the order is that of the first
+        objective.
+        """
+        outcomes = list(outcomes_of(self.rounds))
+        scored = [place for place, outcome in enumerate(outcomes) if outcome.failure is None]
+        losses = np.array([self._objectives_of(outcomes[place]) for place in scored])
+        return self.trials().take(pa.array((scored[place] for place in pareto_places(losses)), pa.int64()))
+
+    def _objectives_of(self, outcome: Outcome) -> list[float]:
+        if self.objectives:
+            return [outcome.losses[label] for label in self.objectives]
+        total = self.loss.of(outcome)
+        assert total is not None
+        return [total]
 
     def posterior(self, n: int = 1000, *, seed: int = 0) -> pa.Table:
         """Draw parameter sets from the posterior: sets of the trials, each as often as its weight says.
@@ -130,7 +176,7 @@ class Calibration:
         Raises
         ------
         JobError
-            The effective sample size is too small.
+            The effective sample size is too small, or the method is an optimiser.
         """
         self.check_posterior()
         # Systematic resampling: of all schemes, the one with the least noise that keeps the weights (Kitagawa 1996).
@@ -147,7 +193,13 @@ class Calibration:
         return _with_parameters(columns, drawn)
 
     def check_posterior(self) -> None:
-        """Raise JobError if there is no posterior; as :meth:`posterior`."""
+        """Raise JobError if the posterior is missing; as :meth:`posterior`."""
+        if not self.method.gives_posterior:
+            raise JobError(
+                f"the method '{self.method}' searches for the smallest loss and gives no posterior",
+                where=f"calibration {self.name!r}",
+                hint="use the trials, or begin a calibration with the method importance or abc",
+            )
         if not self.has_posterior:
             sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"
             raise JobError(
@@ -171,8 +223,8 @@ class Calibration:
 
 def _with_parameters(columns: dict[str, pa.Array], sets: Sequence[dict[str, Any]]) -> pa.Table:
     table = pa.table(columns)
-    for name in sets[0] if sets else ():
-        shown = f"{name}.param" if name in table.column_names else name
+    names = free_names(list(sets[0]), columns) if sets else {}
+    for name, shown in names.items():
         table = table.append_column(shown, column_of([params[name] for params in sets]))
     return table
 
@@ -189,3 +241,13 @@ def _marginal(name: str, values: Sequence[Any], weights: Floats) -> Marginal:
     at = [order[min(int(np.searchsorted(ends, q * ends[-1])), len(order) - 1)] for q in (INTERVAL[0], 0.5, INTERVAL[1])]
     low, median, high = (float(numbers[i]) for i in at)
     return Marginal(name, float(weights @ numbers), low, median, high, {})
+
+
+def pareto_places(losses: Floats) -> list[int]:
+    """Return the places of the rows that no other row beats, in the order of their first losses."""
+    found: list[int] = []
+    for place in np.lexsort(losses.T[::-1]).tolist() if len(losses) else ():
+        row = losses[place]
+        if not np.any(np.all(losses <= row, axis=1) & np.any(losses < row, axis=1)):
+            found.append(place)
+    return found

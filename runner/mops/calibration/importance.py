@@ -17,7 +17,7 @@ Cornuet, J.-M., Marin, J.-M., Mira, A., Robert, C. P. (2012). Adaptive multiple 
 Journal of Statistics 39, 798-812.
 
 Bissiri, P. G., Holmes, C. C., Walker, S. G. (2016). A general framework for updating belief distributions. Journal of
-the Royal Statistical Society B 78, 1103-1130. (A temperature, and losses that are no likelihoods.)
+the Royal Statistical Society B 78, 1103-1130. (A temperature, and losses that are not likelihoods.)
 
 Kish, L. (1965). Survey Sampling. Wiley. (The effective sample size.)
 """
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from mops.calibration.rounds import Draw, TotalLoss, outcomes_of
+from mops.calibration.rounds import Draw, TotalLoss, is_from_prior, outcomes_of
 from mops.calibration.unit_cube import LEAST_VARIANCE, effective_sample_size, inside_the_cube, points_of
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
@@ -151,10 +151,10 @@ def log_mixture(history: Sequence[Round]) -> Floats:
     """Return, for each set, the logarithm of the sum over all drawn points of the density from which each came."""
     points = points_of(history)
     states = [each.asked.state for each in history]
-    n_even = sum(len(state["points"]) for state in states if "drawn" not in state)  # these have the density 1
+    n_even = sum(len(state["points"]) for state in states if is_from_prior(state))  # these have the density 1
     found: Floats = np.full(len(points), math.log(n_even))
     for state in states:
-        if "drawn" in state:
+        if not is_from_prior(state):
             proposal = Proposal(np.array(state["centre"]), np.array(state["scale"]), state["drawn"])
             found = np.logaddexp(found, math.log(proposal.drawn) + proposal.log_density(points))
     return found

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from mops.attempt.reporting.progress import Snapshot
-from mops.calibration.rounds import TotalLoss
-from mops.errors import UsageError
+from mops.calibration.rounds import TotalLoss, check_labels, comparable, labels_of
+from mops.errors import UsageError, known_name
 from mops.project.functions import Code
+from mops.service.service import Service
 from mops.settings import Settings
+from mops.storage.calibration_records import Round, Scoring
+from mops.storage.job_options import PodOptions
 from mops.worker.environment.variables import Variables
 
 
@@ -22,10 +25,24 @@ class Method(StrEnum):
 
     IMPORTANCE = "importance"
     ABC = "abc"
+    TPE = "tpe"
+    CMAES = "cmaes"
+    GP = "gp"
+    NSGA2 = "nsga2"
+
+    @property
+    def gives_posterior(self) -> bool:
+        """Whether the method weighs sets; the others are optimisers."""
+        return self in (Method.IMPORTANCE, Method.ABC)
 
 
 LEAST_ESS = {Method.IMPORTANCE: 200.0, Method.ABC: 50.0}
-"""The effective sample size below which there is no posterior, if the caller gives none."""
+"""The smallest effective sample size for a posterior, if the caller gives none."""
+
+SETS_TO_WEIGH, SETS_TO_SEARCH = 256, 32
+"""The number of sets in a round of a method that gives a posterior, and of an optimiser, if the caller gives none."""
+
+_WITH_OBJECTIVES = (Method.TPE, Method.GP, Method.NSGA2)
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -33,8 +50,10 @@ class CalibrateOptions(TypedDict, total=False):
 
     env: Variables | None
     python: str | Path | None
+    pod: PodOptions | None
     settings: Settings | None
     local: bool
+    service: Service | None
     on_progress: Callable[[Snapshot], None]
     model: Code
     targets: Sequence[Code]
@@ -46,8 +65,10 @@ class CalibrateOptions(TypedDict, total=False):
     rounds: int
     seed: int
     weights: Mapping[str, float] | None
+    objectives: Sequence[str] | None
     temperature: float
     ess: float
+    overlap: float
     take_over: bool
 
 
@@ -61,8 +82,12 @@ class Plan:
         The number of sets in each new round.
     rounds
         The most rounds.
+    objectives
+        The losses that are objectives by themselves; empty: none was named.
     ess
-        The effective sample size below which there is no posterior.
+        The smallest effective sample size for a posterior.
+    overlap
+        The share of the sets of a round that must have ended before the next round begins; 1: all.
     take_over
         Whether to replace a runner that runs the job of the round.
     """
@@ -72,8 +97,10 @@ class Plan:
     rounds: int
     seed: int
     loss: TotalLoss
+    objectives: tuple[str, ...]
     temperature: float
     ess: float
+    overlap: float
     take_over: bool
 
     @classmethod
@@ -84,20 +111,54 @@ class Plan:
         given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
         method = given.get("method", Method.IMPORTANCE)
         if method not in tuple(Method):
-            known = ", ".join(Method)
-            raise UsageError(f"the method {method!r} is unknown", where="the method", hint=f"use one of {known}")
+            what = f"the method {method!r} is unknown"
+            raise UsageError(what, where="the method", hint=known_name(str(method), Method))
+        method = Method(method)
         plan = cls(
-            method=Method(method),
-            n=given.get("n", 256),
+            method=method,
+            n=given.get("n", SETS_TO_WEIGH if method.gives_posterior else SETS_TO_SEARCH),
             rounds=given.get("rounds", 8),
             seed=given.get("seed", 0),
             loss=TotalLoss(given.get("weights") or None),
+            objectives=tuple(given.get("objectives") or ()),
             temperature=given.get("temperature", 1.0),
-            ess=given.get("ess", LEAST_ESS[Method(method)]),
+            ess=given.get("ess", LEAST_ESS.get(method, 1.0)),
+            overlap=given.get("overlap", 1.0),
             take_over=given.get("take_over", False),
         )
         plan._check()
+        plan._check_objectives()
         return plan
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a round may begin before the round before it has ended."""
+        return self.overlap < 1
+
+    @property
+    def scoring(self) -> Scoring:
+        """How this call weighs the sets, for the record of a round."""
+        weights = None if self.loss.weights is None else dict(self.loss.weights)
+        return Scoring(weights, self.temperature, self.ess)
+
+    def comparable(self, history: Sequence[Round]) -> list[Round]:
+        """Return the rounds with each set as failed that lacks a loss that counts; raises as :meth:`objectives_in`."""
+        self.objectives_in(history)  # a wrong label must not look like a failure of all sets
+        return comparable(history, self.loss.weights)
+
+    def objectives_in(self, history: Sequence[Round]) -> tuple[str, ...]:
+        """Return the losses that are objectives by themselves; empty: the total loss is the only objective.
+
+        Raises
+        ------
+        UsageError
+            An objective or a weight names no loss of these rounds.
+        """
+        check_labels(self.loss.weights or {}, history, "the weights")
+        check_labels(self.objectives, history, "the objectives")
+        if self.method is Method.NSGA2 and not self.objectives:
+            return tuple(labels_of(history))
+        return self.objectives
 
     def _check(self) -> None:
         positive = {"n": self.n, "rounds": self.rounds, "temperature": self.temperature, "ess": self.ess}
@@ -107,3 +168,23 @@ class Plan:
             wrong["seed"] = self.seed
         for name, value in wrong.items():
             raise UsageError(f"{name} is {value:g}", where="the options", hint="use a finite number above 0")
+        if not 0 < self.overlap <= 1:
+            what = f"overlap is {self.overlap:g}"
+            raise UsageError(what, where="the options", hint="use a share above 0 and at most 1")
+
+    def _check_objectives(self) -> None:
+        several = self.objectives or self.method is Method.NSGA2
+        if self.objectives and self.method not in _WITH_OBJECTIVES:
+            raise UsageError(
+                f"the method '{self.method}' has one objective, the total loss",
+                where="the objectives",
+                hint=f"use the method {', '.join(_WITH_OBJECTIVES)}; or weigh the losses in their sum",
+            )
+        if several and self.loss.weights:
+            raise UsageError(
+                "objectives have no weights",
+                where="the weights",
+                hint="leave the weights out, or use the method tpe with the weighted sum as its only objective",
+            )
+        if len(set(self.objectives)) < len(self.objectives):
+            raise UsageError("a loss is named twice", where="the objectives", hint="name each loss once")

@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
 from mops.errors import JobError, UsageError
-from mops.jobs.location import locate, path_text
+from mops.jobs.launch import Launch
+from mops.jobs.location import path_text
 from mops.jobs.prepare import PreparedStudy, checked_name, job_name, prepare
 from mops.jobs.trial.trial import check_model
 from mops.project.bundle import code_checksums
 from mops.project.project import find_root
-from mops.settings import Settings
+from mops.service.service import Service
 from mops.storage.calibration_records import CalibrationRecord, CalibrationRecords
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Space, parse_space
-from mops.worker.environment.options import child_environment
 
 _NAME_LIMIT = 52
 """So that the names of the rounds' jobs are not too long."""
@@ -34,17 +35,19 @@ _STUDY_KEYS = {"model": "model", "targets": "targets", "replicates": "n_replicat
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call of calibrate finds its study, and where it stores results.
+    """The name of a calibration and the folder of its project, and where its rounds run.
 
     Parameters
     ----------
-    name, project, storage
+    name, project
         As for :func:`mops.calibration.calibrate.calibrate`.
+    launch
+        Where the jobs of the rounds run, and with which options.
     """
 
     name: str | None
     project: str | Path | None
-    storage: str | Path | None
+    launch: Launch
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,15 @@ class Begun:
         The study without its sets.
     root
         The root of the project.
+    service
+        The service that runs the rounds; None: this machine runs them.
     """
 
     records: CalibrationRecords
     space: Space
     study: dict[str, Any]
     root: Path
+    service: Service | None
 
 
 def begin(
@@ -81,21 +87,17 @@ def begin(
     JobError
         The calibration of this name fits something else.
     """
-    settings = options.get("settings") or Settings.from_environment()
-    location = locate(place.storage, local=options.get("local") or False, settings=settings)
-    if location.profile is not None:
-        raise UsageError(
-            "a calibration runs on this machine, and commands use the connected service",
-            where=f"service {location.profile.service.release}",
-            hint="add --local, or in Python local=True",
-        )
+    launch = place.launch
+    if plan.overlaps:
+        _check_overlap(launch)
     raw, parsed = _space(space)
-    fields, near = _study(study, options)
-    root = Path(place.project) if place.project is not None else find_root(near)
+    check_optimiser(plan.method, parsed, "the space")
+    fields, where = _study(study, options)
+    root = Path(place.project) if place.project is not None else find_root(where or Path.cwd() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()
-    prepared = prepare(fields | {"parameter_sets": one_set}, root, location.storage)
+    prepared = prepare(fields | {"parameter_sets": one_set}, root, launch.location.storage)
     if not prepared.spec.targets:
-        raise UsageError("the study has no target", where=str(near), hint="add a target: --target MODULE:FUNCTION")
+        raise _no_target(where, is_given=study is not None)
     new = CalibrationRecord(
         calibration=_checked_name(place.name, prepared),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -106,15 +108,28 @@ def begin(
         n_replicates=len(prepared.study.groups.group(0).seeds),
         code=code_checksums(prepared.bundle),
     )
-    records = CalibrationRecords(location.open(root), new.calibration)
+    records = CalibrationRecords(launch.location.open(root), new.calibration)
     old = records.calibration()
     if old is not None:
         _refuse_other(records, old, new)
     else:
-        child = child_environment(dict(options.get("env") or {}), options.get("python"), install=settings.install)
-        check_model(prepared, settings, child)  # after a mistake in the model, the same name can begin again
+        # Before the first record, so that the same name can begin again after a mistake in the model.
+        check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
-    return Begun(records, parsed, fields, root)
+    return Begun(records, parsed, fields, root, launch.service)
+
+
+def _check_overlap(launch: Launch) -> None:
+    """Raise UsageError if the jobs of two rounds would not share workers."""
+    what = "rounds overlap only on shared workers, and "
+    if launch.service is not None and launch.service.dedicated_size is not None:
+        what, hint = what + "each round would have a dedicated cluster", "use --shared, or leave out --overlap"
+    elif launch.service is None and launch.settings.scheduler is None:
+        what += "on this machine each job takes all slots"
+        hint = "connect to a service, set MODELOPS_SCHEDULER to a Dask scheduler, or leave out --overlap"
+    else:
+        return
+    raise UsageError(what, where="the options", hint=hint)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
@@ -131,9 +146,11 @@ def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space
     return json.loads(json.dumps(found)), parsed
 
 
-def _study(study: str | Path | Mapping[str, Any] | None, options: CalibrateOptions) -> tuple[dict[str, Any], Path]:
-    """Return the study without its sets, and the path of its file, near which the project is."""
-    near = Path.cwd() / "study.json"
+def _study(
+    study: str | Path | Mapping[str, Any] | None, options: CalibrateOptions
+) -> tuple[dict[str, Any], Path | None]:
+    """Return the study without its sets, and the path of its file; None: it has none."""
+    near = None
     found: Any = {}
     if isinstance(study, Mapping):
         found = dict(study)
@@ -146,6 +163,13 @@ def _study(study: str | Path | Mapping[str, Any] | None, options: CalibrateOptio
     found |= {key: value for key, value in given.items() if value is not None}
     found.pop("parameter_sets", None)
     return found, near
+
+
+def _no_target(file: Path | None, *, is_given: bool) -> UsageError:
+    what = "the study has no target" if is_given else "the calibration has no target"
+    where = str(file) if file is not None else "the study given to mops" if is_given else "the options"
+    hint = "add a target: --target MODULE:FUNCTION" + ("" if is_given else ", or name a study: --study study.json")
+    return UsageError(what, where=where, hint=hint)
 
 
 def _checked_name(name: str | None, prepared: PreparedStudy) -> str:

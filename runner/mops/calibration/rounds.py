@@ -6,12 +6,18 @@ calibration that was killed continues as if nothing had happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mops.errors import UsageError
 from mops.storage.calibration_records import Outcome, Round
+
+NO_LOSS = "no loss"
+"""The failure of a set that lacks a loss that other sets have."""
+
+RUNNING = "running"
+"""In place of a failure, while the set runs. No record has it."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +32,12 @@ class Fitting(Protocol):
     """A method of calibration with its options."""
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
-        """Return the ``n`` sets of the round after these rounds."""
+        """Return the ``n`` sets of the round after these rounds, of which the last one may still run."""
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the posterior weight of each set of all rounds, None for a failed set.
 
-        The weights of all sets have the sum 1.
+        The weights of all sets have the sum 1. An optimiser returns None for each set.
         """
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
@@ -58,16 +64,6 @@ class TotalLoss:
             return sum(outcome.losses.values())
         return sum(weight * outcome.losses[label] for label, weight in self.weights.items())
 
-    def check(self, history: Sequence[Round]) -> None:
-        """Raise UsageError if a weight names no loss."""
-        labels = labels_of(history)
-        if labels and (unknown := sorted((self.weights or {}).keys() - set(labels))):
-            raise UsageError(
-                f"no loss has the label {', '.join(map(repr, unknown))}",
-                where="the weights",
-                hint=f"the labels are {', '.join(map(repr, labels))}",
-            )
-
 
 def outcomes_of(history: Sequence[Round]) -> Iterator[Outcome]:
     """Yield the outcome of each set of all rounds."""
@@ -75,6 +71,49 @@ def outcomes_of(history: Sequence[Round]) -> Iterator[Outcome]:
         yield from each.told.outcomes
 
 
+def is_from_prior(state: Mapping[str, Any]) -> bool:
+    """Tell by the state of a round whether its sets were drawn from the prior, with importance resampling and ABC.
+
+    The state of a round that was drawn from a proposal has the number of draws.
+    """
+    return "drawn" not in state
+
+
+def places_running(history: Sequence[Round]) -> list[int]:
+    """Return which sets of the last round still run."""
+    outcomes = history[-1].told.outcomes if history else ()
+    return [place for place, outcome in enumerate(outcomes) if outcome.failure == RUNNING]
+
+
 def labels_of(history: Sequence[Round]) -> list[str]:
     """Return the labels of all losses."""
     return list({label: None for outcome in outcomes_of(history) for label in outcome.losses})
+
+
+def comparable(history: Sequence[Round], needed: Collection[str] | None = None) -> list[Round]:
+    """Return the rounds with each set as failed that lacks one of the needed losses.
+
+    A target may return other losses for other sets, so a later round may have losses that earlier rounds lack.
+
+    Parameters
+    ----------
+    needed
+        The labels of the losses; None: all of these rounds.
+    """
+    labels = set(labels_of(history) if needed is None else needed)
+
+    def checked(outcome: Outcome) -> Outcome:
+        return outcome if outcome.failure or labels <= outcome.losses.keys() else Outcome({}, NO_LOSS)
+
+    return [replace(one, told=replace(one.told, outcomes=tuple(map(checked, one.told.outcomes)))) for one in history]
+
+
+def check_labels(named: Iterable[str], history: Sequence[Round], where: str) -> None:
+    """Raise UsageError if one of these names no loss of the rounds."""
+    labels = labels_of(history)
+    if labels and (unknown := sorted(set(named) - set(labels))):
+        raise UsageError(
+            f"no loss has the label {', '.join(map(repr, unknown))}",
+            where=where,
+            hint=f"the labels are {', '.join(map(repr, labels))}",
+        )

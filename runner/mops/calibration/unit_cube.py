@@ -38,5 +38,5 @@ def inside_the_cube(propose: Callable[[int], Floats], n: int) -> tuple[Floats, i
 
 
 def effective_sample_size(weights: Floats) -> float:
-    """Return how many sets of equal weight tell as much (Kish 1965); 0: there is no weight."""
+    """Return how many sets of equal weight tell as much (Kish 1965); 0: all weights are 0."""
     return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0

@@ -1,27 +1,36 @@
-"""The tables of a calibration: trials, posterior draws, and when there is no posterior."""
+"""The tables of a calibration: trials, posterior draws, and trials without a posterior."""
 
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from mops.calibration import calibrate
+from mops.calibration.abc_smc import AbcSmc
 from mops.calibration.calibration import Calibration
-from mops.calibration.options import CalibrateOptions, Plan
-from mops.calibration.rounds import TotalLoss
-from mops.errors import JobError, UsageError
-from mops.storage.calibration_records import Asked, Outcome, Round, Told
+from mops.calibration.importance import ImportanceResampling
+from mops.calibration.optimiser import Optimiser
+from mops.calibration.options import CalibrateOptions, Method, Plan
+from mops.calibration.rounds import NO_LOSS, RUNNING, Fitting, TotalLoss, outcomes_of
+from mops.errors import JobError, JobFailed, MopsError, StorageError, UsageError
+from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
 from mops.study.ids_and_seeds import param_id
+from mops.study.sampling.space import parse_space
 
 SETS: tuple[dict[str, Any], ...] = ({"x": 0.5, "loss": "a"}, {"x": 1.5, "loss": "b"}, {"x": 2.5, "loss": "a"})
 OUTCOMES = (Outcome({"peak": 1.0, "size": 2.0}), Outcome({}, "oom"), Outcome({"peak": 4.0, "size": 0.5}))
-HISTORY = [Round(Asked(1, "fit-r1", SETS, {}), Told(1, "fit-r1", OUTCOMES))]
+SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
+OF_X = parse_space({"x": {"min": 0.0, "max": 9.0}}, where="space.json")
+SPACE = OF_X | parse_space({"loss": {"values": ["a", "b"]}}, where="space.json")
+HISTORY = [Round(Asked(1, "fit-r1", SETS, {}), Told(1, "fit-r1", OUTCOMES, SCORING))]
 
 
 def calibration(least_ess: float = 1, weights: dict[str, float] | None = None) -> Calibration:
-    return Calibration("fit", "storage", HISTORY, ("x", "loss"), TotalLoss(weights), [0.75, None, 0.25], least_ess)
+    return Calibration("fit", "storage", HISTORY, SPACE, TotalLoss(weights), [0.75, None, 0.25], least_ess)
 
 
 def test_the_trials_have_a_row_for_each_set_and_failures_are_null_and_never_infinite() -> None:
@@ -29,11 +38,11 @@ def test_the_trials_have_a_row_for_each_set_and_failures_are_null_and_never_infi
     assert trials.schema.field("round").type == pa.int32()
     assert trials.to_pylist() == [
         {"round": 1, "job": "fit-r1", "param_id": param_id(SETS[0]), "failure": None, "loss": 3.0, "weight": 0.75}
-        | {"peak": 1.0, "size": 2.0, "x": 0.5, "loss.param": "a"},
+        | {"peak": 1.0, "size": 2.0, "x": 0.5, "param.loss": "a"},
         {"round": 1, "job": "fit-r1", "param_id": param_id(SETS[1]), "failure": "oom", "loss": None, "weight": None}
-        | {"peak": None, "size": None, "x": 1.5, "loss.param": "b"},
+        | {"peak": None, "size": None, "x": 1.5, "param.loss": "b"},
         {"round": 1, "job": "fit-r1", "param_id": param_id(SETS[2]), "failure": None, "loss": 4.5, "weight": 0.25}
-        | {"peak": 4.0, "size": 0.5, "x": 2.5, "loss.param": "a"},
+        | {"peak": 4.0, "size": 0.5, "x": 2.5, "param.loss": "a"},
     ]
     assert (calibration().n_scored, calibration().n_failed) == (2, 1)
 
@@ -41,7 +50,7 @@ def test_the_trials_have_a_row_for_each_set_and_failures_are_null_and_never_infi
 def test_weights_of_losses_leave_out_the_others() -> None:
     assert calibration(weights={"size": 2}).trials()["loss"].to_pylist() == [4.0, None, 1.0]
     with pytest.raises(UsageError, match="no loss has the label 'hight'"):
-        TotalLoss({"hight": 1}).check(HISTORY)
+        Plan.of({"weights": {"hight": 1}}).objectives_in(HISTORY)
 
 
 def test_the_posterior_has_each_set_as_often_as_its_weight_says() -> None:
@@ -66,6 +75,40 @@ def test_marginals_are_weighted() -> None:
     assert loss.shares == {"a": 1.0, "b": 0.0}
 
 
+def test_the_best_trials_come_first_and_failures_are_no_trials() -> None:
+    assert calibration().best(5)["loss"].to_pylist() == [3.0, 4.5]
+    assert calibration().best(1)["x"].to_pylist() == [0.5]
+
+
+def test_the_pareto_set_has_the_trials_that_no_other_beats() -> None:
+    losses = [(1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (5.0, 1.0), (5.0, 1.0), (6.0, 6.0)]
+    outcomes = (*(Outcome({"a": a, "b": b}) for a, b in losses), Outcome({}, "oom"))
+    sets = tuple({"x": float(i)} for i in range(len(outcomes)))
+    history = [Round(Asked(1, "f-r1", sets, {}), Told(1, "f-r1", outcomes, SCORING))]
+    weights = [None] * len(sets)
+    found = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.NSGA2, ("a", "b"))
+    assert found.pareto()["x"].to_pylist() == [0.0, 1.0, 3.0, 4.0]
+    one = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.TPE)
+    assert one.pareto()["x"].to_pylist() == [1.0]  # the smallest sum
+    failed = [Round(Asked(1, "f-r1", ({"x": 1.0},), {}), Told(1, "f-r1", (Outcome({}, "oom"),), SCORING))]
+    assert Calibration("f", "s", failed, OF_X, TotalLoss(), [None], 1).pareto().num_rows == 0
+
+
+def test_an_optimiser_gives_no_posterior() -> None:
+    found = Calibration("fit", "s", HISTORY, SPACE, TotalLoss(), [None] * 3, 1, None, Method.TPE)
+    assert not found.has_posterior
+    with pytest.raises(JobError, match="the method 'tpe' searches for the smallest loss and gives no posterior"):
+        found.posterior()
+
+
+def test_objectives_are_those_named_and_with_nsga2_every_loss() -> None:
+    assert Plan.of({"method": "nsga2"}).objectives_in(HISTORY) == ("peak", "size")
+    assert Plan.of({"method": "tpe"}).objectives_in(HISTORY) == ()
+    assert Plan.of({"method": "tpe", "objectives": ["size"]}).objectives_in(HISTORY) == ("size",)
+    with pytest.raises(UsageError, match="no loss has the label 'hight'"):
+        Plan.of({"method": "gp", "objectives": ["hight", "peak"]}).objectives_in(HISTORY)
+
+
 def test_an_option_that_is_none_is_not_given() -> None:
     assert Plan.of({"n": None, "ess": None}) == Plan.of({})  # type: ignore[typeddict-item]
 
@@ -77,8 +120,14 @@ def test_an_option_that_is_none_is_not_given() -> None:
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"ess": -1}, "ess is -1"),
         ({"seed": -1}, "seed is -1"),
+        ({"overlap": 0}, "overlap is 0"),
+        ({"overlap": 1.5}, "overlap is 1.5"),
         ({"weights": {"fit": float("nan")}}, "the weight of fit is nan"),
         ({"method": "magic"}, "the method 'magic' is unknown"),
+        ({"method": "cmaes", "objectives": ["a", "b"]}, "the method 'cmaes' has one objective"),
+        ({"objectives": ["a", "b"]}, "the method 'importance' has one objective"),
+        ({"method": "nsga2", "weights": {"a": 2}}, "objectives have no weights"),
+        ({"method": "tpe", "objectives": ["a", "a"]}, "a loss is named twice"),
     ],
 )
 def test_options_that_are_not_possible_are_refused(options: CalibrateOptions, said: str) -> None:
@@ -89,3 +138,109 @@ def test_options_that_are_not_possible_are_refused(options: CalibrateOptions, sa
 def test_an_unknown_option_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument: sets"):
         Plan.of({"sets": []})  # type: ignore[typeddict-unknown-key]
+
+
+def rounds_of(*rounds: tuple[Outcome, ...]) -> list[Round]:
+    sets: list[tuple[dict[str, Any], ...]] = [
+        tuple({"x": k + i / 16} for i in range(len(outcomes))) for k, outcomes in enumerate(rounds)
+    ]
+    state = [{"points": [[one["x"] / 8] for one in each]} for each in sets]
+    return [
+        Round(Asked(k, f"f-r{k}", sets[k - 1], state[k - 1]), Told(k, f"f-r{k}", outcomes, SCORING))
+        for k, outcomes in enumerate(rounds, start=1)
+    ]
+
+
+def fitting_of(plan: Plan, objectives: tuple[str, ...]) -> Fitting:
+    space = parse_space({"x": {"min": 0, "max": 8}}, where="s")
+    match plan.method:
+        case Method.IMPORTANCE:
+            return ImportanceResampling(space, 0, plan.loss, 1.0, "s")
+        case Method.ABC:
+            return AbcSmc(space, 0, plan.loss, "s")
+    return Optimiser(space, plan.method, 0, plan.loss, objectives, "s")
+
+
+@pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC, Method.TPE, Method.CMAES, Method.NSGA2])
+@pytest.mark.parametrize("later", [{"a": 1.0, "b": 2.0}, {"b": 2.0}, {"a": 1.0, "b": 2.0, "c": 3.0}, {"c": 3.0}])
+def test_a_set_without_a_loss_of_another_round_has_failed_and_the_calibration_continues(
+    method: Method, later: dict[str, float]
+) -> None:
+    """A loss that only a later round had ended each further call with a KeyError."""
+    first = {"a": 1.0, "b": 2.0}
+    n = 16
+    raw = rounds_of(*((Outcome(losses),) * n for losses in (first, later)))
+    plan = Plan.of({"method": method})
+    history = plan.comparable(raw)
+    every = first.keys() | later.keys()
+    wanted = [None if losses.keys() == every else NO_LOSS for losses in (first, later) for _ in range(n)]
+    assert [outcome.failure for outcome in outcomes_of(history)] == wanted
+    fitting = fitting_of(plan, plan.objectives_in(history))
+    assert len(fitting.ask(history, n).sets) == n
+    weights = fitting.weights(history)
+    assert len(weights) == 2 * n
+    found = Calibration("f", "s", history, OF_X, plan.loss, weights, 1, None, method, plan.objectives_in(history))
+    assert found.n_failed == len(wanted) - wanted.count(None)
+    assert found.trials().num_rows == 2 * n
+    assert found.pareto().num_rows <= wanted.count(None)
+
+
+def test_only_losses_with_a_weight_must_be_there() -> None:
+    raw = rounds_of((Outcome({"a": 1.0}),), (Outcome({"a": 1.0, "b": 2.0}), Outcome({"b": 2.0})))
+    compared = Plan.of({"weights": {"a": 1}}).comparable(raw)
+    assert [outcome.failure for outcome in outcomes_of(compared)] == [None, None, NO_LOSS]
+
+
+def test_a_calibration_is_one_short_line() -> None:
+    """Regression: a notebook showed every set of every round."""
+    assert repr(calibration()) == "Calibration('fit', method='importance', 1 round, 2 sets scored, 1 failed)"
+
+
+class Jobs:
+    """Jobs of rounds, of which one has failed or none."""
+
+    def __init__(self, *, one_has_failed: bool):
+        self._one_has_failed = one_has_failed
+
+    def one_has_failed(self) -> bool:
+        return self._one_has_failed
+
+    def stop(self) -> None:
+        raise StorageError("the storage is out of reach", where="s")
+
+
+def run_of(plan: Plan, jobs: Any = None) -> calibrate._Run:
+    return calibrate._Run(None, plan, calibrate.Progress(), jobs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "one_has_failed", "stops"),
+    [
+        (UsageError("the model cannot be imported"), True, True),
+        (JobError("another process also runs it"), True, True),
+        (JobError("another process also runs it"), False, False),
+        (JobFailed("no set of round 1 has a loss"), False, True),
+        (KeyboardInterrupt(), False, True),
+    ],
+)
+def test_the_state_of_a_job_decides_whether_the_other_round_stops(
+    error: BaseException, one_has_failed: bool, stops: bool
+) -> None:
+    """A job can end as failed with an error of any class. The storage, which failed too, replaced that error."""
+    run = run_of(Plan.of({"overlap": 0.5}), Jobs(one_has_failed=one_has_failed))
+    if not stops:
+        run._stop_after(error)
+        return
+    with pytest.raises(type(error)) as caught:
+        run._stop_after(error)
+    assert caught.value is error
+    assert isinstance(error.__cause__, MopsError)
+
+
+def test_a_weight_for_a_loss_of_a_set_that_runs_ends_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses so far lacked the label, so the call ended with a UsageError while the round ran."""
+    so_far = [Outcome({"a": 1.0}), Outcome({}, RUNNING)]
+    monkeypatch.setattr(calibrate, "outcomes_in", lambda *_, **__: so_far)
+    job: Any = SimpleNamespace(name="fit-r1", status=lambda: SimpleNamespace(state="running"))
+    run = run_of(Plan.of({"weights": {"b": 1}, "overlap": 0.5}))
+    assert run._ask_meanwhile(Asked(1, "fit-r1", ({"x": 1.0}, {"x": 2.0}), {}), job, []) is None

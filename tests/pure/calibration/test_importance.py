@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,13 @@ from mops.calibration.importance import (
     normalised,
     tempered,
 )
-from mops.calibration.rounds import TotalLoss
+from mops.calibration.rounds import RUNNING, TotalLoss
 from mops.calibration.unit_cube import effective_sample_size, inside_the_cube
-from mops.storage.calibration_records import Asked, Outcome, Round, Told
-from mops.study.sampling.draw import varying
+from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
 from mops.study.sampling.space import parse_space
 
 Sets = dict[str, Any]
+SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
 
 
 def method(space: dict[str, Any], temperature: float = 1.0, seed: int = 0) -> ImportanceResampling:
@@ -38,13 +39,12 @@ def played(fitting: ImportanceResampling, loss: Callable[[Sets], float | None], 
         draw = fitting.ask(history, n)
         losses = map(loss, draw.sets)
         outcomes = tuple(Outcome({}, "error") if each is None else Outcome({"fit": each}) for each in losses)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
     return history
 
 
 def calibration(fitting: ImportanceResampling, history: list[Round]) -> Calibration:
-    names = tuple(varying(fitting.space))
-    return Calibration("f", "s", history, names, TotalLoss(), fitting.weights(history), 100)
+    return Calibration("f", "s", history, fitting.space, TotalLoss(), fitting.weights(history), 100)
 
 
 def test_the_interval_is_that_of_a_known_posterior() -> None:
@@ -67,6 +67,30 @@ def test_the_interval_is_that_of_a_known_posterior() -> None:
     draws = found.posterior(2_000)
     correlation = np.corrcoef(draws["x"].to_numpy(), draws["y"].to_numpy())[0, 1]
     assert correlation == pytest.approx(0.8, abs=0.07)
+
+
+def test_rounds_asked_from_the_quick_sets_alone_give_the_same_posterior() -> None:
+    """Each round is asked while all sets with x above 3 run, so the proposals are biased. The weights correct that."""
+    fitting = method({"x": {"min": -10, "max": 10}})
+    loss = lambda params: 0.5 * ((params["x"] - 3) / 0.5) ** 2  # noqa: E731 - next to the calls that use it
+    history: list[Round] = []
+    for k in range(1, 7):
+        so_far = [*history[:-1], *map(without_slow_sets, history[-1:])]
+        draw = fitting.ask(so_far, 256)
+        outcomes = tuple(Outcome({"fit": loss(params)}) for params in draw.sets)
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+    assert history[1].asked.state["centre"][0] < 0.64, "the proposal is left of the posterior"
+    assert sum(weight is None for weight in fitting.weights([without_slow_sets(history[0])])) > 80
+    (x,) = calibration(fitting, history).marginals()
+    assert (x.mean, x.low, x.median, x.high) == pytest.approx((3, 2.02, 3, 3.98), abs=0.1)
+
+
+def without_slow_sets(each: Round) -> Round:
+    outcomes = tuple(
+        Outcome({}, RUNNING) if params["x"] > 3 else outcome
+        for params, outcome in zip(each.asked.sets, each.told.outcomes, strict=True)
+    )
+    return replace(each, told=replace(each.told, outcomes=outcomes))
 
 
 def test_a_posterior_at_the_border_of_the_space_is_not_cut_short() -> None:
@@ -170,7 +194,7 @@ def test_the_mixture_counts_every_drawn_point() -> None:
     fitting = method({"x": {"min": 0, "max": 1}})
     history = played(fitting, lambda params: 10 * params["x"], 64, 3)
     grid = np.linspace(0, 1, 2_001)[:-1, None]
-    at_grid = [Round(Asked(1, "j", (), {"points": grid.tolist()}), Told(1, "j", ()))]
+    at_grid = [Round(Asked(1, "j", (), {"points": grid.tolist()}), Told(1, "j", (), SCORING))]
     even = len(grid)  # the grid counts as an even round of its size, too
     density = np.exp(log_mixture([*at_grid, *history]))[: len(grid)] - even
     assert density.mean() == pytest.approx(3 * 64, rel=0.1)

@@ -1,0 +1,228 @@
+"""Optimisers of Optuna: TPE, CMA-ES, Gaussian processes and NSGA-II, by its public interface ask and tell.
+
+An optimiser searches for the smallest loss, or for the Pareto set of several losses. It gives no posterior weights.
+
+Round 1 is a design over the space. For each later round, mops makes a study of Optuna in memory and replays the rounds
+that have ended: the study is given their sets, and is told their losses and failures. Then it is asked for the next
+sets. Sets of a round that has begun are never asked again. docs/internals/calibration.md has the reasons.
+
+Only this module imports Optuna, at its first use: it is not installed with mops.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mops.calibration.options import Method
+from mops.calibration.rounds import RUNNING, Draw, TotalLoss
+from mops.errors import UsageError
+from mops.storage.calibration_records import Outcome, Round
+from mops.study.sampling.draw import Method as Design
+from mops.study.sampling.draw import sets_at, unit_points, varying
+from mops.study.sampling.space import Choice, Range, Space
+
+_EXTRA = "pip install 'mops-runner[calibrate]'"
+_PACKAGES = {
+    Method.TPE: {"optuna": _EXTRA},
+    Method.CMAES: {"optuna": _EXTRA, "cmaes": _EXTRA},
+    Method.GP: {"optuna": _EXTRA, "torch": "pip install torch"},
+    Method.NSGA2: {"optuna": _EXTRA},
+}
+"""What each method imports, and how to install it."""
+
+_WITH_GENERATIONS = (Method.CMAES, Method.NSGA2)
+"""These samplers mark a trial with its generation when they sample it, so a replay must sample too."""
+
+_LEAST_SOURCES = 10
+"""CMA-ES starts from the best tenth of the design, which needs a set."""
+
+_LEAST_GENERATION = 4
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Asks a sampler of Optuna for the sets of each round.
+
+    Parameters
+    ----------
+    objectives
+        The labels of the losses that are objectives by themselves; empty: the total loss is the only objective.
+    where
+        The space's file, for errors.
+    """
+
+    space: Space
+    method: Method
+    seed: int
+    loss: TotalLoss
+    objectives: tuple[str, ...]
+    where: str
+
+    def ask(self, history: Sequence[Round], n: int) -> Draw:
+        """Return the sets of the round after these rounds: the design, or what the sampler asks for."""
+        if not history:
+            points = unit_points(self.space, Design.SOBOL, n=n, seed=self.seed, where=self.where)
+            return Draw(sets_at(self.space, points).to_pylist(), {})
+        with _quiet():
+            study, distributions = self.replayed(history, n), self._distributions()
+            asked = [study.ask(distributions).params for _ in range(n)]
+        return Draw([self._whole(params) for params in asked], {})
+
+    def weights(self, history: Sequence[Round]) -> list[float | None]:
+        """Return None for each set: an optimiser gives no posterior."""
+        return [None for each in history for _ in each.asked.sets]
+
+    def is_over(self, _history: Sequence[Round], _ess: float) -> bool:
+        """Tell that the number of rounds alone decides."""
+        return False
+
+    def replayed(self, history: Sequence[Round], n: int) -> Any:
+        """Return a study of Optuna that has seen these rounds, with the sampler of the round after them.
+
+        Parameters
+        ----------
+        n
+            The number of sets of the round after them.
+        """
+        study = _optuna().create_study(directions=["minimize"] * max(1, len(self.objectives)))
+        sizes = [*(len(each.asked.sets) for each in history), n]
+        # Each round was asked for while these sets of the round before were running. The replay tells them as late, so
+        # that a sampler has the same state as then.
+        ran_on = [*(each.asked.state.get("running", []) for each in history[1:]), []]
+        late: list[tuple[Any, Outcome]] = []
+        for each, running in zip(history, ran_on, strict=True):
+            study.sampler = self._sampler(study, each.asked.k, sizes)
+            trials = [self._asked(study, params) for params in each.asked.sets]
+            pairs = list(zip(trials, each.told.outcomes, strict=True))
+            self._tell(study, [*late, *(pair for place, pair in enumerate(pairs) if place not in running)])
+            late = [pairs[place] for place in running]
+        study.sampler = self._sampler(study, len(history) + 1, sizes)
+        return study
+
+    def _asked(self, study: Any, params: Mapping[str, Any]) -> Any:
+        """Return a trial with the values of a stored set."""
+        distributions = self._distributions()
+        study.enqueue_trial({name: params[name] for name in distributions})
+        trial = study.ask(distributions)
+        if self.method in _WITH_GENERATIONS:
+            _ = trial.relative_params  # samples, and marks the trial; the values in the queue have won already
+        return trial
+
+    def _tell(self, study: Any, pairs: Sequence[tuple[Any, Outcome]]) -> None:
+        """Tell the outcomes of trials; a set that runs stays a running trial."""
+        for trial, outcome in pairs:
+            total = self.loss.of(outcome)
+            if outcome.failure == RUNNING:
+                continue
+            if total is None:
+                study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            elif self.objectives:
+                study.tell(trial, [outcome.losses[label] for label in self.objectives])
+            else:
+                study.tell(trial, total)
+
+    def _sampler(self, study: Any, k: int, sizes: Sequence[int]) -> Any:
+        """Return the sampler of round ``k``.
+
+        Parameters
+        ----------
+        sizes
+            The number of sets of each round, and of the next one.
+        """
+        samplers = _optuna().samplers
+        seed = int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0])
+        match self.method:
+            case Method.TPE:
+                return samplers.TPESampler(seed=seed, constant_liar=True)
+            case Method.GP:
+                return samplers.GPSampler(seed=seed)
+            case Method.NSGA2:
+                return samplers.NSGAIISampler(seed=seed, population_size=_generation(sizes[0]))
+        design = [trial for trial in study.trials[: sizes[0]] if trial.values is not None]
+        return samplers.CmaEsSampler(
+            seed=seed,
+            n_startup_trials=0,
+            popsize=_generation(sizes[1]),
+            source_trials=design if len(design) >= _LEAST_SOURCES else None,
+        )
+
+    def _distributions(self) -> dict[str, Any]:
+        return {name: _distribution(self.space[name]) for name in varying(self.space)}
+
+    def _whole(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a set with the fixed parameters, in the order of the space."""
+        return {
+            name: params[name] if name in params else entry.values[0]  # type: ignore[union-attr]
+            for name, entry in self.space.items()
+        }
+
+
+def check_optimiser(method: Method, space: Space, where: str) -> None:
+    """Check that this machine has what a method imports, and that the method can search the space.
+
+    Raises
+    ------
+    UsageError
+        A package is missing, or the method cannot search the space.
+    """
+    for package, install in _PACKAGES.get(method, {}).items():
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"the method {method.value!r} needs {package}", where="this Python", hint=install)
+    if method is Method.CMAES:
+        for name in varying(space):
+            if isinstance(space[name], Choice):
+                raise UsageError(
+                    f"the method 'cmaes' searches ranges only, and {name!r} is a list of values",
+                    where=where,
+                    hint="use --method tpe",
+                )
+
+
+def may_overlap(method: Method, share: float, outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether the next round may begin while sets of this round run: a share has ended, and one has losses.
+
+    A generation needs losses, and a failed set has none. If a round began without them, it would repeat the generation.
+    """
+    n_ended = sum(outcome.failure != RUNNING for outcome in outcomes)
+    n_scored = sum(outcome.failure is None for outcome in outcomes)
+    least_scored = min(len(outcomes), _generation(len(outcomes))) if method in _WITH_GENERATIONS else 1
+    return n_ended >= share * len(outcomes) and n_scored >= least_scored
+
+
+def _generation(n: int) -> int:
+    """Return the size of a generation in rounds of ``n`` sets: an eighth may fail without delaying the next."""
+    return max(_LEAST_GENERATION, n - n // 8)
+
+
+def _distribution(entry: Choice | Range) -> Any:
+    distributions = _optuna().distributions
+    if isinstance(entry, Choice):
+        return distributions.CategoricalDistribution(entry.values)
+    if entry.is_int:
+        return distributions.IntDistribution(int(entry.low), int(entry.high), log=entry.is_log)
+    return distributions.FloatDistribution(float(entry.low), float(entry.high), log=entry.is_log)
+
+
+def _optuna() -> Any:
+    return importlib.import_module("optuna")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Optuna's notes on new studies, and its warnings about options that are new."""
+    logging = _optuna().logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.set_verbosity(before)

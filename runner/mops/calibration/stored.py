@@ -1,0 +1,89 @@
+"""Lists the calibrations of a storage, and deletes them with the jobs of their rounds."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from mops.calibration.rounds import comparable, outcomes_of
+from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.storage.calibration_records import CalibrationRecords, calibration_names
+from mops.storage.files import Files
+from mops.storage.job_records import job_names
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One calibration of a list.
+
+    Parameters
+    ----------
+    created
+        When the calibration began (UTC, ISO 8601).
+    rounds
+        The number of rounds that have ended.
+    scored, failed
+        The number of parameter sets of these rounds, with and without losses.
+    open_jobs
+        The jobs of the rounds that have begun and not ended. Two rounds may overlap.
+    error
+        Why the records cannot be read; None: they can.
+    """
+
+    calibration: str
+    method: str | None = None
+    created: str | None = None
+    rounds: int | None = None
+    scored: int | None = None
+    failed: int | None = None
+    open_jobs: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def list_calibrations(files: Files) -> list[Listed]:
+    """Return the calibrations of a storage, newest first; unreadable ones come last."""
+    found = [_listed(CalibrationRecords(files, name)) for name in calibration_names(files)]
+    return sorted(found, key=lambda one: (one.created or "", one.calibration), reverse=True)
+
+
+def _listed(records: CalibrationRecords) -> Listed:
+    try:
+        record, rounds = records.calibration(), records.rounds()
+        open_jobs = tuple(records.open_jobs())
+    except (CorruptRecord, NewerFormat) as bad:
+        return Listed(records.name, error=str(bad))
+    if record is None:
+        return Listed(records.name, error="its record calibration.json is missing")
+    outcomes = list(outcomes_of(comparable(rounds)))
+    n_failed = sum(outcome.failure is not None for outcome in outcomes)
+    return Listed(
+        calibration=records.name,
+        method=record.method,
+        created=record.created,
+        rounds=len(rounds),
+        scored=len(outcomes) - n_failed,
+        failed=n_failed,
+        open_jobs=open_jobs,
+    )
+
+
+def stored_calibration(files: Files, name: str) -> CalibrationRecords:
+    """Return the records of a calibration.
+
+    Raises
+    ------
+    JobError
+        The calibration does not exist; the error gives similar names.
+    """
+    names = calibration_names(files)
+    if name in names:
+        return CalibrationRecords(files, name)
+    near = difflib.get_close_matches(name, names, 3) or names[-3:]
+    hint = f"use the name of an existing calibration: {', '.join(near)}" if near else "this storage has none"
+    raise JobError(f"calibration {name!r} does not exist", where=files.url, hint=hint)
+
+
+def jobs_of(records: CalibrationRecords) -> list[str]:
+    """Return the jobs of the rounds that exist. A job of a round may have been deleted before."""
+    existing = set(job_names(records.files))
+    return [job for job in map(records.job, records.begun()) if job in existing]

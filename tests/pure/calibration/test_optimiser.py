@@ -1,0 +1,273 @@
+"""Optimisers find a known optimum, are told failures as failures, and continue from the records alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from mops.calibration.optimiser import Optimiser, check_optimiser, may_overlap
+from mops.calibration.options import Method
+from mops.calibration.rounds import RUNNING, TotalLoss, places_running
+from mops.errors import UsageError
+from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
+from mops.study.sampling.space import parse_space
+
+Sets = dict[str, Any]
+SPACE = {"x": {"min": -10, "max": 10}, "rate": {"min": 0.001, "max": 10, "scale": "log"}, "days": 60}
+SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+SINGLE = [Method.TPE, Method.CMAES, pytest.param(Method.GP, marks=pytest.mark.skipif(not HAS_TORCH, reason="no torch"))]
+
+
+def optimiser(method: Method, space: Sets = SPACE, objectives: tuple[str, ...] = (), seed: int = 0) -> Optimiser:
+    return Optimiser(parse_space(space, where="s"), method, seed, TotalLoss(), objectives, "s")
+
+
+def played(
+    fitting: Optimiser, losses: Callable[[Sets], dict[str, float] | None], n: int = 32, rounds: int = 6
+) -> list[Round]:
+    """Run rounds; losses of None are a failure."""
+    history: list[Round] = []
+    for k in range(1, rounds + 1):
+        draw = fitting.ask(history, n)
+        found = map(losses, draw.sets)
+        outcomes = tuple(Outcome({}, "error") if each is None else Outcome(each) for each in found)
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+    return history
+
+
+def bowl(params: Sets) -> dict[str, float]:
+    """Return a loss whose minimum, 0, is at x=3 and rate=0.1."""
+    return {"fit": (params["x"] - 3) ** 2 + 4 * float(np.log10(params["rate"]) + 1) ** 2}
+
+
+def best(each: Round) -> float:
+    return min(sum(outcome.losses.values()) for outcome in each.told.outcomes if outcome.failure is None)
+
+
+@pytest.mark.parametrize("method", SINGLE)
+def test_a_known_optimum_is_found(method: Method) -> None:
+    history = played(optimiser(method), bowl, rounds=8)
+    assert min(map(best, history)) < 0.3
+    assert best(history[-1]) < best(history[0])
+    params = min((set_ for each in history for set_ in each.asked.sets), key=lambda set_: bowl(set_)["fit"])
+    assert params["x"] == pytest.approx(3, abs=0.5)
+    assert params["rate"] == pytest.approx(0.1, rel=0.9)
+    assert list(params) == ["x", "rate", "days"]
+    assert params["days"] == 60
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
+def test_the_optimum_is_found_although_half_of_the_space_fails(method: Method) -> None:
+    history = played(optimiser(method), lambda params: bowl(params) if params["x"] > 2 else None, rounds=8)
+    failed = [outcome.failure is not None for outcome in history[0].told.outcomes]
+    assert 15 < sum(failed) < 24
+    assert best(history[-1]) < 0.5
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
+def test_optuna_is_told_failures_as_failures_and_each_loss_of_its_set(method: Method) -> None:
+    fitting = optimiser(method)
+    history = played(fitting, lambda params: bowl(params) if params["x"] > 0 else None, n=16, rounds=3)
+    trials = fitting.replayed(history, 16).trials
+    assert len(trials) == 48
+    for trial, params, outcome in zip(
+        trials,
+        (params for each in history for params in each.asked.sets),
+        (outcome for each in history for outcome in each.told.outcomes),
+        strict=True,
+    ):
+        assert trial.params == {name: params[name] for name in ("x", "rate")}
+        if outcome.failure is None:
+            assert (trial.state, trial.value) == (optuna.trial.TrialState.COMPLETE, outcome.losses["fit"])
+        else:
+            assert (trial.state, trial.values) == (optuna.trial.TrialState.FAIL, None)
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
+def test_records_read_back_from_json_give_the_same_next_sets(method: Method) -> None:
+    fitting = optimiser(method, seed=4)
+    history = played(fitting, bowl, n=16, rounds=3)
+    read = [
+        Round(replace(each.asked, sets=tuple(json.loads(json.dumps(each.asked.sets)))), each.told) for each in history
+    ]
+    assert fitting.ask(read, 16) == fitting.ask(history, 16)
+    assert optimiser(method, seed=5).ask(history, 16) != fitting.ask(history, 16)
+    assert fitting.ask(history, 16).sets != list(history[-1].asked.sets)
+
+
+def test_a_sampler_of_another_version_continues_from_the_stored_sets() -> None:
+    """CMA-ES learns from the sets that ran, not from those that this version would have asked for."""
+    fitting = optimiser(Method.CMAES)
+    first = played(fitting, bowl, rounds=1)
+    others = [{"x": 3 + i / 100, "rate": 0.1, "days": 60} for i in range(32)]
+    outcomes = tuple(Outcome(bowl(params)) for params in others)
+    history = [*first, Round(Asked(2, "f-r2", tuple(others), {}), Told(2, "f-r2", outcomes, SCORING))]
+    xs = [params["x"] for params in fitting.ask(history, 32).sets]
+    assert np.mean(xs) == pytest.approx(3, abs=0.6)
+    assert np.std(xs) < 0.7 * np.std([params["x"] for params in fitting.ask(first, 32).sets])
+
+
+@pytest.mark.parametrize("method", [Method.NSGA2, Method.TPE])
+def test_several_objectives_find_the_pareto_set(method: Method) -> None:
+    """The losses are the squared distances of x from 0 and from 2: the Pareto set is between, with y at 5."""
+
+    def losses(params: Sets) -> dict[str, float]:
+        far = (params["y"] - 5) ** 2
+        return {"left": params["x"] ** 2 + far, "right": (params["x"] - 2) ** 2 + far}
+
+    space = {"x": {"min": -10, "max": 10}, "y": {"min": 0, "max": 20}}
+    history = played(optimiser(method, space, ("left", "right")), losses, n=40, rounds=8)
+    last = [params for params in history[-1].asked.sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
+    first = [params for params in history[0].asked.sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
+    assert len(last) > 5 > len(first)
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.NSGA2])
+def test_integers_and_lists_of_values_keep_their_types(method: Method) -> None:
+    space = {
+        "n": {"min": 1, "max": 64, "type": "int", "scale": "log"},
+        "kind": {"values": ["a", "b"]},
+        "on": {"values": [True, False]},
+        "big": {"values": [1, 2**60]},
+    }
+    history = played(
+        optimiser(method, space, ("fit",) if method is Method.NSGA2 else ()),
+        lambda params: {"fit": abs(params["n"] - 8) + (params["kind"] == "a")},
+        n=16,
+        rounds=4,
+    )
+    for params in (params for each in history for params in each.asked.sets):
+        assert [type(value) for value in params.values()] == [int, str, bool, int]
+        assert params["big"] in (1, 2**60)
+    assert best(history[-1]) <= 1
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
+def test_rounds_of_one_set_and_of_one_parameter_work(method: Method) -> None:
+    history = played(optimiser(method, {"x": {"min": 0, "max": 1}}), lambda params: {"fit": params["x"]}, 1, 12)
+    assert len({each.asked.sets[0]["x"] for each in history}) == 12
+
+
+def while_running(each: Round, places: set[int]) -> Round:
+    """Return a round as it is while these sets run."""
+    outcomes = tuple(
+        Outcome({}, RUNNING) if place in places else outcome for place, outcome in enumerate(each.told.outcomes)
+    )
+    return replace(each, told=replace(each.told, outcomes=outcomes))
+
+
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
+def test_a_replay_tells_sets_that_were_running_at_the_ask_after_it(method: Method) -> None:
+    """A replay in another order would give the sampler another state than that with which it was asked."""
+    fitting, n = optimiser(method, seed=1), 16
+    *before, last = played(fitting, bowl, n=n, rounds=2)
+    so_far = [*before, while_running(last, {3, 9})]
+    draw = fitting.ask(so_far, n)
+    asked = Asked(3, "f-r3", tuple(draw.sets), draw.state | {"running": places_running(so_far)})
+    told = Told(3, "f-r3", tuple(Outcome(bowl(params)) for params in draw.sets), SCORING)
+    at_the_ask = fitting.replayed([*so_far, while_running(Round(asked, told), set(range(n)))], n).trials
+    later = fitting.replayed([*before, last, Round(asked, told)], n).trials
+    assert [trial.system_attrs for trial in later] == [trial.system_attrs for trial in at_the_ask]
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in later)
+
+
+def test_a_set_that_runs_is_a_running_trial() -> None:
+    fitting = optimiser(Method.TPE)
+    (first,) = played(fitting, bowl, n=8, rounds=1)
+    trials = fitting.replayed([while_running(first, {0})], 8).trials
+    assert [trial.state.name for trial in trials] == ["RUNNING"] + ["COMPLETE"] * 7
+
+
+def outcomes_of(scored: int, running: int, failed: int = 0) -> list[Outcome]:
+    return [*[Outcome({"fit": 1.0})] * scored, *[Outcome({}, RUNNING)] * running, *[Outcome({}, "error")] * failed]
+
+
+@pytest.mark.parametrize("method", Method)
+def test_the_next_round_waits_for_a_share_of_the_sets(method: Method) -> None:
+    assert not may_overlap(method, 0.95, outcomes_of(scored=94, running=6))
+    assert may_overlap(method, 0.95, outcomes_of(scored=95, running=5))
+    assert may_overlap(method, 0.95, outcomes_of(scored=90, running=5, failed=5))
+
+
+def test_the_next_round_waits_for_a_set_with_losses() -> None:
+    assert not may_overlap(Method.TPE, 0.1, outcomes_of(scored=0, running=5, failed=5))
+    assert may_overlap(Method.TPE, 0.1, outcomes_of(scored=1, running=9))
+
+
+def test_the_next_round_waits_for_the_losses_of_a_generation() -> None:
+    for method in (Method.CMAES, Method.NSGA2):
+        assert not may_overlap(method, 0.5, outcomes_of(scored=13, running=3))
+        assert may_overlap(method, 0.5, outcomes_of(scored=14, running=2))
+        assert not may_overlap(method, 0.5, outcomes_of(scored=1, running=1)), "all sets of a round below a generation"
+
+
+def generation_of(method: Method, each: optuna.trial.FrozenTrial) -> int:
+    key = {Method.CMAES: "generation", Method.NSGA2: "NSGAIISampler:generation"}[method]
+    return next(value for name, value in each.system_attrs.items() if name.endswith(key))
+
+
+@pytest.mark.parametrize("method", [Method.CMAES, Method.NSGA2])
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_round_that_overlaps_has_the_next_generation(method: Method, failed: int) -> None:
+    """A failed set counted as a loss: the next round had the same generation, and half of the losses never counted."""
+    fitting, n = optimiser(method), 32
+    *before, last = played(fitting, bowl, n=n, rounds=2)
+    told = replace(last.told, outcomes=(*[Outcome({}, "error")] * failed, *last.told.outcomes[failed:]))
+    n_running = next(m for m in range(n, -1, -1) if may_overlap(method, 0.5, running_last(told.outcomes, m)))
+    assert n_running == 4 - failed
+    for m, is_next in ((n_running, True), (n_running + 1, False)):
+        so_far = [*before, replace(last, told=replace(told, outcomes=tuple(running_last(told.outcomes, m))))]
+        study = fitting.replayed(so_far, n)
+        old, new = study.trials[-1], study.ask(fitting._distributions())
+        _ = new.relative_params
+        new = study.trials[new.number]
+        assert generation_of(method, new) == generation_of(method, old) + is_next
+
+
+def running_last(outcomes: Sequence[Outcome], m: int) -> list[Outcome]:
+    return [*outcomes[: len(outcomes) - m], *[Outcome({}, RUNNING)] * m]
+
+
+def test_optuna_prints_and_warns_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    level = optuna.logging.get_verbosity()
+    with warnings.catch_warnings(action="error"):
+        for method in (Method.TPE, Method.CMAES, Method.NSGA2):
+            played(optimiser(method), bowl, n=12, rounds=3)
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert optuna.logging.get_verbosity() == level
+
+
+def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = parse_space(SPACE, where="s")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("optuna", "torch") else find_spec(name)
+    )
+    for method, hint in {
+        Method.TPE: "pip install 'mops-runner\\[calibrate\\]'",
+        Method.CMAES: "needs optuna",
+    }.items():
+        with pytest.raises(UsageError, match=hint):
+            check_optimiser(method, space, "s")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    with pytest.raises(UsageError, match=r"(?s)the method 'gp' needs torch.*hint: pip install torch"):
+        check_optimiser(Method.GP, space, "s")
+    check_optimiser(Method.IMPORTANCE, space, "s")
+    check_optimiser(Method.TPE, space, "s")
+
+
+def test_cmaes_refuses_lists_of_values() -> None:
+    space = parse_space({"x": {"min": 0, "max": 1}, "kind": {"values": ["a", "b"]}}, where="space.json")
+    with pytest.raises(UsageError, match="'cmaes' searches ranges only, and 'kind' is a list of values"):
+        check_optimiser(Method.CMAES, space, "space.json")
