@@ -1,0 +1,235 @@
+"""The rounds of a calibration: losses over its trials, and the posterior of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+
+from mops.figures.bins import Bins, cells, is_log
+from mops.figures.columns import Floats, nullable, numbers
+from mops.units import counted
+
+MOST_TRIALS = 2_000
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The losses of a calibration over its trials.
+
+    Parameters
+    ----------
+    points
+        At most about 2,000 trials in their order, among them each trial that was better than all before it: ``trial``
+        (int64, from 1), ``round`` (int32), ``loss`` and ``weight`` (float64; null: it has failed), ``best`` (float64):
+        the least loss so far.
+    rounds
+        A row for each round: ``round`` (int32), ``n``, ``failed`` (int64), ``best``, ``median`` (float64): of its
+        losses; ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
+    n_trials
+        All trials.
+    ess
+        The effective sample size: 1 / sum(weight²); 0 without weights.
+    is_log
+        Whether the loss needs a logarithmic scale.
+    """
+
+    points: pa.Table
+    rounds: pa.Table
+    n_trials: int
+    ess: float
+    is_log: bool
+
+    @property
+    def caption(self) -> str:
+        """The caption of the figure."""
+        shown = f" {len(self.points):,} of them are shown." if len(self.points) < self.n_trials else ""
+        ess = f" The effective sample size of the weights is {self.ess:.3g}." if self.ess else ""
+        return (
+            f"The loss of {counted(self.n_trials, 'trial')} in {counted(len(self.rounds), 'round')}, and the least so "
+            f"far.{shown}{ess}"
+        )
+
+
+def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
+    """Return the losses over the trials.
+
+    Parameters
+    ----------
+    table
+        The columns ``round``, ``failure``, ``loss`` and ``weight``, in the order of the trials, as
+        :meth:`mops.calibration.calibration.Calibration.trials` returns them.
+    """
+    losses = numbers(table["loss"])
+    so_far = np.fmin.accumulate(losses) if len(losses) else losses
+    step = max(1, -(-len(losses) // most))
+    least = np.where(np.isnan(so_far), np.inf, so_far)
+    better = least < np.append(np.inf, least[:-1])[: len(least)]
+    shown = np.flatnonzero((np.arange(len(losses)) % step == 0) | better)
+    points = {
+        "trial": pa.array(shown + 1, pa.int64()),
+        "round": table["round"].take(pa.array(shown)),
+        "loss": nullable(losses[shown]),
+        "weight": nullable(numbers(table["weight"])[shown]),
+        "best": nullable(so_far[shown]),
+    }
+    weights = np.nan_to_num(numbers(table["weight"]))
+    total = float((weights**2).sum())
+    ess = 1 / total if total else 0.0
+    scale = is_log(losses[np.isfinite(losses)])
+    return Trials(pa.table(points), _rounds(table, losses, weights), len(losses), ess, scale)
+
+
+def _rounds(table: pa.Table, losses: Floats, weights: Floats) -> pa.Table:
+    of = table["round"].to_numpy()
+    ks = np.unique(of)
+    finite = [losses[(of == k) & np.isfinite(losses)] for k in ks]
+    best = np.array([some.min() if len(some) else np.nan for some in finite])
+    columns = {
+        "round": pa.array(ks, pa.int32()),
+        "n": pa.array([int((of == k).sum()) for k in ks], pa.int64()),
+        "failed": pa.array([int((of == k).sum()) - len(some) for k, some in zip(ks, finite, strict=True)], pa.int64()),
+        "best": nullable(best),
+        "median": nullable(np.array([np.median(some) if len(some) else np.nan for some in finite])),
+        "best_so_far": nullable(np.fmin.accumulate(best) if len(best) else best),
+        "weight": pa.array([float(weights[of == k].sum()) for k in ks], pa.float64()),
+    }
+    return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The bins of a parameter, and the prior probability of each of them."""
+
+    bins: Bins
+    masses: Floats
+
+
+POSTERIOR_QUANTILES = {"low95": 0.025, "low50": 0.25, "median": 0.5, "high50": 0.75, "high95": 0.975}
+
+
+def marginals(fitted: pa.Table, weights: Floats, priors: Mapping[str, Prior]) -> pa.Table:
+    """Return the posterior of each parameter in bins, compared with its prior.
+
+    Parameters
+    ----------
+    fitted
+        A row for each trial, a column for each parameter.
+    weights
+        The posterior weight of each trial; 0 for a failed one.
+    priors
+        The bins and the prior of each parameter.
+
+    Returns
+    -------
+    pyarrow.Table
+        A row for each parameter and bin: ``parameter`` (string), ``bin`` (int32), ``label`` (string), ``low``, ``high``
+        (float64), ``trials`` (int64): the trials in it, ``weight`` (float64): their posterior weights, of all 1,
+        ``prior`` (float64): the prior probability of the bin.
+    """
+    found = []
+    for name, prior in priors.items():
+        index = prior.bins.index(fitted[name])
+        inside = index >= 0
+        n = np.bincount(index[inside], minlength=len(prior.bins)).astype(np.int64)
+        weight = np.bincount(index[inside], weights=weights[inside], minlength=len(prior.bins))
+        of = prior.bins.table().add_column(0, "parameter", pa.array([name] * len(prior.bins), pa.string()))
+        of = of.append_column("trials", pa.array(n)).append_column("weight", pa.array(weight))
+        found.append(of.append_column("prior", pa.array(prior.masses, pa.float64())))
+    return pa.concat_tables(found)
+
+
+def pair_weights(fitted: pa.Table, weights: Floats, bins: Mapping[str, Bins]) -> pa.Table:
+    """Return the posterior weight in each cell of each pair of parameters.
+
+    Parameters
+    ----------
+    fitted, weights
+        Those of :func:`marginals`.
+    bins
+        The bins of each parameter.
+
+    Returns
+    -------
+    pyarrow.Table
+        A row for each cell with weight: ``x``, ``y`` (string): the parameters, ``x_bin``, ``y_bin`` (int32),
+        ``weight`` (float64).
+    """
+    index = {name: of.index(fitted[name]) for name, of in bins.items()}
+    pairs = []
+    for x, y in combinations(bins, 2):
+        nx, ny = len(bins[x]), len(bins[y])
+        rows, cell = cells(index[x], index[y], nx, ny)
+        weight = np.bincount(cell, weights=weights[rows], minlength=nx * ny)
+        full = np.flatnonzero(weight)
+        named = (pa.array([name] * len(full), pa.string()) for name in (x, y))
+        at = (pa.array(full % max(nx, 1), pa.int32()), pa.array(full // max(nx, 1), pa.int32()))
+        pairs.append(pa.table([*named, *at, pa.array(weight[full])], schema=_PAIRS))
+    return pa.concat_tables([_PAIRS.empty_table(), *pairs])
+
+
+_PAIRS = pa.schema(
+    [
+        pa.field("x", pa.string()),
+        pa.field("y", pa.string()),
+        pa.field("x_bin", pa.int32()),
+        pa.field("y_bin", pa.int32()),
+        pa.field("weight", pa.float64()),
+    ]
+)
+
+
+def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:
+    """Return the weighted quantiles of each parameter that is a number, by :func:`weighted_quantiles`.
+
+    Parameters
+    ----------
+    fitted, weights
+        Those of :func:`marginals`.
+
+    Returns
+    -------
+    pyarrow.Table
+        A row for each: ``parameter`` (string), then ``low95``, ``low50``, ``median``, ``high50``, ``high95`` (float64):
+        the quantiles 2.5, 25, 50, 75 and 97.5 %.
+    """
+    rows = []
+    for name in fitted.column_names:
+        values = numbers(fitted[name])
+        if np.isfinite(values).any() and not pa.types.is_boolean(fitted[name].type):
+            found = weighted_quantiles(values, weights, list(POSTERIOR_QUANTILES.values()))
+            rows.append({"parameter": name} | dict(zip(POSTERIOR_QUANTILES, found.tolist(), strict=True)))
+    fields = [pa.field("parameter", pa.string()), *(pa.field(name, pa.float64()) for name in POSTERIOR_QUANTILES)]
+    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+
+
+def weighted_quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
+    """Return the least values up to which the weights sum to at least the share ``at`` of all weights.
+
+    Values that are not finite do not count. Without weights, all quantiles are NaN.
+    """
+    counts = np.isfinite(values) & (weights > 0)
+    order = np.argsort(values[counts], kind="stable")
+    ends = np.cumsum(weights[counts][order])
+    if not len(ends):
+        return np.full(len(at), np.nan)
+    where = np.minimum(np.searchsorted(ends, np.array(at) * ends[-1]), len(ends) - 1)
+    found: Floats = values[counts][order][where]
+    return found
+
+
+def thinned(weights: Floats, most: int) -> Floats:
+    """Return weights of which at most ``most`` are above 0: all of them, or a systematic sample (Kitagawa 1996).
+
+    The sample is always the same. The sum of its weights is 1.
+    """
+    if np.count_nonzero(weights) <= most:
+        return weights
+    ends = np.cumsum(weights)
+    steps = (np.arange(most) + np.random.default_rng(0).random()) / most
+    chosen = np.searchsorted(ends / ends[-1], steps, side="right")
+    found: Floats = np.bincount(chosen, minlength=len(weights)) / most
+    return found

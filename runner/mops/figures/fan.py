@@ -1,0 +1,357 @@
+"""The course of an output: the median and bands over the simulations of many parameter sets.
+
+Exact quantiles need all values, so a fan chart of a large job shows a sample of its parameter sets, which bounds the
+memory. The sample is the same at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.figures.calibration import weighted_quantiles
+from mops.figures.columns import Floats, Integers, is_number, nullable, numbers
+from mops.units import counted
+
+MOST_SETS = 2_000
+MOST_VALUES = 2_000_000
+"""The most values of one column that are held: 16 bytes each."""
+
+LEAST_FOR_BANDS = 10
+"""Quantiles of fewer simulations would mislead: the 5 % quantile of 5 values is about the least of them."""
+
+MOST_X = 500
+X_BINS = 200
+
+_VISIBLE_SHARE = 0.01  # of the height of an axis
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+BAND_COLUMNS = ("low90", "low50", "median", "high50", "high90")
+
+
+@dataclass(frozen=True)
+class Fan:
+    """The median and the bands of a column along another one.
+
+    Parameters
+    ----------
+    table
+        A row for each value of ``x`` and each division, sorted: ``division`` (string; null: the fan is not divided),
+        ``x`` (float64, a date or a timestamp), ``n`` (int64: values), ``low90``, ``low50``, ``median``, ``high50``,
+        ``high90`` (float64): the quantiles 5, 25, 50, 75 and 95 %. Each finite value of a simulation counts once, by
+        numpy's rule ``linear``. If the sets have weights, the values of a set at an ``x`` share its weight equally, and
+        the quantiles are those of :func:`mops.figures.calibration.weighted_quantiles`.
+    lines
+        The simulations of each division that has fewer than 10: ``division``, ``group``, ``replicate``, ``x`` and ``y``
+        (float64), sorted. Several values of a simulation at an ``x`` are their mean.
+    by
+        The parameter that divides the fan; None: it is not divided.
+    n_sets, n_sets_read, n_sets_shown
+        The parameter sets that have run, those in the sample, and those in the sample that have values.
+    n_simulations
+        The simulations that count.
+    n_left_out
+        The values that are null, NaN or infinite.
+    is_binned
+        Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values.
+    """
+
+    output: str
+    x: str
+    y: str
+    table: pa.Table
+    lines: pa.Table
+    by: str | None
+    n_sets: int
+    n_sets_read: int
+    n_sets_shown: int
+    n_simulations: int
+    n_left_out: int
+    is_binned: bool
+
+    @property
+    def caption(self) -> str:
+        """The caption of the figure."""
+        return fans_caption([self])
+
+    def divided(self) -> list[Fan]:
+        """Return a fan for each division."""
+        divisions = self.table["division"].unique().to_pylist()
+        return [replace(self, table=_of(self.table, name), lines=_of(self.lines, name)) for name in divisions]
+
+    @property
+    def shown(self) -> Floats:
+        """All values in the figure."""
+        return np.concatenate([*(numbers(self.table[name]) for name in BAND_COLUMNS), numbers(self.lines["y"])])
+
+    @property
+    def with_lines(self) -> list[str | None]:
+        """The divisions that have lines instead of bands."""
+        found: list[str | None] = self.lines["division"].unique().to_pylist()
+        return found
+
+
+def fans_caption(figures: Sequence[Fan]) -> str:
+    """Return what the fans of an output show."""
+    one = figures[0]
+    of = counted(one.n_sets_shown, "parameter set")
+    if one.n_sets_read < one.n_sets:
+        of += f", a random sample of {one.n_sets:,}"
+    elif one.n_sets_shown < one.n_sets:
+        missing = one.n_sets - one.n_sets_shown
+        have = "has" if missing == 1 else "have"
+        of = f"{one.n_sets_shown:,} of {counted(one.n_sets, 'parameter set')} ({missing:,} {have} no result)"
+    bins = f" The values of {one.x!r} are in {X_BINS} bins." if one.is_binned else ""
+    n_left_out = sum(figure.n_left_out for figure in figures)
+    left_out = f" {counted(n_left_out, 'value')} left out, not finite." if n_left_out else ""
+    by = f", for each value of {one.by!r}" if one.by else ""
+    ys = " and ".join(repr(figure.y) for figure in figures) if len(figures) < 3 else f"{len(figures)} columns"
+    over = f"{counted(one.n_simulations, 'simulation')} of {of}"
+    n_divisions, n_with_lines = len(one.table["division"].unique()), len(one.with_lines)
+    if n_with_lines and n_with_lines == n_divisions:
+        few = f"Quantiles of fewer than {LEAST_FOR_BANDS} simulations would mislead."
+        return f"A line for each simulation: {ys} at each {one.x!r}{by}, of {over}. {few}{bins}{left_out}"
+    fewer = f"A value of {one.by!r} with fewer than {LEAST_FOR_BANDS} simulations has a line for each."
+    few = f" {fewer}" if n_with_lines else ""
+    return (
+        f"Median (line) and the middle 50 % and 90 % (bands) of {ys} at each {one.x!r}{by}, over {over}, each with the "
+        f"same weight.{few}{bins}{left_out}"
+    )
+
+
+def _of(table: pa.Table, division: str | None) -> pa.Table:
+    column = table["division"]
+    return table.filter(pc.is_null(column) if division is None else pc.equal(column, division))
+
+
+def needs_decades(bands: pa.Table) -> bool:
+    """Tell whether a fan needs a logarithmic axis: on a linear one, half of a median line would not be seen.
+
+    No quantile is negative, and in one of the divisions, half of the medians above 0 are less than a hundredth of the
+    greatest quantile of all divisions.
+    """
+    shown = np.concatenate([numbers(bands[name]) for name in BAND_COLUMNS])
+    if not np.isfinite(shown).any() or np.nanmin(shown) < 0:
+        return False
+    medians, divisions = numbers(bands["median"]), np.array(bands["division"].to_pylist(), dtype=object)
+    typical = [np.median(some) for name in set(divisions) if len(some := medians[(divisions == name) & (medians > 0)])]
+    return bool(typical) and float(min(typical)) < _VISIBLE_SHARE * float(np.nanmax(shown))
+
+
+def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values: int = MOST_VALUES) -> Integers:
+    """Return the groups whose rows a figure reads, sorted: all of them, or a random sample that is always the same.
+
+    Parameters
+    ----------
+    groups
+        The groups to choose from.
+    n_rows
+        About how many rows they have in all.
+    most
+        The most groups.
+    values
+        About the most rows of the groups in the sample. The sample has at least one group.
+    """
+    fitting = int(values * len(groups) / n_rows) if n_rows else len(groups)
+    n = min(len(groups), most, max(fitting, 1))
+    if n == len(groups):
+        return np.sort(groups)
+    return np.sort(np.random.default_rng(0).choice(groups, n, replace=False))
+
+
+@dataclass(frozen=True)
+class FanSource:
+    """The rows of a fan chart.
+
+    Parameters
+    ----------
+    rows
+        The columns ``group``, ``replicate``, ``x`` and the ``ys``.
+    n_sets, n_sets_read
+        The parameter sets that have run, and those whose rows these are.
+    divisions
+        The division of each group; None: the fan is not divided.
+    weights
+        The weight of each group; None: each value counts the same.
+    """
+
+    rows: pa.Table
+    output: str
+    x: str
+    ys: Sequence[str]
+    n_sets: int
+    n_sets_read: int
+    by: str | None = None
+    divisions: dict[int, str | None] | None = None
+    weights: Mapping[int, float] | None = None
+
+
+def fans(source: FanSource) -> list[Fan]:
+    """Return a fan for each of the ``ys``."""
+    rows = source.rows.filter(pc.is_valid(source.rows[source.x]))
+    if is_number(rows.schema.field(source.x).type):
+        rows = rows.filter(pa.array(np.isfinite(numbers(rows[source.x]))))
+    n_simulations = rows.group_by(["group", "replicate"]).aggregate([]).num_rows
+    x, is_binned = _places(rows[source.x])
+    names, division = _divisions(rows["group"].to_numpy(), source.divisions)
+    columns = _Columns(rows["group"].to_numpy(), rows["replicate"].to_numpy(), x, division, names)
+    counts = (source.n_sets, source.n_sets_read, len(rows["group"].unique()), n_simulations)
+    found = []
+    for y in source.ys:
+        values = numbers(rows[y])
+        tables = _bands(columns, values, source.weights), _lines(columns, values)
+        left_out = int((~np.isfinite(values)).sum())
+        found.append(Fan(source.output, source.x, y, *tables, source.by, *counts, left_out, is_binned))
+    return found
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The rows of all fans of an output: ``division`` has places in ``names``."""
+
+    group: Integers
+    replicate: Integers
+    x: pa.ChunkedArray
+    division: Integers
+    names: list[str | None]
+
+    @cached_property
+    def place(self) -> Integers:
+        """The place of each row's x among all values of x."""
+        _, place = np.unique(self.x.to_numpy(), return_inverse=True)
+        found: Integers = place.reshape(-1)
+        return found
+
+    @cached_property
+    def simulations(self) -> tuple[Integers, Integers]:
+        """A row of each simulation, and the simulation of each row."""
+        key = self.group.astype(np.int64) * (self.replicate.max(initial=0) + 1) + self.replicate
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        return first, which.reshape(-1)
+
+    def named(self, rows: Integers) -> pa.Array:
+        """Return the names of the divisions of rows."""
+        return pa.array([self.names[i] for i in self.division[rows].tolist()], pa.string())
+
+
+def _places(x: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
+    """Return where each row is on the axis: its x, or the middle of its bin."""
+    if not is_number(x.type):
+        return x, False
+    values = numbers(x)
+    different = np.unique(values)
+    if len(different) <= MOST_X:
+        return pa.chunked_array([values]), False
+    edges = np.linspace(different[0], different[-1], X_BINS + 1)
+    at = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, X_BINS - 1)
+    return pa.chunked_array([(edges[:-1] / 2 + edges[1:] / 2)[at]]), True
+
+
+def _divisions(groups: Integers, divisions: dict[int, str | None] | None) -> tuple[list[str | None], Integers]:
+    """Return the names of the divisions, and the place of each row's division among them."""
+    of_group = {} if divisions is None else divisions
+    names: list[str | None] = [*sorted({name for name in of_group.values() if name is not None}), None]
+    number = {name: i for i, name in enumerate(names)}
+    different, which = np.unique(groups, return_inverse=True)
+    of_different = [number[of_group.get(group)] for group in different.tolist()]
+    return names, np.array(of_different, np.int64)[which.reshape(-1)]
+
+
+def _bands(columns: _Columns, values: Floats, weights: Mapping[int, float] | None) -> pa.Table:
+    division, place = columns.division, columns.place
+    finite = np.flatnonzero(np.isfinite(values))
+    order = finite[np.lexsort((place[finite], division[finite]))]
+    starts = _starts(division[order], place[order])
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    spans = [order[i:j] for i, j in zip(starts, ends, strict=True)]
+    if weights is None:
+        bands = [np.quantile(values[span], QUANTILES) for span in spans]
+    else:
+        bands = [weighted_quantiles(values[span], _shared(weights, columns.group[span]), QUANTILES) for span in spans]
+    found = np.array(bands).reshape(len(starts), len(QUANTILES))
+    table = {
+        "division": columns.named(order[starts]),
+        "x": columns.x.take(pa.array(order[starts])),
+        "n": pa.array(ends - starts, pa.int64()),
+    }
+    return pa.table(table | {name: nullable(found[:, i]) for i, name in enumerate(BAND_COLUMNS)})
+
+
+def _starts(*keys: Integers) -> Integers:
+    """Return the first row of each run of rows with equal keys, which are not negative."""
+    return np.flatnonzero(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))
+
+
+def _shared(weights: Mapping[int, float], groups: Integers) -> Floats:
+    """Return the weight of each value: the values of a group share its weight."""
+    different, which, n = np.unique(groups, return_inverse=True, return_counts=True)
+    found: Floats = (np.array([weights[group] for group in different.tolist()]) / n)[which.reshape(-1)]
+    return found
+
+
+def _lines(columns: _Columns, values: Floats) -> pa.Table:
+    """Return the simulations of divisions with few of them, as :class:`Fan` describes them."""
+    finite = np.flatnonzero(np.isfinite(values))
+    first, which = columns.simulations
+    has_values = np.bincount(which[finite], minlength=len(first)) > 0
+    n_simulations = np.bincount(columns.division[first][has_values], minlength=len(columns.names))
+    some = finite[n_simulations[columns.division[finite]] < LEAST_FOR_BANDS]
+    keys = (columns.division, columns.group, columns.replicate, columns.place)
+    order = some[np.lexsort([key[some] for key in reversed(keys)])]
+    starts = _starts(*(key[order] for key in keys))
+    n = np.diff(starts, append=len(order))
+    y = np.add.reduceat(values[order], starts) / n if len(order) else np.empty(0)
+    first = order[starts]
+    found = {
+        "division": columns.named(first),
+        "group": pa.array(columns.group[first], pa.int32()),
+        "replicate": pa.array(columns.replicate[first], pa.int32()),
+        "x": columns.x.take(pa.array(first)),
+        "y": pa.array(y, pa.float64()),
+    }
+    return pa.table(found)
+
+
+def last_values(rows: pa.Table, x: str | None, ys: Sequence[str]) -> pa.Table:
+    """Return the last value of each column for each parameter set, the mean over its replicates.
+
+    Parameters
+    ----------
+    rows
+        The columns ``group``, ``replicate``, ``x`` and the ``ys``. The rows of a simulation are in order.
+    x
+        The last value is that at the greatest x, and of equal ones the last row; None: the last row.
+
+    Returns
+    -------
+    pyarrow.Table
+        Sorted by group: ``group`` (int32), and each of the ``ys`` (float64). A replicate whose last value is not finite
+        does not count. Null: none counts.
+    """
+    at = numbers(_numeric(rows[x])) if x is not None else np.zeros(len(rows))
+    group, replicate = rows["group"].to_numpy(), rows["replicate"].to_numpy()
+    known = np.flatnonzero(~np.isnan(at))
+    order = known[np.lexsort((at[known], replicate[known], group[known]))]  # stable
+    is_last = (np.diff(group[order], append=-1) != 0) | (np.diff(replicate[order], append=-1) != 0)
+    last = order[is_last]
+    groups, which = np.unique(group[last], return_inverse=True)
+    columns = {"group": pa.array(groups, pa.int32())}
+    for y in ys:
+        values = numbers(rows[y])[last]
+        finite = np.isfinite(values)
+        n = np.bincount(which[finite], minlength=len(groups))
+        total = np.bincount(which[finite], weights=values[finite], minlength=len(groups))
+        columns[y] = nullable(np.where(n > 0, total / np.maximum(n, 1), np.nan))
+    return pa.table(columns)
+
+
+def _numeric(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return dates and timestamps as numbers, which keep their order."""
+    if pa.types.is_date(column.type):
+        return column.cast(pa.timestamp("ms")).cast(pa.int64())
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

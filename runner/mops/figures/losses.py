@@ -1,0 +1,223 @@
+"""The losses of parameter sets: a table with a row for each set, distributions, and the sets that a figure shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mops.figures.bins import Bins, bins_for, bins_of, is_log
+from mops.figures.columns import Floats, Integers, nullable, numbers
+from mops.units import counted, number
+
+TOTAL = "loss"
+"""The column with the sum of all losses."""
+
+_SUM = "sum of losses"
+
+
+@dataclass(frozen=True)
+class ScoredSets:
+    """The parameter sets of a job that have a loss, with their losses and parameters.
+
+    Parameters
+    ----------
+    table
+        A row for each set, sorted by group: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the sum of all
+        losses; null if the set lacks one), a column for each label (float64; null: the set lacks it), then a column for
+        each parameter (a parameter with the name of another column is called ``param.NAME``).
+    labels
+        The labels of the losses, as in :meth:`mops.Job.best`.
+    parameters
+        The columns of the parameters.
+    sets_run
+        The number of sets that have run, also those without any loss; None: as many as have a loss.
+    """
+
+    table: pa.Table
+    labels: tuple[str, ...]
+    parameters: tuple[str, ...]
+    sets_run: int | None = None
+
+    @property
+    def n_run(self) -> int:
+        """The number of sets that have run."""
+        return len(self.table) if self.sets_run is None else self.sets_run
+
+    def losses(self, label: str = TOTAL) -> Floats:
+        """Return the losses of a label, or their sum; NaN: the set lacks it."""
+        return numbers(self.table[label])
+
+    def ranked(self, label: str = TOTAL) -> Integers:
+        """Return the rows that have this loss, the least loss first; of equal losses, the smaller group first."""
+        losses = self.losses(label)
+        order = np.argsort(losses, kind="stable")
+        return order[np.isfinite(losses[order])]
+
+    def is_log(self, label: str = TOTAL) -> bool:
+        """Tell whether a loss has a logarithmic scale, in all figures: :func:`mops.figures.bins.is_log`."""
+        losses = self.losses(label)
+        return is_log(losses[np.isfinite(losses)])
+
+    @property
+    def shown_labels(self) -> tuple[str, ...]:
+        """The sum, then each loss; with one loss, only the sum, which is equal to it."""
+        return (TOTAL, *self.labels) if len(self.labels) > 1 else (TOTAL,) if self.labels else ()
+
+    def title(self, label: str) -> str:
+        """Return what a label is called in figures."""
+        if label != TOTAL:
+            return label
+        return _SUM if len(self.labels) > 1 else "".join(self.labels) or "loss"
+
+
+def named(title: str) -> str:
+    """Return a title of a loss in a sentence: ``sum of losses``, ``loss 'fit'``."""
+    return title if title in (_SUM, "loss") else f"loss {title!r}"
+
+
+def wide_losses(losses: pa.Table, labels: Mapping[str, tuple[str, str]]) -> pa.Table:
+    """Return the table of :class:`ScoredSets` without the parameters.
+
+    Parameters
+    ----------
+    losses
+        The columns ``param_id``, ``group``, ``target``, ``name`` and ``loss``.
+    labels
+        The target and the name of each label.
+    """
+    groups, first = np.unique(losses["group"].to_numpy(), return_index=True)
+    at = np.searchsorted(groups, losses["group"].to_numpy())
+    targets, names = losses["target"].to_numpy(), losses["name"].to_numpy()
+    values = numbers(losses["loss"])
+    of_label: dict[str, Floats] = {}
+    for label, (target, name) in labels.items():
+        rows = (targets == target) & (names == name)
+        column = np.full(len(groups), np.nan)
+        column[at[rows]] = values[rows]
+        of_label[label] = column
+    total = np.sum(list(of_label.values()), axis=0) if of_label else np.full(len(groups), np.nan)
+    columns = {
+        "param_id": losses["param_id"].take(pa.array(first)),
+        "group": pa.array(groups, pa.int32()),
+        TOTAL: nullable(total),
+        **{label: nullable(column) for label, column in of_label.items()},
+    }
+    return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How one loss is spread over the parameter sets.
+
+    Parameters
+    ----------
+    label
+        The loss; ``loss``: the sum.
+    bins
+        Bins of the loss.
+    table
+        A row for each bin: ``bin`` (int32), ``label`` (string), ``low``, ``high`` (float64), ``n`` (int64: sets).
+    n, n_missing
+        The sets that have this loss, and those that have run and lack it.
+    quantiles
+        The least loss, the quantiles 25 %, 50 % and 75 % (linear between values), and the greatest loss. None: no set
+        has this loss.
+    """
+
+    label: str
+    title: str
+    bins: Bins
+    table: pa.Table
+    n: int
+    n_missing: int
+    quantiles: tuple[float, float, float, float, float] | None
+
+    @property
+    def caption(self) -> str:
+        """The caption of the figure."""
+        if self.quantiles is None:
+            return f"None of {counted(self.n_missing, 'parameter set')} has the {named(self.title)}."
+        scale = ", in bins of equal ratio" if self.bins.kind == "log" else ""
+        of = f"{self.n:,} of {counted(self.n + self.n_missing, 'parameter set')}; {self.n_missing:,} lack it"
+        of = of if self.n_missing else counted(self.n, "parameter set")
+        return (
+            f"The {named(self.title)} of {of}{scale}. The least is {number(self.quantiles[0])}, the median "
+            f"{number(self.quantiles[2])}."
+        )
+
+
+def distribution(scored: ScoredSets, label: str = TOTAL, most: int | None = None) -> Distribution:
+    """Return how a loss is spread over the parameter sets, in at most ``most`` bins; None: by the number of sets."""
+    losses = scored.losses(label)
+    finite = losses[np.isfinite(losses)]
+    bins = bins_of(label, pa.array(finite), most or bins_for(len(finite), 30, 0.6))
+    n = np.bincount(bins.index(pa.array(finite)), minlength=len(bins)).astype(np.int64)
+    table = bins.table().append_column("n", pa.array(n, pa.int64()))
+    spread = np.quantile(finite, (0.0, 0.25, 0.5, 0.75, 1.0)).tolist() if len(finite) else None
+    quantiles = None if spread is None else (spread[0], spread[1], spread[2], spread[3], spread[4])
+    n_missing = scored.n_run - len(finite)
+    return Distribution(label, scored.title(label), bins, table, len(finite), n_missing, quantiles)
+
+
+@dataclass(frozen=True)
+class ShownSets:
+    """The sets that a figure shows as points or lines: the best ones, and a part of the others.
+
+    Parameters
+    ----------
+    table
+        ``n_best + n_others`` rows with the columns of :class:`ScoredSets`, the best first.
+    ranks
+        The rank of each row, from 1.
+    n_best, n_others
+        How many best sets, and how many others, evenly over their ranks.
+    n_sets
+        All sets with this loss.
+    is_log
+        Whether the loss needs a logarithmic scale.
+    """
+
+    label: str
+    title: str
+    table: pa.Table
+    ranks: Integers
+    n_best: int
+    n_others: int
+    n_sets: int
+    is_log: bool
+
+    @property
+    def table_with_ranks(self) -> pa.Table:
+        """The table with the ranks in its first column: ``rank``, or ``set.rank`` if another column has this name."""
+        name = "rank"
+        while name in self.table.column_names:
+            name = f"set.{name}"
+        return self.table.add_column(0, name, pa.array(self.ranks))
+
+    @property
+    def caption(self) -> str:
+        """Which sets the figure shows."""
+        shown = f"The {counted(self.n_best, 'set')} with the least {named(self.title)}"
+        if self.n_best + self.n_others == self.n_sets:
+            every = f"All {self.n_sets:,} parameter sets" if self.n_sets > 1 else "The parameter set"
+            return f"{every} with the {named(self.title)}."
+        if not self.n_others:
+            return f"{shown}, of {self.n_sets:,}."
+        others = self.n_sets - self.n_best
+        return f"{shown}, and {self.n_others:,} of the other {others:,}, evenly over their ranks."
+
+
+def shown_sets(scored: ScoredSets, label: str = TOTAL, best: int = 100, others: int = 400) -> ShownSets:
+    """Return the ``best`` sets by a loss, and ``others`` of the other sets, evenly over their ranks."""
+    order = scored.ranked(label)
+    n_best, n_rest = min(best, len(order)), max(len(order) - best, 0)
+    n_others = min(others, n_rest)
+    spread = (
+        np.linspace(n_best, len(order) - 1, n_others).round().astype(np.int64) if n_others else np.empty(0, np.int64)
+    )
+    at = np.concatenate([np.arange(n_best), spread]).astype(np.int64)
+    table = scored.table.take(pa.array(order[at]))
+    return ShownSets(label, scored.title(label), table, at + 1, n_best, n_others, len(order), scored.is_log(label))

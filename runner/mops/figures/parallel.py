@@ -1,0 +1,49 @@
+"""Parallel coordinates: the sets with the least loss and a part of the others, with an axis for each parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from mops.figures.bins import Bins, bins_of
+from mops.figures.losses import TOTAL, ScoredSets, ShownSets, shown_sets
+from mops.figures.profiles import telling_parameters
+
+MOST_AXES = 12
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The lines and axes of parallel coordinates.
+
+    Parameters
+    ----------
+    sets
+        The sets that are lines.
+    axes
+        An axis for each parameter, then for the loss: its bins have the kind of the scale (``values`` of texts, ``log``
+        or ``linear``), and their ends are the ends of the axis.
+    left_out
+        The parameters without an axis: those with one value in all sets, and those beyond 12 that
+        :func:`~mops.figures.profiles.telling_parameters` does not choose.
+    """
+
+    sets: ShownSets
+    axes: tuple[Bins, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def caption(self) -> str:
+        """The caption of the figure."""
+        left_out = f" Not shown: {', '.join(self.left_out)}." if self.left_out else ""
+        return f"{self.sets.caption} Each set is a line through its parameters and its loss.{left_out}"
+
+
+def parallel(scored: ScoredSets, label: str = TOTAL, best: int = 100, others: int = 400) -> Parallel:
+    """Return parallel coordinates of the ``best`` sets and ``others`` of the other ones."""
+    shown = telling_parameters(scored, label, MOST_AXES)
+    rows = scored.table.take(pa.array(scored.ranked(label)))
+    axes = tuple(bins_of(name, rows[name]) for name in (*shown, label))
+    left_out = tuple(name for name in scored.parameters if name not in shown)
+    return Parallel(shown_sets(scored, label, best, others), axes, left_out)

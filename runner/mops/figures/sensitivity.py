@@ -1,0 +1,100 @@
+"""Rank correlations of parameters with losses and with results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mops.figures.columns import Floats, Integers, nullable, numbers
+from mops.units import counted
+
+_NORMAL_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Spearman's rank correlation of each parameter with each measure.
+
+    Parameters
+    ----------
+    table
+        A row for each parameter and measure: ``parameter``, ``measure`` (string); ``rho`` (float64): the correlation,
+        null if one of the two has fewer than two values; ``low``, ``high`` (float64): the ends of its 95 % interval
+        (Bonett and Wright 2000), null with fewer than four sets; ``n`` (int64): the sets with both.
+    left_out
+        The parameters that are texts.
+    n_sets
+        All sets.
+    """
+
+    table: pa.Table
+    left_out: tuple[str, ...]
+    n_sets: int
+
+    @property
+    def caption(self) -> str:
+        """The caption of the figure."""
+        left_out = f" Texts have no ranks: {', '.join(self.left_out)}." if self.left_out else ""
+        return (
+            f"Spearman's rank correlation of each parameter with each measure, over "
+            f"{counted(self.n_sets, 'parameter set')}, with 95 % intervals. It finds influences that rise or fall, "
+            f"and no others.{left_out}"
+        )
+
+
+def sensitivity(sets: pa.Table, parameters: Sequence[str], measures: Sequence[str]) -> Sensitivity:
+    """Return the rank correlation of each parameter with each measure.
+
+    Parameters
+    ----------
+    sets
+        A row for each parameter set, with the columns of the parameters and of the measures. Rows with null, NaN or an
+        infinity in one of the two columns do not count.
+    """
+    ranked = [name for name in parameters if not pa.types.is_string(sets.schema.field(name).type)]
+    columns = {name: numbers(sets[name]) for name in (*ranked, *measures)}
+    found = [(p, m, *spearman(columns[p], columns[m])) for p in ranked for m in measures]
+    rhos = np.array([rho for *_, rho, _ in found], dtype=np.float64)
+    ns = np.array([n for *_, n in found], dtype=np.int64)
+    low, high = interval(rhos, ns)
+    table = {
+        "parameter": pa.array([p for p, *_ in found], pa.string()),
+        "measure": pa.array([m for _, m, *_ in found], pa.string()),
+        "rho": nullable(rhos),
+        "low": nullable(low),
+        "high": nullable(high),
+        "n": pa.array(ns),
+    }
+    return Sensitivity(pa.table(table), tuple(name for name in parameters if name not in ranked), len(sets))
+
+
+def spearman(x: Floats, y: Floats) -> tuple[float, int]:
+    """Return Spearman's rank correlation over the finite pairs, and their number; NaN if x or y is constant."""
+    both = np.isfinite(x) & np.isfinite(y)
+    n = int(both.sum())
+    if n < 2:
+        return float("nan"), n
+    a, b = ranks(x[both]), ranks(y[both])
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt((a @ a) * (b @ b))
+    return (float(np.clip(a @ b / scale, -1, 1)) if scale > 0 else float("nan")), n
+
+
+def ranks(values: Floats) -> Floats:
+    """Return the rank of each value, from 1; equal values have the mean of their ranks."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Floats = (ends - (counts - 1) / 2)[which.reshape(-1)]
+    return found
+
+
+def interval(rho: Floats, n: Integers) -> tuple[Floats, Floats]:
+    """Return the ends of the 95 % interval of rank correlations over n pairs; NaN with fewer than four pairs."""
+    enough = (n > 3) & np.isfinite(rho)
+    inside = np.clip(np.where(enough, rho, 0.0), -1 + 1e-12, 1 - 1e-12)
+    half = _NORMAL_95 * np.sqrt((1 + inside**2 / 2) / np.where(enough, n - 3, 1))
+    low, high = np.tanh(np.arctanh(inside) - half), np.tanh(np.arctanh(inside) + half)
+    return np.where(enough, low, np.nan), np.where(enough, high, np.nan)

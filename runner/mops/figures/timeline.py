@@ -1,0 +1,149 @@
+"""The progress, rate and memory of a job over time, from its samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mops.figures.columns import Floats, Integers
+from mops.units import bytes_text, counted, duration
+
+MOST_POINTS = 500
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A job over time.
+
+    Parameters
+    ----------
+    points
+        At most about 500 rows, in the order of time. A row stands for ``samples`` consecutive samples of one attempt:
+
+        - ``attempt`` (int32), ``time`` (timestamp in ms, UTC): of the last of these samples
+        - ``seconds`` (float64): since the first sample of the job
+        - ``running_seconds`` (float64): the same, without the pauses between attempts
+        - ``simulations``, ``failed``, ``durable`` (int64): simulations finished, failed and committed so far, of the
+          last sample
+        - ``rate`` (float64): simulations per second, the mean of the samples; null: the only sample is the first of
+          its attempt, before which no time has passed
+        - ``memory_bytes``, ``runner_bytes`` (int64): resident memory of the runner with all its processes, and of the
+          runner alone, the greatest of the samples
+        - ``in_flight``, ``slots`` (int32): of the last sample
+        - ``samples`` (int32)
+    attempts
+        A row for each attempt with samples: ``attempt`` (int32), ``time`` (timestamp), ``seconds`` and
+        ``running_seconds`` (float64): its first sample; ``simulations`` (int64): finished before it.
+    n_simulations
+        All simulations of the job.
+    limit_bytes
+        The memory limit of the container or of the machine of the runner; None: unknown.
+    """
+
+    points: pa.Table
+    attempts: pa.Table
+    n_simulations: int
+    limit_bytes: int | None = None
+
+    @property
+    def caption(self) -> str:
+        """The caption of the progress and the rate."""
+        if not len(self.points):
+            return "The job has no samples yet. A runner takes one about every 10 s."
+        seconds = self.points["running_seconds"][-1].as_py()
+        pauses = ", without the pauses between attempts" if len(self.attempts) > 1 else ""
+        return (
+            f"Simulations that have finished, failed ones included, and those that are committed, over "
+            f"{duration(seconds)} in {counted(len(self.attempts), 'attempt')}{pauses}. "
+            "A commit is a step: it makes many simulations durable at once."
+        )
+
+    @property
+    def memory_caption(self) -> str:
+        """The caption of the memory."""
+        if not len(self.points):
+            return self.caption
+        limit = f" The container or the machine has {bytes_text(self.limit_bytes)}." if self.limit_bytes else ""
+        return f"Resident memory of the runner, and of the runner with all its child processes.{limit}"
+
+
+def timeline(
+    samples: pa.Table, n_simulations: int, limit_bytes: int | None = None, most: int = MOST_POINTS
+) -> Timeline:
+    """Return a job over time.
+
+    Parameters
+    ----------
+    samples
+        The columns of :meth:`mops.Job.samples`, in the order of time.
+    most
+        About the most points.
+    """
+    attempt = _integers(samples, "attempt")
+    times = _integers(samples, "time")
+    seconds = (times - times[0]) / 1000 if len(times) else np.empty(0)
+    running = _without_pauses(seconds, attempt)
+    starts = np.flatnonzero(np.diff(attempt, prepend=-1))
+    first, last = _runs(attempt, starts, most)
+    simulations = _integers(samples, "simulations_good") + _integers(samples, "simulations_failed")
+    points = {
+        "attempt": pa.array(attempt[last], pa.int32()),
+        "time": samples["time"].take(pa.array(last)),
+        "seconds": pa.array(seconds[last]),
+        "running_seconds": pa.array(running[last]),
+        "simulations": pa.array(simulations[last]),
+        "failed": samples["simulations_failed"].take(pa.array(last)),
+        "durable": samples["durable"].take(pa.array(last)),
+        "rate": _mean_rates(samples["rate"].to_numpy(), starts, first),
+        "memory_bytes": pa.array(_greatest(_integers(samples, "memory_bytes"), first)),
+        "runner_bytes": pa.array(_greatest(_integers(samples, "runner_bytes"), first)),
+        "in_flight": samples["in_flight"].take(pa.array(last)),
+        "slots": samples["slots"].take(pa.array(last)),
+        "samples": pa.array(last - first + 1, pa.int32()),
+    }
+    attempts = {
+        "attempt": pa.array(attempt[starts], pa.int32()),
+        "time": samples["time"].take(pa.array(starts)),
+        "seconds": pa.array(seconds[starts]),
+        "running_seconds": pa.array(running[starts]),
+        "simulations": pa.array(simulations[starts]),
+    }
+    return Timeline(pa.table(points), pa.table(attempts), n_simulations, limit_bytes)
+
+
+def _integers(samples: pa.Table, name: str) -> Integers:
+    found: Integers = samples[name].cast(pa.int64()).to_numpy()
+    return found
+
+
+def _without_pauses(seconds: Floats, attempt: Integers) -> Floats:
+    """Return the seconds without those between attempts, and without steps back of a clock."""
+    steps = np.diff(seconds, prepend=seconds[:1])
+    steps[np.diff(attempt, prepend=attempt[:1]) != 0] = 0.0
+    return np.cumsum(np.maximum(steps, 0.0))
+
+
+def _runs(attempt: Integers, starts: Integers, most: int) -> tuple[Integers, Integers]:
+    """Return the first and the last row of each point: equally many consecutive rows, of one attempt."""
+    size = max(1, -(-len(attempt) // most))
+    ends = np.append(starts[1:], len(attempt))
+    firsts = [np.arange(start, end, size) for start, end in zip(starts, ends, strict=False)]
+    first = np.concatenate(firsts) if firsts else np.empty(0, np.int64)
+    return first, np.append(first[1:], len(attempt))[: len(first)] - 1
+
+
+def _mean_rates(rates: Floats, starts: Integers, first: Integers) -> pa.Array:
+    """Return the mean rate of each point, without the first samples of attempts."""
+    if not len(first):
+        return pa.array([], pa.float64())
+    counts = np.ones(len(rates))
+    counts[starts] = 0
+    n = np.add.reduceat(counts, first)
+    means = np.add.reduceat(rates * counts, first) / np.maximum(n, 1)
+    return pa.array(means, mask=n == 0)
+
+
+def _greatest(values: Integers, first: Integers) -> Integers:
+    return np.maximum.reduceat(values, first) if len(first) else np.empty(0, np.int64)

@@ -1,0 +1,81 @@
+"""The losses of a job in a few numbers: how each is spread, and the best parameter sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
+from mops.jobs.plots.figure_data import JobTables, scored_without_parameters
+
+MOST_LOSSES = 100_000
+"""mops reads all losses for a summary. Up to this number, that takes less time than the start of the command."""
+
+
+@dataclass(frozen=True)
+class LossSpread:
+    """The smallest, the middle and the largest of one loss.
+
+    Parameters
+    ----------
+    label
+        The loss; ``loss``: the sum.
+    title
+        What the table calls the loss.
+    n
+        The number of parameter sets that have the loss.
+    """
+
+    label: str
+    title: str
+    n: int
+    least: float
+    median: float
+    greatest: float
+
+
+@dataclass(frozen=True)
+class BestSet:
+    """A parameter set with one of the smallest sums of losses."""
+
+    param_id: str
+    group: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class LossSummary:
+    """The committed losses of a job.
+
+    Parameters
+    ----------
+    n_losses
+        The number of losses.
+    spreads
+        The sum, then each loss; with one loss only the sum, which is equal to it. None: the job has more than
+        :data:`MOST_LOSSES` losses.
+    best
+        The parameter sets with the smallest sum of losses, the best first. None as for ``spreads``.
+    """
+
+    n_losses: int
+    spreads: list[LossSpread] | None
+    best: list[BestSet] | None
+
+
+def loss_summary_of(job: JobTables, n_best: int = 5, most_losses: int = MOST_LOSSES) -> LossSummary:
+    """Return the summary of a job's losses; it reads the losses only if there are at most ``most_losses``."""
+    n_losses = len(job.losses())
+    if n_losses > most_losses:
+        return LossSummary(n_losses, None, None)
+    scored = scored_without_parameters(job)
+    spreads = [spread for label in scored.shown_labels if (spread := _spread(scored, label))]
+    rows = shown_sets(scored, TOTAL, n_best, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
+    return LossSummary(n_losses, spreads, [BestSet(row["param_id"], row["group"], row[TOTAL]) for row in rows])
+
+
+def _spread(scored: ScoredSets, label: str) -> LossSpread | None:
+    found = distribution(scored, label)
+    if found.quantiles is None:
+        return None
+    least, _, median, _, greatest = found.quantiles
+    return LossSpread(label, found.title, found.n, least, median, greatest)

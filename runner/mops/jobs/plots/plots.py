@@ -1,0 +1,344 @@
+"""``job.plot``: pictures of a job, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from mops.errors import MopsError, UsageError
+from mops.figures.fan import Fan, fans_caption
+from mops.figures.log_axes import Decades
+from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
+from mops.figures.profiles import pairs, profile, telling_parameters
+from mops.figures.sobol import LEAST_BLOCKS
+from mops.jobs.plots.figure_data import (
+    JobTables,
+    axis_of,
+    course_of,
+    data_of,
+    declared,
+    fans_of,
+    observed_of,
+    scored_of,
+    sensitivity_of,
+    sobol_of,
+    timeline_of,
+)
+from mops.project.observed import Observed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_PROFILES = 9
+
+
+class Plots:
+    """Pictures of a job.
+
+    Each method reads what is committed now, and returns a ``matplotlib.figure.Figure``, which a notebook shows.
+    ``figure.savefig("plot.png")`` writes it. The caption below the axes says what the picture shows. The methods need
+    matplotlib: ``pip install 'mops-runner[plots]'``.
+
+    Methods with ``ax`` can draw one picture on axes that you have made, without a caption.
+    """
+
+    def __init__(self, job: JobTables):
+        self._job = job
+
+    def losses(self, loss: str | None = None, *, ax: Axes | None = None) -> Figure:
+        """Draw how the losses are spread over the parameter sets.
+
+        Parameters
+        ----------
+        loss
+            The label of a loss, as in :meth:`Job.best`. None: their sum, then each of them; with ``ax`` only the sum.
+        ax
+            The axes on which to draw.
+
+        Raises
+        ------
+        UsageError
+            The job has no losses, or none with this label; or matplotlib is not installed.
+
+        Examples
+        --------
+        >>> job.plot.losses().savefig("losses.png")
+        """
+        drawing, style = _matplotlib()
+        scored = self._scored(loss)
+        labels = [loss] if loss is not None else list(scored.shown_labels)
+        figures = [distribution(scored, label) for label in (labels if ax is None else labels[:1])]
+        with style.look():
+            plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
+            for one, figure in zip(axes, figures, strict=True):
+                drawing.draw_distribution(one, figure)
+            if ax is None:
+                style.add_caption(plot, " ".join(figure.caption for figure in figures))
+        return _figure(plot)
+
+    def profile(
+        self, parameters: str | Sequence[str] | None = None, loss: str | None = None, *, ax: Axes | None = None
+    ) -> Figure:
+        """Draw the least and the median loss over each parameter, and parameter sets as points.
+
+        Parameters
+        ----------
+        parameters
+            The parameters. None: the 9 that explain most of the variance of the loss's ranks; with ``ax`` the first
+            of them.
+        loss
+            The label of a loss, as in :meth:`Job.best`; None: the sum of all losses.
+        ax
+            The axes on which to draw.
+
+        Raises
+        ------
+        UsageError
+            The job has no losses, or a parameter is unknown; or matplotlib is not installed.
+        """
+        drawing, style = _matplotlib()
+        scored, label = self._scored(loss), loss or TOTAL
+        names = _names(scored, parameters) or telling_parameters(scored, label, _MOST_PROFILES if ax is None else 1)
+        if not names:
+            raise _no_parameters(self._job)
+        sets = shown_sets(scored, label, best=200, others=1_800)
+        figures = [profile(scored, name, label) for name in names]
+        with style.look():
+            plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
+            for one, figure in zip(axes, figures, strict=ax is None):
+                drawing.draw_profile(one, figure, sets)
+            axes[0].legend()
+            if ax is None:
+                style.add_caption(plot, f"{sets.caption} The lines have the least and the median loss in each bin.")
+        return _figure(plot)
+
+    def pairs(self, parameters: Sequence[str] | None = None, loss: str | None = None) -> Figure:
+        """Draw the parameter sets over each pair of parameters, coloured by their loss.
+
+        Parameters
+        ----------
+        parameters
+            At least two parameters. None: the 6 that explain most of the variance of the loss's ranks.
+        loss
+            The label of a loss, as in :meth:`Job.best`; None: the sum of all losses.
+
+        Raises
+        ------
+        UsageError
+            The job has no losses, or a parameter is unknown; or matplotlib is not installed.
+        """
+        drawing, style = _matplotlib()
+        scored, label = self._scored(loss), loss or TOTAL
+        figure = pairs(scored, label, _names(scored, parameters))
+        if not figure.parameters:
+            raise _no_parameters(self._job)
+        profiles = [profile(scored, name, label) for name in figure.parameters]
+        with style.look():
+            return _figure(drawing.draw_pairs(figure, profiles))
+
+    def fan(
+        self,
+        output: str | None = None,
+        *,
+        x: str | None = None,
+        y: str | Sequence[str] | None = None,
+        by: str | Literal[False] | None = None,
+        best: int | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Draw the course of an output: the median and the middle 50 % and 90 % of all simulations.
+
+        Data that ``[[observed]]`` of the project's ``mops.toml`` names for ``output``, ``x`` and ``y`` are points.
+
+        Parameters
+        ----------
+        output
+            The name of the output. None: the first one that has a column such as ``day`` or ``t``.
+        x
+            The column of the horizontal axis: numbers, dates or times. None: the first column with a name such as
+            ``t``, ``time``, ``day``, ``date``, ``week``, ``month``, ``year``, ``step`` or ``age``.
+        y
+            One or several columns of numbers. None: those that have data, then the first others, until there are three;
+            with ``ax`` the first of them.
+        by
+            The parameter for whose values the fans are drawn apart; it has at most 6 values. None: the first parameter
+            that is a text or a boolean with 2 to 6 values. False: one fan for all sets.
+        best
+            Only this number of parameter sets with the least sum of losses. None: all sets.
+        ax
+            The axes on which to draw.
+
+        Raises
+        ------
+        UsageError
+            An output, column or parameter is unknown, or no output has a column such as ``day``; or matplotlib is
+            not installed.
+
+        Notes
+        -----
+        The quantiles are those of numpy's rule ``linear``. Each simulation counts once, without weights. Values that
+        are not finite do not count. Of a large job, the picture shows a random sample of its parameter sets, always the
+        same: at most 2,000 sets and about 2 million values.
+
+        The vertical axis is logarithmic if a linear one would hide half of a median line, because it is below 1 % of
+        the greatest value. ``ax.set_yscale("linear")`` changes this.
+
+        Examples
+        --------
+        >>> job.plot.fan("daily", x="day", y="infected")
+        """
+        drawing, style = _matplotlib()
+        ys = [y] if isinstance(y, str) else list(y or ())
+        observed = observed_of(self._job)
+        course = course_of(self._job, output, x, ys, declared(observed))
+        if course is None:
+            names = ", ".join(self._job.output_names()) or "none"
+            what = f"no output of job {self._job.name!r} has a column such as 'day' or 't'"
+            raise UsageError(
+                what, where=f"outputs: {names}", hint="name the columns: job.plot.fan(OUTPUT, x=..., y=...)"
+            )
+        figures = fans_of(self._job, course, by, best)[: None if ax is None else 1]
+        data = [data_of(observed, figure) for figure in figures]
+        scales = [axis_of(figure, points) for figure, points in zip(figures, data, strict=True)]
+        with style.look():
+            plot, axes = style.panels(len(figures), columns=1, share=True) if ax is None else (ax.get_figure(), [ax])
+            for one, figure, points, scale in zip(axes, figures, data, scales, strict=True):
+                drawing.draw_fan(one, figure, points, scale)
+                if points is not None:
+                    one.legend()
+            axes[0].legend()
+            if ax is None:
+                for one in axes:
+                    one.label_outer()
+                chosen = f" Only the {best:,} sets with the least loss." if best is not None else ""
+                notes = f"{fans_caption(figures)}{chosen}{_notes_of(scales, figures)}{_without_data(observed)}"
+                style.add_caption(plot, notes)
+        if ax is not None and (missing := _without_data(observed)):
+            warnings.warn(missing.strip(), stacklevel=2)
+        return _figure(plot)
+
+    def timeline(self) -> Figure:
+        """Draw the progress, the rate and the memory over the running time of the job.
+
+        The pauses between attempts are left out, and a line marks where each attempt starts.
+
+        Raises
+        ------
+        UsageError
+            matplotlib is not installed.
+        """
+        drawing, style = _matplotlib()
+        figure = timeline_of(self._job)
+        with style.look():
+            return _figure(drawing.draw_timeline(figure))
+
+    def sensitivity(self) -> Figure:
+        """Draw Spearman's rank correlation of each parameter with each loss and with the last values of the outputs.
+
+        Raises
+        ------
+        UsageError
+            The job has no losses and no outputs with numbers; or matplotlib is not installed.
+        """
+        drawing, style = _matplotlib()
+        figure = sensitivity_of(self._job)
+        if not len(figure.table):
+            what = f"job {self._job.name!r} has no parameters and results that are numbers"
+            raise UsageError(what, where="job.plot.sensitivity", hint="job.params() shows the parameters")
+        with style.look():
+            return _figure(drawing.draw_sensitivity(figure))
+
+    def sobol(self) -> Figure:
+        """Draw the first-order and the total Sobol index of each parameter, with 95 % intervals.
+
+        There is a picture for each loss and for the last values of the outputs. The parameter sets must be a Saltelli
+        design, as ``SALib.sample.sobol.sample`` makes it, with all its sets in their order.
+
+        Raises
+        ------
+        UsageError
+            The parameter sets are not a Saltelli design, or too few of them have a value; or matplotlib is not
+            installed.
+
+        Notes
+        -----
+        The first-order index is the share of the variance that a parameter causes alone (Saltelli et al. 2010). The
+        total index is its share together with the other parameters (Jansen 1999). The intervals are those of a
+        bootstrap over the blocks of the design.
+        """
+        drawing, style = _matplotlib()
+        figure = sobol_of(self._job)
+        if figure is None:
+            what = f"the parameter sets of job {self._job.name!r} are not a Saltelli design"
+            hint = "draw the sets with SALib.sample.sobol.sample, and keep their order"
+            raise UsageError(what, where="job.plot.sobol", hint=hint)
+        if not figure.measures:
+            what = f"job {self._job.name!r} has no result with Sobol indices"
+            blocks = f"{LEAST_BLOCKS} blocks of {figure.design.size} parameter sets"
+            hint = f"a result must vary, and have a value for each set of {blocks}"
+            raise UsageError(what, where="job.plot.sobol", hint=hint)
+        with style.look():
+            return _figure(drawing.draw_sobol(figure))
+
+    def _scored(self, loss: str | None) -> ScoredSets:
+        scored = scored_of(self._job)
+        if not scored.labels:
+            what = f"job {self._job.name!r} has no losses"
+            raise UsageError(what, where="job.plot", hint="losses come from targets: mops jobs extend adds some")
+        if loss is not None and loss not in (TOTAL, *scored.labels):
+            labels = ", ".join(map(repr, scored.labels))
+            raise UsageError(f"no loss has the label {loss!r}", where="job.plot", hint=f"the labels are {labels}")
+        return scored
+
+
+def _notes_of(axes: Sequence[Decades | None], figures: Sequence[Fan]) -> str:
+    """Return which vertical axes are logarithmic."""
+    known = {figure.y: axis for figure, axis in zip(figures, axes, strict=True) if axis is not None}
+    return "".join(
+        f" {axis.note('The vertical axis' if len(axes) == 1 else f'The axis of {y!r}')}" for y, axis in known.items()
+    )
+
+
+def _without_data(observed: list[Observed] | MopsError) -> str:
+    """Return why the figure has no data, if the project declares data that cannot be shown."""
+    return "" if isinstance(observed, list) else f" The figure has no data: {observed.what} ({observed.where})."
+
+
+def _names(scored: ScoredSets, parameters: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if parameters is None:
+        return None
+    names = (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    if unknown := [name for name in names if name not in scored.parameters]:
+        hint = f"the parameters are {', '.join(scored.parameters)}"
+        raise UsageError(f"the job has no parameter {unknown[0]!r}", where="job.plot", hint=hint)
+    return names
+
+
+def _no_parameters(job: JobTables) -> UsageError:
+    what = "every parameter has one value in all sets with a loss"
+    return UsageError(what, where=f"job {job.name!r}", hint="job.params() shows the parameters of all sets")
+
+
+def _figure(found: Any) -> Figure:
+    figure: Figure = found
+    return figure
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """Import what draws.
+
+    Raises
+    ------
+    UsageError
+        matplotlib is not installed.
+    """
+    try:
+        return importlib.import_module("mops.jobs.plots.drawing"), importlib.import_module("mops.jobs.plots.style")
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != "matplotlib":
+            raise
+        hint = "pip install 'mops-runner[plots]'"
+        raise UsageError("matplotlib is not installed", where="job.plot", hint=hint) from missing

@@ -1,0 +1,123 @@
+"""What sections of a report consist of: figures, tables, and the texts around them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from mops.report.drawing.svg import drawn
+
+_PHONE_WIDTH = 340
+_WIDTHS = {"third": 340, "half": 510, "whole": 1080}
+Width = Literal["third", "half", "whole"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a figure's legend: the colour of something."""
+
+    colour: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with everything that a reader needs of it.
+
+    Parameters
+    ----------
+    title
+        What the figure shows, in a few words.
+    caption
+        How to read it.
+    alt
+        What it says, for readers who do not see it.
+    spec
+        Its Vega-Lite specification without a size.
+    data
+        The numbers in it.
+    width
+        The share of the page. A figure wider than a third is drawn a second time for phones.
+    """
+
+    title: str
+    caption: str
+    alt: str
+    spec: dict[str, Any] = field(repr=False)
+    data: pa.Table = field(repr=False)
+    keys: Sequence[Key] = ()
+    width: Width = "third"
+    height: int = 215
+
+    @cached_property
+    def svgs(self) -> list[str]:
+        """The SVG elements: one, or one for a desk and one for a phone."""
+        wide = (_WIDTHS[self.width], self.height)
+        if self.width == "third":
+            return [drawn(self.spec, wide, self.alt)]
+        phone = (_PHONE_WIDTH, min(self.height, 260))
+        return [drawn(self.spec, wide, self.alt, "desk"), drawn(self.spec, phone, self.alt, "phone")]
+
+    @property
+    def csv(self) -> str:
+        """The data as the address of a CSV file."""
+        return csv_address(self.data)
+
+    @property
+    def file(self) -> str:
+        """The name of the CSV file."""
+        return f"{re.sub('[^a-z0-9]+', '-', self.title.lower()).strip('-')}.csv"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Figures next to each other."""
+
+    figures: Sequence[Figure]
+    kind: Literal["gallery"] = "gallery"
+
+    @property
+    def width(self) -> Width:
+        """The width of the figures."""
+        return self.figures[0].width
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a section with a template: ``kind`` is the name of its macro, ``data`` what the macro shows."""
+
+    kind: str
+    data: Any
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a report.
+
+    Parameters
+    ----------
+    anchor
+        Its name in links.
+    intro
+        A sentence below the title; empty: none.
+    """
+
+    anchor: str
+    title: str
+    parts: Sequence[Gallery | Block]
+    intro: str = ""
+
+
+def csv_address(table: pa.Table) -> str:
+    """Return a table as a ``data:`` address of a CSV file."""
+    out = io.BytesIO()
+    pa_csv.write_csv(table, out)
+    return f"data:text/csv;charset=utf-8;base64,{base64.b64encode(out.getvalue()).decode()}"

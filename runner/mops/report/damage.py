@@ -1,0 +1,22 @@
+"""Tells damaged parts of a job from defects of mops, when rows cannot be read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from mops.errors import CorruptRecord
+from mops.jobs.job import Job
+from mops.storage.compaction.reading import part_damaged
+
+READING_FAULTS = (CorruptRecord, pa.ArrowException, UnicodeDecodeError)
+"""What reading a damaged part raises. Changed bytes may still be pages that Arrow reads, with values that are wrong."""
+
+
+def damage_of(job: Job, fault: Exception) -> CorruptRecord:
+    """Return what is damaged. Raises the fault again if all parts are as mops has written them."""
+    if isinstance(fault, CorruptRecord):
+        return fault
+    problems = job.verify()
+    if not problems:
+        raise fault
+    return part_damaged(job.name, problems[0])

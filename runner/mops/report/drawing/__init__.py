@@ -1,0 +1,1 @@
+"""Draws figures as SVG whose colours follow the theme of the page."""

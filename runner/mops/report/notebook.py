@@ -1,0 +1,52 @@
+"""A report as an object that a notebook shows."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mops.errors import StorageError, path_fault, printable_path
+from mops.jobs.job import Job
+from mops.report.render import render
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of a job as one HTML document. A notebook shows it.
+
+    Parameters
+    ----------
+    html
+        The document, which needs no network and no other file.
+    """
+
+    job: str
+    html: str = field(repr=False)
+
+    @classmethod
+    def of(cls, job: Job) -> Report:
+        """Return the report of a job; raises as :func:`mops.report.render.render`."""
+        return cls(job.name, render(job))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file, and return its path.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written.
+        """
+        try:
+            Path(path).write_text(self.html, encoding="utf-8")
+        except OSError as bad:
+            what = f"the report cannot be written: {path_fault(bad)}"
+            raise StorageError(what, where=printable_path(path), hint="choose another path with --out") from bad
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        # In a frame, the styles of the notebook and of the report do not mix.
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="report of job {html.escape(self.job)}" '
+            'style="width: 100%; height: 720px; border: 1px solid #8a95a3; border-radius: 6px"></iframe>'
+        )

@@ -1,0 +1,57 @@
+"""The result of a job in a sentence: its best set, and the state of its calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mops.figures.losses import TOTAL
+from mops.figures.profiles import telling_parameters
+from mops.report.damage import READING_FAULTS, damage_of
+from mops.report.facts import Facts
+from mops.report.numbers import cell
+from mops.study.ids_and_seeds import short_id
+from mops.units import shortened
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A sentence, and the anchor of the section with its figures."""
+
+    text: str
+    anchor: str
+    link: str
+
+
+def answers(facts: Facts) -> list[Answer]:
+    """Return the result in sentences; empty: there are no losses, or they cannot be read, as their section says."""
+    try:
+        return [*_best_set(facts), *_posterior(facts)]
+    except READING_FAULTS as fault:
+        damage_of(facts.job, fault)  # raises a fault of another kind
+        return []
+
+
+def _best_set(facts: Facts) -> Iterator[Answer]:
+    if not facts.record.spec.targets or not facts.n_scored:
+        return
+    scored = facts.scored
+    row = scored.table.slice(int(scored.ranked()[0]), 1).to_pylist()[0]
+    title = scored.title(TOTAL) if len(scored.labels) > 1 else "loss"
+    named = telling_parameters(scored) or scored.parameters[:1]
+    at = ", ".join(f"{shortened(name, 30)} {shortened(cell(row[name]), 30)}" for name in named)
+    where = f" at {at}" if at else ""
+    more = ", and others" if at and len(named) < len(scored.parameters) else ""
+    yield Answer(f"Best set {short_id(row['param_id'])}: {title} {cell(row[TOTAL])}{where}{more}.", "losses", "Losses")
+
+
+def _posterior(facts: Facts) -> Iterator[Answer]:
+    found = facts.calibration
+    if found is None or all(weight is None for weight in found.weights):
+        return
+    size = f"The posterior of calibration {found.name} has an effective sample size of {found.ess:.3g}"
+    if found.ess < found.least_ess:
+        advice = f"less than the {found.least_ess:g} of a usable posterior: run more rounds"
+    else:
+        advice = "enough for a usable posterior"
+    yield Answer(f"{size}, {advice}.", "calibration", "Calibration")

@@ -1,0 +1,32 @@
+"""The courses of the best sets, compared with those of all sets."""
+
+from __future__ import annotations
+
+from mops.figures.choices import Course
+from mops.figures.fan import Fan
+from mops.jobs.plots.figure_data import data_of, fans_of
+from mops.project.observed import Observed
+from mops.report.content import Figure, Width
+from mops.report.facts import Facts
+from mops.report.sections.fan_pairs import FanPair, Side
+from mops.units import counted, shortened
+
+
+def best_courses(facts: Facts, course: Course, n_best: int, width: Width) -> list[Figure]:
+    """Return a figure for each column of a course: all sets, and the sets with the least sum of losses before them."""
+    every, best = fans_of(facts.job, course, by=False), fans_of(facts.job, course, by=False, best=n_best)
+    pairs = [pair for pair in zip(every, best, strict=True) if len(pair[0].table) and len(pair[1].table)]
+    return [_figure(*pair, data_of(facts.observed, pair[0]), width) for pair in pairs]
+
+
+def _figure(every: Fan, best: Fan, data: Observed | None, width: Width) -> Figure:
+    sets = counted(best.n_sets_shown, "set")
+    over = Side(best, "best", "the best sets", f"the {sets} with the least loss")
+    pair = FanPair(Side(every, "all", "all sets", "all sets"), over, data)
+    n_best = counted(best.n_simulations, "simulation")
+    caption = (
+        f"Median (lines) and the middle 90 % (bands) of {every.y!r} over {n_best} of the {sets} with the least sum of "
+        f"losses, and over {every.n_simulations:,} of all sets."
+    )
+    title = f"{shortened(every.y, 40)} of the best sets ({shortened(every.output, 30)})"
+    return pair.figure(title, caption, pair.alt, width)

@@ -1,0 +1,123 @@
+"""Two fans of a column in one figure, to compare some parameter sets with others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.figures.columns import Floats, numbers
+from mops.figures.fan import Fan, needs_decades
+from mops.project.observed import Observed
+from mops.report.content import Figure, Key, Width
+from mops.report.drawing.decades import value_axis
+from mops.report.drawing.fans import MIDDLE_50, MIDDLE_90, band, data_layer, median_line, single_lines, x_axis
+from mops.report.drawing.look import BLUE, GREY, INK
+from mops.report.numbers import cell
+from mops.units import shortened
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two fans.
+
+    Parameters
+    ----------
+    name
+        What its rows are called in the data.
+    text
+        The same in sentences, such as "all sets".
+    key
+        The same in the key.
+    """
+
+    fan: Fan
+    name: str
+    text: str
+    key: str
+
+
+@dataclass(frozen=True)
+class FanPair:
+    """A fan in grey, and another one in blue above it, for which the vertical axis is made.
+
+    Parameters
+    ----------
+    data
+        The data that both are compared with; None: there are none.
+    has_inner_bands
+        Whether the middle 50 % are drawn too.
+    """
+
+    under: Side
+    over: Side
+    data: Observed | None
+    has_inner_bands: bool = False
+
+    @property
+    def alt(self) -> str:
+        """What the figure says at the last x of the fan above, and of the other one at the same x."""
+        over, under = self.over.fan, self.under.fan
+        last = over.table.to_pylist()[-1]
+        x = f"{last['x']:.6g}" if isinstance(last["x"], float) else str(last["x"])
+        ends = "" if len(over.lines) else f", 90 % between {cell(last['low90'])} and {cell(last['high90'])}"
+        same = [row["median"] for row in under.table.to_pylist() if row["x"] == last["x"]]
+        other = f", and {cell(same[0])} in {self.under.text}" if same else ""
+        return f"At {over.x} = {x}, the median of {over.y} is {cell(last['median'])} in {self.over.text}{ends}{other}."
+
+    def figure(self, title: str, caption: str, alt: str, width: Width) -> Figure:
+        """Return the figure. The caption also says what does not fit on the axis."""
+        over, under = self.over.fan, self.under.fan
+        x, (y, note) = x_axis(under), self._y_axis()
+        keys = [Key(BLUE, self.over.key), Key(GREY, self.under.key)]
+        keys += [Key(INK, f"data: {shortened(self.data.file, 60)}")] if self.data else []
+        sides = (self.under, self.over)
+        tables = [one.fan.table.add_column(0, "sets", pa.array([one.name] * len(one.fan.table))) for one in sides]
+        caption = f"{caption}{note}{self._cut_note(y)}{_lines_note(over, under)}"
+        spec = {"layer": self._layers(x, y)}
+        return Figure(title, caption, alt, spec, pa.concat_tables(tables).drop_columns(["division"]), keys, width, 290)
+
+    def _layers(self, x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
+        grey, blue = {"value": GREY}, {"value": BLUE}
+        under, over = self.under.fan, self.over.fan
+        layers = [band(under, x, y, grey, ends=MIDDLE_90, opacity=0.22)]
+        layers += [band(under, x, y, grey, ends=MIDDLE_50, opacity=0.22)] if self.has_inner_bands else []
+        layers += single_lines(under, x, y, grey)
+        layers += [band(over, x, y, blue, ends=MIDDLE_90, opacity=0.3)]
+        layers += [band(over, x, y, blue, ends=MIDDLE_50, opacity=0.35)] if self.has_inner_bands else []
+        layers += single_lines(over, x, y, blue)
+        layers += [median_line(under, x, y, grey, (4, 3)), median_line(over, x, y, blue)]
+        return layers + ([data_layer(self.data, x, y)] if self.data else [])
+
+    def _y_axis(self) -> tuple[dict[str, Any], str]:
+        """Return the encoding of the vertical axis, which fits the fan above and the data, and a note for a caption."""
+        shown = self._shown()
+        low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+        fans = (self.over.fan, self.under.fan)
+        if low >= 0 and any(needs_decades(fan.table) for fan in fans):
+            return value_axis(fans[0].y, np.append(shown, 0.0), has_decades=True, is_shared=False)
+        scale = {"domain": [low, high], "nice": True} if high > low else {"zero": False}
+        return {"type": "quantitative", "title": shortened(fans[0].y, 40), "scale": scale}, ""
+
+    def _cut_note(self, y: dict[str, Any]) -> str:
+        """Return what does not fit on a vertical axis: the band or the lines of the fan below."""
+        fan, domain = self.under.fan, y.get("scale", {}).get("domain")
+        drawn = [numbers(fan.lines["y"])] if len(fan.lines) else [numbers(fan.table[end]) for end in MIDDLE_90]
+        values = np.concatenate(drawn)
+        if domain is None or (domain[0] <= np.nanmin(values) and np.nanmax(values) <= domain[1]):
+            return ""
+        fitted = f"{self.over.text} and the data" if self.data else self.over.text
+        what = "some lines" if len(fan.lines) else "the band"
+        cut = f"{what} of {self.under.text} {'are' if len(fan.lines) else 'is'} cut off"
+        return f" The vertical axis fits {fitted}; {cut}."
+
+    def _shown(self) -> Floats:
+        table = self.over.fan.table
+        columns = [table["low90"], table["high90"], *([self.data.table[self.data.y]] if self.data else [])]
+        return np.concatenate([numbers(column) for column in [*columns, self.over.fan.lines["y"]]])
+
+
+def _lines_note(*fans: Fan) -> str:
+    return " Fewer than 10 simulations are lines instead of bands." if any(len(fan.lines) for fan in fans) else ""

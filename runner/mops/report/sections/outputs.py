@@ -1,0 +1,111 @@
+"""The courses of outputs as fan charts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mops.figures.choices import Course, choose_course
+from mops.figures.columns import numbers
+from mops.figures.fan import Fan, needs_decades
+from mops.jobs.plots.figure_data import data_of, declared, fans_of
+from mops.project.observed import Observed
+from mops.report.content import Block, Figure, Gallery, Key, Section, Width
+from mops.report.drawing.decades import value_axis
+from mops.report.drawing.fans import MIDDLE_50, MIDDLE_90, band, data_layer, median_line, single_lines, x_axis
+from mops.report.drawing.look import BLUE, INK, SERIES
+from mops.report.facts import Facts
+from mops.report.numbers import cell
+from mops.report.sections.best_courses import best_courses
+from mops.report.sections.unshown_data import unshown_data
+from mops.units import counted, shortened
+
+_OUTPUTS_SHOWN = 4
+_OVERLAID = 2  # fans in one figure
+_BEST, _LEAST_SCORED = 10, 20
+
+
+def courses(facts: Facts) -> list[Course]:
+    """Return what fan charts of a job's outputs show, those with data first."""
+    data = declared(facts.observed)
+    names = sorted(facts.job.output_names(), key=lambda name: name not in {output for output, *_ in data})
+    found = (choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) for name in names)
+    return [course for course in found if course is not None][:_OUTPUTS_SHOWN]
+
+
+def outputs(facts: Facts) -> Section | None:
+    """Return the section about outputs; None: there are none."""
+    names = facts.job.output_names()
+    if not names:
+        return None
+    found = courses(facts)
+    width: Width = "half" if sum(len(course.ys) for course in found) > 1 else "whole"
+    fans = [fan for course in found for fan in fans_of(facts.job, course) if len(fan.table)]
+    figures = [_figures(fan, data_of(facts.observed, fan), width) for fan in fans]
+    notes = unshown_data(facts, fans)
+    if not figures:
+        text = (
+            f"Outputs: {', '.join(names)}. None has a column such as 'day' or 'time' along which mops could draw "
+            "the course of the other numbers."
+        )
+        return Section("outputs", "Outputs", [*notes, Block("note", text)])
+    alone = [one for some in figures if len(some) == 1 for one in some]
+    galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
+    parts: list[Gallery | Block] = [*notes, *galleries]
+    if facts.n_scored >= _LEAST_SCORED:
+        best = [figure for course in found for figure in best_courses(facts, course, _BEST, width)]
+        parts += [Gallery(best)] if best else []
+    return Section("outputs", "Outputs", parts)
+
+
+def _figures(fan: Fan, data: Observed | None, width: Width) -> list[Figure]:
+    """Return a figure; of more than two divisions a figure for each, with the same axes: areas would overlap."""
+    shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
+    divisions = fan.table["division"].unique().to_pylist()
+    is_shared = fan.by is not None and len(divisions) > _OVERLAID
+    y, note = value_axis(fan.y, shown, has_decades=needs_decades(fan.table), is_shared=is_shared)
+    parts = fan.divided() if is_shared else [fan]
+    return [_figure(part, data, "third" if is_shared else width, y, note) for part in parts]
+
+
+def _figure(fan: Fan, data: Observed | None, width: Width, y: dict[str, Any], note: str) -> Figure:
+    divisions = fan.table["division"].unique().to_pylist()
+    x = x_axis(fan)
+    colour: dict[str, Any] = {"value": BLUE}
+    if fan.by is not None and len(divisions) > 1:
+        scale = {"domain": divisions, "range": list(SERIES[: len(divisions)])}
+        colour = {"field": "division", "type": "nominal", "scale": scale, "legend": None}
+    layers = [
+        band(fan, x, y, colour, ends=MIDDLE_90, opacity=0.16),
+        band(fan, x, y, colour, ends=MIDDLE_50, opacity=0.28),
+        *single_lines(fan, x, y, colour),
+        median_line(fan, x, y, colour),
+        *([data_layer(data, x, y)] if data else []),
+    ]
+    only = f", {shortened(fan.by, 20)} = {shortened(divisions[0], 20)}" if fan.by and len(divisions) == 1 else ""
+    title = f"{shortened(fan.y, 40)} ({shortened(fan.output, 40)}){only}"
+    keys = _keys(divisions, fan) + ([Key(INK, f"data: {shortened(data.file, 60)}")] if data else [])
+    shown = fan.lines if set(fan.with_lines) == set(divisions) else fan.table
+    return Figure(title, f"{fan.caption}{note}", _alt(fan), {"layer": layers}, shown, keys, width, 290)
+
+
+def _alt(fan: Fan) -> str:
+    last = {row["division"]: row for row in fan.table.to_pylist()}
+    texts = [
+        (f"for {fan.by} = {division} " if len(last) > 1 else "") + _spread(fan, division, row)
+        for division, row in last.items()
+    ]
+    return f"At the last {fan.x}, the median of {fan.y} is {'; '.join(texts)}."
+
+
+def _spread(fan: Fan, division: str | None, row: dict[str, Any]) -> str:
+    if division in fan.with_lines:
+        return f"{cell(row['median'])}, of {counted(row['n'], 'value')}"
+    return f"{cell(row['median'])}, 90 % between {cell(row['low90'])} and {cell(row['high90'])}"
+
+
+def _keys(divisions: list[str | None], fan: Fan) -> list[Key]:
+    if fan.by is None or len(divisions) < 2:
+        return []
+    return [Key(colour, f"{fan.by} = {division}") for division, colour in zip(divisions, SERIES, strict=False)]

@@ -1,0 +1,44 @@
+"""Notes about declared data that no figure of a report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mops.errors import MopsError
+from mops.figures.choices import number_columns
+from mops.figures.fan import Fan
+from mops.project.observed import Observed
+from mops.report.content import Block
+from mops.report.facts import Facts
+
+
+def unshown_data(facts: Facts, fans: Sequence[Fan]) -> list[Block]:
+    """Return a note for each table of declared data that is in none of the fans, with the reason."""
+    if isinstance(facts.observed, MopsError):
+        return [Block("note", f"The figures have no data: {facts.observed.what} ({facts.observed.where}).")]
+    shown = {(fan.output, fan.x, fan.y) for fan in fans}
+    known = [(one.output, one.x, one.y) for one in facts.observed]
+    return [
+        Block("note", f"No figure shows the data of {one.file} for {one.y!r} of {one.output!r}: {reason}.")
+        for i, one in enumerate(facts.observed)
+        if (reason := _reason(facts, one, fans, is_first=known[i] not in known[:i], is_shown=known[i] in shown))
+    ]
+
+
+def _reason(facts: Facts, data: Observed, fans: Sequence[Fan], *, is_first: bool, is_shown: bool) -> str:
+    """Return why no figure shows the data; empty: one does."""
+    if is_shown:
+        return "" if is_first else "a figure shows the first data that mops.toml declares for a column"
+    names = facts.job.output_names()
+    if data.output not in names:
+        return f"the job has no such output. It has {', '.join(names) or 'none'}"
+    schema = facts.job.dataset("outputs", data.output).schema
+    for name in (data.x, data.y):
+        if name not in schema.names:
+            return f"the output has no column {name!r}. It has {', '.join(schema.names)}"
+    if data.y not in number_columns(schema, [data.x]):
+        return f"the column has the type {schema.field(data.y).type}, and a figure needs numbers"
+    along = next((fan.x for fan in fans if fan.output == data.output), data.x)
+    if along != data.x:
+        return f"the figures of this output are along {along!r}, and the data along {data.x!r}"
+    return "the output has no finite values of this column, or the report has figures of 4 other outputs"

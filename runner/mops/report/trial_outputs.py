@@ -1,0 +1,114 @@
+"""Reads the outputs of the trials of a calibration from the jobs of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.figures.calibration import thinned
+from mops.figures.columns import Floats
+from mops.figures.fan import MOST_SETS, MOST_VALUES
+from mops.jobs.job import Job
+from mops.jobs.tables.parameters import Parameters
+from mops.report.damage import READING_FAULTS, damage_of
+from mops.storage.files import Files
+from mops.storage.job_records import job_names
+
+
+@dataclass(frozen=True)
+class TrialRows:
+    """Rows of an output, of sets with weights.
+
+    Parameters
+    ----------
+    rows
+        ``group`` (int32): the number of the set, over all rounds; ``replicate``, and the columns that were asked for.
+    weights
+        The weight of each set. Equal sets of a round are one set with the sum of their weights.
+    n_sets
+        The sets with a weight. If they are too many to read, ``rows`` has a sample of them, drawn by their weights.
+    """
+
+    rows: pa.Table
+    weights: dict[int, float]
+    n_sets: int
+
+
+def lost_jobs(files: Files, trials: pa.Table) -> list[str]:
+    """Return the jobs of trials that have been deleted, or whose name another job has now."""
+    existing = set(job_names(files))
+    names = trials["job"].unique().to_pylist()
+    return [name for name in names if name not in existing or _ids_of(trials, name) - set(_group_ids(files, name))]
+
+
+def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, columns: Sequence[str]) -> TrialRows:
+    """Return the rows of an output of all trials with a weight above 0.
+
+    Parameters
+    ----------
+    trials
+        Those of :meth:`mops.calibration.calibration.Calibration.trials`; none of their jobs is lost.
+
+    Raises
+    ------
+    CorruptRecord
+        A part of a job is damaged.
+    """
+    pairs = zip(trials["job"].to_pylist(), trials["param_id"].to_pylist(), weights.tolist(), strict=True)
+    of_set: dict[tuple[str, str], float] = {}
+    for job, identity, weight in pairs:
+        if weight > 0:
+            of_set[job, identity] = of_set.get((job, identity), 0.0) + weight
+    names = list(dict.fromkeys(name for name, _ in of_set))
+    rows_of_job = {name: _n_rows(Job(files, name, local=True), output, columns) for name in names}
+    n_trials = sum(name in names for name in trials["job"].to_pylist())
+    most = min(MOST_SETS, max(MOST_VALUES * n_trials // max(sum(rows_of_job.values()), 1), 1))
+    kept = thinned(np.array(list(of_set.values())), most)
+    number = {key: i for i, key in enumerate(of_set) if kept[i] > 0}
+    tables = [
+        _rows_of(Job(files, name, local=True), output, columns, {at: i for (of, at), i in number.items() if of == name})
+        for name, n in rows_of_job.items()
+        if n
+    ]
+    rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    return TrialRows(rows, {i: float(kept[i]) for i in number.values()}, len(of_set))
+
+
+def _n_rows(job: Job, output: str, columns: Sequence[str]) -> int:
+    """Return the rows of an output; 0 if it lacks a column, or if every simulation of the round has failed."""
+    with _damage_of(job):
+        if output not in job.output_names() or not set(columns) <= set(job.dataset("outputs", output).schema.names):
+            return 0
+        return len(job.outputs(output))
+
+
+def _rows_of(job: Job, output: str, columns: Sequence[str], number: dict[str, int]) -> pa.Table:
+    """Return the rows of sets, with the number of each set as its group."""
+    numbers = np.array([number.get(identity, -1) for identity in _group_ids(job.files, job.name)], np.int32)
+    groups = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
+    with _damage_of(job):
+        rows = job.outputs(output, where=groups, columns=["group", "replicate", *columns]).to_arrow()
+    return rows.set_column(0, "group", pa.array(numbers[rows["group"].to_numpy()], pa.int32()))
+
+
+@contextmanager
+def _damage_of(job: Job) -> Iterator[None]:
+    """Raise CorruptRecord instead of what reading a damaged part raises."""
+    try:
+        yield
+    except READING_FAULTS as fault:
+        raise damage_of(job, fault) from fault
+
+
+def _ids_of(trials: pa.Table, job: str) -> set[str]:
+    return set(trials.filter(pc.equal(trials["job"], job))["param_id"].to_pylist())
+
+
+def _group_ids(files: Files, job: str) -> list[str]:
+    ids: list[str] = Parameters(files, job).ids().to_pylist()
+    return ids

@@ -1,0 +1,168 @@
+"""The report in a real browser: figures, filter, themes, small screens, paper, notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+import axe
+from mops.jobs.job import Job
+
+from .report_lab import Opened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@pytest.fixture
+def opened(page: Page, partial_page: Path) -> Opened:
+    return Opened(page, partial_page)
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_figures_are_drawn_and_nothing_is_loaded(opened: Opened) -> None:
+    assert opened.page.locator("figure").count() > 8
+    assert opened.empty_figures() == []
+    assert opened.foreign == []
+
+
+def test_a_drag_along_an_axis_filters_lines_and_table(opened: Opened) -> None:
+    page = opened.page
+    assert "28 of 28" in opened.text("[data-count]")
+    rows = page.locator("table[data-shown] tbody tr:visible")
+    assert rows.count() == 20
+    page.locator("figure[data-filter]").scroll_into_view_if_needed()
+    box = page.locator(".brush-area").first.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] / 2
+    page.mouse.move(x, box["y"] + 1)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    kept = page.locator(".set:not(.out)").count()
+    assert 10 <= kept <= 18
+    assert opened.text("[data-count]").startswith(f"{kept} of 28")
+    assert rows.count() == kept
+    page.get_by_role("button", name="Show all").click()
+    assert "28 of 28" in opened.text("[data-count]")
+
+
+def test_typed_numbers_filter_too(opened: Opened) -> None:
+    """A keyboard, and a phone without room for a drag, can filter."""
+    page = opened.page
+    page.get_by_text("Filter by numbers").click()
+    page.get_by_label("least beta").fill("0.3")
+    page.get_by_label("greatest beta").fill("0.5")
+    # beta is (i + 0.5) / 40
+    assert opened.text("[data-count]").startswith("8 of 28")
+    page.get_by_label("least beta").fill("")
+    page.get_by_label("greatest beta").fill("")
+    assert "28 of 28" in opened.text("[data-count]")
+
+
+def test_the_caption_of_the_table_says_what_the_filter_keeps(opened: Opened) -> None:
+    page = opened.page
+    assert opened.text("[data-caption]") == "The best 20 of 28 parameter sets."
+    page.get_by_text("Filter by numbers").click()
+    page.get_by_label("least beta").fill("0.3")
+    page.get_by_label("greatest beta").fill("0.5")
+    assert opened.text("[data-caption]") == "The best 8 of the 8 parameter sets that the filter keeps."
+    page.get_by_label("least beta").fill("0.6")
+    assert opened.text("[data-caption]") == "The filter keeps no parameter set."
+    page.get_by_role("button", name="Show all").click()
+    assert opened.text("[data-caption]") == "The best 20 of 28 parameter sets."
+
+
+def test_an_axis_with_one_value_filters_too(page: Page, odd_page: Path) -> None:
+    opened = Opened(page, odd_page)
+    page.get_by_text("Filter by numbers").click()
+    least = page.get_by_label("least sum of losses", exact=True)
+    for value, kept in (("0", 28), ("3", 28), ("3.5", 0)):
+        least.fill(value)
+        assert opened.text("[data-count]").startswith(f"{kept} of 28")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_long_name_does_not_widen_the_page(page: Page, odd_page: Path, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    assert Opened(page, odd_page).overflow() <= 0
+
+
+def test_the_page_follows_the_theme_of_the_system_until_the_reader_chooses(opened: Opened) -> None:
+    page = opened.page
+    page.emulate_media(color_scheme="light")
+    light = background(page)
+    page.emulate_media(color_scheme="dark")
+    assert background(page) != light
+    line = "getComputedStyle(document.querySelector('figure svg text')).fill"
+    dark_text = page.evaluate(line)
+    page.get_by_role("button", name="Light theme").click()
+    assert background(page) == light
+    assert page.evaluate(line) != dark_text
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_no_page_scrolls_sideways(opened: Opened, width: int) -> None:
+    opened.page.set_viewport_size({"width": width, "height": 800})
+    assert opened.overflow() <= 0
+    assert opened.empty_figures() == []
+
+
+def test_a_narrow_table_keeps_the_rank_and_a_parameter_in_view(opened: Opened) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": 400, "height": 800})
+    table = page.locator(".ranking")
+    assert not table.locator(".meters, .set-id").first.is_visible()
+    head = table.locator("th")
+    parameter = head.filter(has_text="beta").first
+    assert parameter.bounding_box()["x"] + parameter.bounding_box()["width"] <= 400
+    before = head.first.bounding_box()
+    table.evaluate("table => { table.parentElement.scrollLeft = 80 }")
+    assert head.first.bounding_box() == before, "the rank does not scroll away"
+
+
+def test_a_table_on_paper_fits_into_its_card(opened: Opened) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": 688, "height": 1000})  # A4 without its margins
+    page.emulate_media(media="print")
+    assert page.locator(".shadow").evaluate("card => card.scrollWidth - card.clientWidth") <= 0
+
+
+def test_paper_is_white_and_has_no_controls(opened: Opened) -> None:
+    page = opened.page
+    page.emulate_media(media="print", color_scheme="dark")
+    assert background(page) == "rgb(255, 255, 255)"
+    assert not page.get_by_role("button").first.is_visible()
+    assert not page.locator("nav").is_visible()
+    assert page.pdf(format="A4")[:5] == b"%PDF-"
+
+
+def test_the_data_of_a_figure_can_be_saved(opened: Opened) -> None:
+    with opened.page.expect_download() as download:
+        opened.page.get_by_role("link", name="Data (CSV)").first.click()
+    assert download.value.path().read_text().startswith('"')
+
+
+def test_a_notebook_shows_the_report_in_a_frame(page: Page, partial: Job) -> None:
+    page.set_content(f"<!DOCTYPE html><title>n</title>{partial.report()._repr_html_()}")
+    frame = page.frame_locator("iframe")
+    assert frame.locator("h1").inner_text() == "waves"
+    assert frame.locator("figure").count() > 8
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_has_no_serious_fault_of_accessibility(
+    opened: Opened, scheme: Literal["light", "dark"], width: int
+) -> None:
+    opened.page.set_viewport_size({"width": width, "height": 900})
+    opened.page.emulate_media(color_scheme=scheme)
+    try:
+        assert axe.faults(opened.page) == []
+    except axe.NoAxeError as missing:
+        pytest.skip(str(missing))

@@ -1,0 +1,64 @@
+"""The progress of a job in its report: commits are steps, and few samples are no course."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mops.figures.timeline import timeline
+from mops.report.content import Block, Gallery, Section
+from mops.report.sections.progress import progress
+from mops.storage.samples import Sample, as_table
+
+
+def section_of(rates: list[float], n: int) -> Section:
+    """Return the section of a job with these samples, 10 s apart, with a commit of all simulations after each third."""
+    rows, done, durable = [], 0, 0
+    for i, rate in enumerate(rates):
+        done += int(10 * rate)
+        durable = done if i % 3 == 2 else durable
+        rows.append((1, Sample(10.0 * i, done, 0, 0, 0, durable, rate, 2**30, 2**20, 4, 4, 0, {})))
+    facts: Any = SimpleNamespace(timeline=timeline(as_table(rows), n))
+    return progress(facts)
+
+
+def test_committed_simulations_are_steps() -> None:
+    """A straight line between two samples showed commits that had not been made."""
+    (gallery,) = section_of([1.0] * 8, 80).parts
+    assert isinstance(gallery, Gallery)
+    assert [figure.title for figure in gallery.figures] == ["Progress", "Memory", "Rate", "Time per simulation"]
+    layers = {layer["encoding"]["y"].get("field"): layer for layer in gallery.figures[0].spec["layer"]}
+    assert layers["durable"]["mark"]["interpolate"] == "step-after"
+    assert "interpolate" not in layers["simulations"]["mark"]
+    durable = gallery.figures[0].data["durable"].to_pylist()
+    assert durable == [0, 0, 30, 30, 30, 60, 60, 60]
+    assert "A commit is a step" in gallery.figures[0].caption
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_fewer_than_five_samples_have_no_figure(n: int) -> None:
+    (note,) = section_of([1.0] * n, 80).parts
+    assert isinstance(note, Block)
+    samples = "1 sample" if n == 1 else f"{n} samples"
+    assert note.data == (
+        f"The progress record of this job has {samples}, and a figure needs 5. "
+        "A runner takes a sample about every 10 s."
+    )
+
+
+def test_a_figure_with_too_few_known_values_is_left_out() -> None:
+    """The first sample of an attempt has no rate, and a slot's time needs a rate above 0."""
+    section = section_of([1.0] * 5, 80)
+    (gallery,) = section.parts
+    assert isinstance(gallery, Gallery)
+    assert [figure.title for figure in gallery.figures] == ["Progress", "Memory"]
+    assert section.intro.endswith(
+        "Too few samples for a figure of the rate (4) and of the time per simulation (4): it needs 5."
+    )
+    stalled = section_of([1.0, 1.0, 1.0, 0.0, 0.0, 0.0], 80)
+    (gallery,) = stalled.parts
+    assert isinstance(gallery, Gallery)
+    assert [figure.title for figure in gallery.figures] == ["Progress", "Memory", "Rate"]
+    assert stalled.intro.endswith("Too few samples for a figure of the time per simulation (2): it needs 5.")

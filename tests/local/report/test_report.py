@@ -1,0 +1,415 @@
+"""The report of a real job: what it says, and that it is one file."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date, datetime
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mops
+from mops.errors import CorruptRecord, JobFailed
+from mops.figures.choices import Course
+from mops.jobs.job import Job
+from mops.jobs.plots.figure_data import scored_of, sensitivity_of
+from mops.report.content import Block, Gallery
+from mops.report.damage import damage_of
+from mops.report.drawing.axes import place
+from mops.report.facts import Facts
+from mops.report.render import render
+from mops.report.sections.best_courses import best_courses
+from mops.report.sections.losses import Shades
+from mops.report.sections.outputs import outputs
+from mops.report.sections.verdict import percent_of, verdict
+from mops.settings import Settings
+from programs import environment
+from waiting import until
+
+from .report_lab import design, submit
+
+
+def csv_of(page: str, name: str) -> list[dict[str, str]]:
+    """Return the rows of a figure's data."""
+    found = re.search(rf'href="data:text/csv;charset=utf-8;base64,([^"]+)" download="{re.escape(name)}"', page)
+    assert found is not None, f"there is no {name}"
+    return list(csv.DictReader(io.StringIO(base64.b64decode(found[1]).decode())))
+
+
+@pytest.fixture(scope="module")
+def html(partial_page: Path) -> str:
+    return partial_page.read_text()
+
+
+def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: Job) -> None:
+    assert "24 simulations failed (30 %)" in html
+    assert "finished with failures" in html
+    assert "After a repair of the model, submit the study again with another --name." in html
+    assert "Repair the code at model.py:10 in run" in html
+    assert "model:run" in html
+    assert os.uname().nodename in html
+
+
+def test_sets_without_any_loss_are_counted(html: str) -> None:
+    """12 sets failed as a whole, and have no row of losses."""
+    assert "28 of 40 parameter sets have all losses; 12 lack one." in html
+    assert "12 of 40 parameter sets (30 %) lack a loss. 24 simulations failed (30 %)." in html
+    assert "The sum of losses of 28 of 40 parameter sets; 12 lack it." in html
+    assert "12 not run: a simulation failed" in html
+
+
+def test_points_of_a_pair_are_the_sets_of_the_job_in_the_colours_of_their_losses(html: str, partial: Job) -> None:
+    rows = csv_of(html, "waves-sum-of-losses-over-beta-and-rate.csv")
+    best = partial.best(100).to_arrow().to_pylist()
+    assert [(float(row["x"]), float(row["y"]), float(row["loss"])) for row in rows] == [
+        (row["beta"], row["rate"], row["loss"]) for row in best
+    ]
+    losses = [row["loss"] for row in best]
+    limits = Shades.of(scored_of(partial)).limits
+    assert limits[-1] == pytest.approx(np.quantile(losses, 0.75), rel=0.005)
+    assert f"sum of losses below {limits[0]:.3g}" in html
+    assert f"{limits[-1]:.3g} or more" in html
+
+
+def test_each_cause_has_its_count_its_range_and_its_traceback(html: str) -> None:
+    assert "ValueError: beta 0.7125 is too large" in html
+    assert "24 simulations in 12 parameter sets" in html
+    assert "beta: 0.7125 to 0.9875 (all sets: 0.0125 to 0.9875)" in html
+    assert "Traceback (most recent call last)" in html
+
+
+def test_the_table_of_losses_is_that_of_the_job(html: str, partial: Job) -> None:
+    rows = csv_of(html, "waves-best.csv")
+    best = partial.best(100).to_arrow().to_pylist()
+    assert [(int(row["group"]), float(row["loss"])) for row in rows] == [(row["group"], row["loss"]) for row in best]
+
+
+def test_the_shares_of_failures_are_those_of_the_job(html: str) -> None:
+    rows = [row for row in csv_of(html, "waves-failures-over-beta.csv") if row["cause"] == "0"]
+    assert sum(int(row["failed"]) for row in rows) == 12
+    assert sum(int(row["sets"]) for row in rows) == 40
+    assert all(row["share"] == ("1" if float(row["low"]) > 0.7 else "0") for row in rows if float(row["high"]) < 0.7)
+
+
+def test_the_fan_is_that_of_the_outputs(html: str, partial: Job) -> None:
+    rows = [row for row in csv_of(html, "waves-cases-daily.csv") if row["x"] == "19" and row["division"] == "a"]
+    where = {"day": 19, "policy": "a"}
+    values = partial.outputs("daily", where=where, columns=["cases"]).to_pandas()["cases"]
+    (row,) = rows
+    assert int(row["n"]) == len(values) == 28
+    assert float(row["median"]) == pytest.approx(values.quantile(0.5))
+    assert float(row["low90"]) == pytest.approx(values.quantile(0.05))
+
+
+def test_the_course_of_the_best_sets_is_that_of_their_outputs(html: str, partial: Job) -> None:
+    rows = csv_of(html, "waves-cases-of-the-best-sets-daily.csv")
+    (row,) = [row for row in rows if row["sets"] == "best" and row["x"] == "19"]
+    best = partial.best(10).to_arrow()["param_id"].to_pylist()
+    values = partial.outputs("daily", where={"day": 19, "param_id": best}, columns=["cases"]).to_pandas()["cases"]
+    assert int(row["n"]) == len(values) == 20
+    assert float(row["high90"]) == pytest.approx(values.quantile(0.95))
+
+
+def test_failures_are_100_percent_only_if_all_fail() -> None:
+    texts = [percent_of(n, 1_000) for n in (1, 10, 300, 990, 991, 999, 1_000)]
+    assert texts == ["less than 1 %", "1 %", "30 %", "99 %", "more than 99 %", "more than 99 %", "100 %"]
+
+
+def test_a_date_is_drawn_in_local_time() -> None:
+    """JavaScript reads '2024-01-05' as UTC, which is another day west of Greenwich."""
+    assert place(date(2024, 1, 5)) == "2024-01-05T00:00:00"
+    assert place(datetime(2024, 1, 5, 6)) == "2024-01-05T06:00:00"
+    assert place(5.0) == 5.0
+
+
+def test_names_of_a_study_may_be_those_that_figures_use(odd: Job, odd_page: Path) -> None:
+    page = odd_page.read_text()
+    rows = csv_of(page, "odd-best.csv")
+    assert [int(row["set.rank"]) for row in rows] == list(range(1, 29))
+    assert [(int(row["param.rank"]), float(row["rank"])) for row in rows] == [(40 - i, 2.0) for i in range(28)]
+    assert [int(row["is_best"]) for row in rows] == [i % 3 for i in range(28)]
+    measures = set(sensitivity_of(odd).table["measure"].to_pylist())
+    assert measures == {
+        *("sum of losses", "rank", "summary.peak", "summary.low"),
+        *("last daily.cases", "summary.peak ('peak' of output 'summary')"),
+    }
+
+
+def test_the_text_of_a_divided_fan_has_each_division(odd_page: Path) -> None:
+    assert re.search(
+        r'aria-label="At the last date, the median of cases is for policy = a [^;"]+; for policy = b [^;"]+\."',
+        odd_page.read_text(),
+    )
+
+
+def test_declared_data_are_points_of_the_fan_chart(tmp_path: Path) -> None:
+    (tmp_path / "mops.toml").write_text('[[observed]]\noutput = "daily"\nx = "day"\ny = "cases"\nfile = "cases.csv"\n')
+    (tmp_path / "cases.csv").write_text("day,cases\n3,1\n6,2.5\n")
+    page = render(submit(tmp_path, design(40)[:4]))
+    assert "data: cases.csv" in page
+    (tmp_path / "cases.csv").write_text("day,n\n3,1\n")
+    assert "data: cases.csv" in render(mops.open_job("waves", tmp_path / "storage")), "the job keeps its data"
+    page = render(submit(tmp_path, design(40)[:4], name="later"))
+    assert "The figures have no data: the data have no column &#39;cases&#39; (cases.csv)." in page
+
+
+def test_data_of_a_late_column_are_shown_and_a_note_names_data_that_fit_no_figure(tmp_path: Path) -> None:
+    model = """
+def run(params, seed):
+    days = [0, 1, 2]
+    columns = {name: [params["beta"] * day for day in days] for name in ("a", "b", "c", "late")}
+    return {"daily": {"day": days, **columns, "place": ["x", "y", "z"]}}
+
+def fit(params, replicates):
+    return 1.0
+"""
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "data.csv").write_text("day,late,place,nothing,a\n1,0.25,1,1,1\n")
+    named = (("daily", "day", "late"), ("daily", "day", "place"), ("daily", "day", "nothing"), ("daily", "a", "late"))
+    entries = [f'[[observed]]\noutput = "{o}"\nx = "{x}"\ny = "{y}"\nfile = "data.csv"\n' for o, x, y in named]
+    (tmp_path / "mops.toml").write_text("\n".join([*entries, entries[0], entries[0].replace("daily", "weekly")]))
+    section = outputs(Facts.of(submit(tmp_path, design(4))))
+    assert section is not None
+    first = next(part for part in section.parts if isinstance(part, Gallery)).figures[0]
+    assert first.title.startswith("late")
+    points = first.spec["layer"][-1]
+    assert (points["mark"]["type"], points["data"]["values"]) == ("point", [{"x": 1, "y": 0.25}])
+    what = "No figure shows the data of data.csv for"
+    columns = "param_id, group, replicate, seed, day, a, b, c, late, place"
+    assert [part.data for part in section.parts if isinstance(part, Block)] == [
+        f"{what} 'place' of 'daily': the column has the type string, and a figure needs numbers.",
+        f"{what} 'nothing' of 'daily': the output has no column 'nothing'. It has {columns}.",
+        f"{what} 'late' of 'daily': the figures of this output are along 'day', and the data along 'a'.",
+        f"{what} 'late' of 'daily': a figure shows the first data that mops.toml declares for a column.",
+        f"{what} 'late' of 'weekly': the job has no such output. It has daily.",
+    ]
+
+
+def test_more_than_two_divisions_have_a_figure_each_with_the_same_axis(tmp_path: Path) -> None:
+    sets = [one | {"policy": "abc"[i % 3]} for i, one in enumerate(design(30))]
+    job = submit(tmp_path, sets)
+    section = outputs(Facts.of(job))
+    assert section is not None
+    figures = next(part for part in section.parts if isinstance(part, Gallery)).figures
+    assert [figure.title for figure in figures] == [f"cases (daily), policy = {policy}" for policy in "abc"]
+    axes = [layer["encoding"]["y"]["scale"] for figure in figures for layer in figure.spec["layer"]]
+    assert all(axis == axes[0] for axis in axes)
+    rows = job.outputs("daily").to_pandas().merge(job.params().to_pandas()[["param_id", "policy"]], on="param_id")
+    expected = rows.groupby(["policy", "day"])["cases"].median()
+    for figure in figures:
+        policy = figure.title[-1]
+        assert figure.data["median"].to_pylist() == pytest.approx(expected[policy].tolist())
+    upper = rows.groupby(["policy", "day"])["cases"].quantile(0.95).max()
+    assert axes[0]["domain"][1] == pytest.approx(upper)
+
+
+def test_fewer_than_ten_simulations_are_single_lines(tmp_path: Path) -> None:
+    """Quantiles of 8 values were drawn as bands."""
+    job = submit(tmp_path, design(4))
+    section = outputs(Facts.of(job))
+    assert section is not None
+    (figure,) = next(part for part in section.parts if isinstance(part, Gallery)).figures
+    raw = pd.concat(map(pd.read_parquet, (Path(job.files.url) / "jobs/waves/outputs/daily").glob("*.parquet")))
+    raw = raw.merge(job.params().to_pandas()[["group", "policy"]], on="group")
+    expected = raw.sort_values(["policy", "group", "replicate", "day"])["cases"].tolist()
+    assert figure.data["y"].to_pylist() == expected
+    shown = [row["y"] for layer in figure.spec["layer"] for row in layer["data"]["values"]]
+    assert shown == expected, "no band and no median"
+    assert figure.caption == (
+        "A line for each simulation: 'cases' at each 'day', for each value of 'policy', of 6 simulations of 3 of 4 "
+        "parameter sets (1 has no result). Quantiles of fewer than 10 simulations would mislead."
+    )
+
+
+def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> None:
+    sets = [one | {"rate": 1.5, "policy": "ab"[i % 2]} for i, one in enumerate(design(12))]
+    job = submit(tmp_path, sets)
+    best = job.losses().to_pandas().groupby("param_id")["loss"].agg(["sum", "count"]).query("count == 2")["sum"]
+    params = job.params().to_pandas().set_index("param_id")
+    head = verdict(Facts.of(job))
+    (answer,) = head.answers
+    identity = best.idxmin()
+    beta, policy = params.loc[identity, ["beta", "policy"]]
+    found = re.fullmatch(r"Best set (\w+): sum of losses (\S+) at beta (\S+), policy (\w), and others\.", answer.text)
+    assert found is not None, answer.text
+    assert identity.startswith(found[1])
+    assert float(found[2]) == pytest.approx(best.min(), rel=1e-2)
+    assert (float(found[3]), found[4]) == (pytest.approx(beta, rel=1e-2), policy)
+    assert ("fixed parameters", "rate = 1.5") in head.about
+    one = verdict(Facts.of(submit(tmp_path, sets[:1], name="one")))
+    assert ("parameters", f"beta = {sets[0]['beta']:.4g}, rate = 1.5, policy = a") in one.about
+
+
+def damaged(job: Job, folder: str, n: int | None = None) -> Path:
+    """Change the first bytes of the pages in the first part of a table; None: all of them."""
+    path = min((Path(job.files.url) / "jobs" / job.name / folder).glob("*.parquet"))
+    content = bytearray(path.read_bytes())
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little") if n is None else 4 + n
+    content[4:end] = bytes(byte ^ 0x5A for byte in content[4:end])
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(("folder", "title"), [("failures", "Failures"), ("outputs/daily", "Outputs")])
+def test_a_section_whose_part_is_damaged_says_so_and_what_to_do(tmp_path: Path, folder: str, title: str) -> None:
+    job = submit(tmp_path, design(40))
+    damaged(job, folder)
+    page = render(mops.open_job("waves", tmp_path / "storage"))
+    (section,) = re.findall(rf"<h2[^>]*>{title}</h2>.*?</section>", page, re.DOTALL)
+    assert f"This section is missing: a committed part of job &#39;waves&#39; is damaged ({tmp_path}" in section
+    assert f"<code>mops jobs verify waves --storage {tmp_path}/storage</code>" in section
+    assert "Distribution" in page, "the other sections are whole"
+
+
+def test_changed_text_that_is_no_text_any_more_is_damage_and_not_a_defect_of_mops(tmp_path: Path) -> None:
+    job = submit(tmp_path, design(40))
+    bad = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    with pytest.raises(UnicodeDecodeError):
+        damage_of(job, bad)
+    path = damaged(job, "failures", 1)
+    assert damage_of(job, bad).where == f"jobs/waves/failures/{path.name}: its SHA-256 differs from the committed one"
+
+
+def test_damaged_pages_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    job = submit(tmp_path, design(40))
+    damaged(job, "failures")
+    for read in (job.causes().to_arrow, job.failures().to_arrow, lambda: job.dataset("failures").to_table()):
+        with pytest.raises(CorruptRecord, match="a committed part of job 'waves' is damaged") as found:
+            read()
+        assert found.value.hint.endswith("mops jobs verify waves")
+
+
+def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_path: Path) -> None:
+    """Of an epidemic, the greatest of all sets once pressed the best sets and the data to the bottom."""
+    (tmp_path / "mops.toml").write_text('[[observed]]\noutput = "daily"\nx = "day"\ny = "cases"\nfile = "cases.csv"\n')
+    (tmp_path / "cases.csv").write_text("day,cases\n3,1\n6,-2.5\n")
+    job = submit(tmp_path, design(40))
+    course = Course("daily", "day", ("cases",))
+    facts = Facts.of(job)
+    (figure,) = best_courses(facts, course, 10, "whole")
+    best = job.best(10).to_arrow()["param_id"].to_pylist()
+    every = job.outputs("daily").to_pandas()
+    by_day = every[every["param_id"].isin(best)].groupby("day")["cases"]
+    expected = [min(by_day.quantile(0.05).min(), -2.5), by_day.quantile(0.95).max()]
+    scales = [layer["encoding"]["y"]["scale"] for layer in figure.spec["layer"]]
+    assert len(scales) == 5
+    assert all(scale == {"domain": pytest.approx(expected), "nice": True} for scale in scales)
+    assert every.groupby("day")["cases"].quantile(0.95).max() > expected[1]
+    assert figure.caption.endswith(
+        "The vertical axis fits the best sets and the data; the band of all sets is cut off."
+    )
+
+
+def test_every_figure_has_a_caption_data_and_a_text_for_those_who_do_not_see_it(html: str) -> None:
+    figures = re.findall(r"<figure.*?</figure>", html, re.DOTALL)
+    assert len(figures) > 8
+    for figure in figures:
+        assert re.search(r"<figcaption>\s*\S+.*Data \(CSV\)</a>", figure, re.DOTALL), figure[:300]
+        assert re.search(r'<svg[^>]* role="img" aria-label="[^"]{20,}"', figure), figure[:300]
+
+
+def test_names_and_messages_of_a_study_stay_text(tmp_path: Path) -> None:
+    """A parameter's name, a message or an output's name once could have brought its own script into the page."""
+    evil = "</script><script>window.hacked=1</script><img src=x onerror=alert(1)>"
+    (tmp_path / "model.py").write_text(
+        f"EVIL = {evil!r}\n"
+        "def run(params, seed):\n"
+        "    if params[EVIL] > 5:\n"
+        "        raise ValueError(EVIL)\n"
+        "    return {EVIL.replace('/', ''): {'day': [1, 2], EVIL: [params[EVIL], 2.0]}}\n"
+        "def fit(params, replicates):\n"
+        "    return {EVIL: params[EVIL], 'b': 1.0}\n"
+    )
+    page = render(submit(tmp_path, [{evil: float(i), "text": evil * (i % 2)} for i in range(12)]))
+    assert "hacked" in page
+    assert "<img" not in page
+    assert len(re.findall("<script", page)) == 2  # the script of the page, and the axes as JSON
+
+
+def test_a_job_that_has_failed_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mops")  # the level of the commands
+    with pytest.raises(JobFailed):
+        submit(tmp_path, design(40)[30:], settings=Settings(slots=1, batch_size=1, retries=0, max_failures="2"))
+    page = render(mops.open_job("waves", tmp_path / "storage"))
+    assert "The job stopped after" in page
+    assert "MAX_FAILURES" in page
+    assert "mops jobs logs waves --tail 50" in page
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """A job whose last set waits at a gate."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    gate, pids = tmp_path / "gate", []
+    gate.touch()
+    sets = [{"beta": 0.1}, {"beta": 0.2, "gate": str(gate)}]
+    job = submit(
+        tmp_path / "project",
+        sets,
+        wait=False,
+        settings=Settings(slots=1, batch_size=1, checkpoint_seconds=1),
+        on_detach=lambda _job, runner: pids.append(runner.pid),
+    )
+    yield job
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_running_job_has_a_report_of_what_is_committed(running: Job) -> None:
+    until(lambda: running.status().groups == 1 and running.status().live)
+    page = render(running)
+    assert "2 of 4 simulations have finished" in page
+    assert "mops jobs watch waves" in page
+    assert "cases (daily)" in page
+    assert "1 of 2 sets have run so far." in page
+
+
+def test_a_job_in_which_every_simulation_failed_says_why_and_has_no_maps(tmp_path: Path) -> None:
+    page = render(submit(tmp_path, design(40)[30:]))
+    assert "Every simulation failed: ValueError: beta 0.7625 is too large at model.py:10 in run." in unescape(page)
+    assert '<span class="state bad">every simulation failed</span>' in page
+    assert "Failures over" not in page
+    assert "No parameter set has all losses." in page
+    assert "Write the results to files." not in page
+
+
+def test_a_job_without_results_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first simulation waits at the gate."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    gate, pids = tmp_path / "gate", []
+    gate.touch()
+    job = submit(
+        tmp_path / "p", [{"beta": 0.1, "gate": str(gate)}], wait=False, on_detach=lambda _, r: pids.append(r.pid)
+    )
+    page = render(job)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert "0 of 2 simulations have finished" in page
+    assert "No parameter set has all losses yet." in page
+
+
+def test_a_missing_library_is_named_with_its_extra(partial: Job, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['vl_convert'] = None; import mops.cli.start as s; "
+        f"sys.argv = ['mops', 'jobs', 'report', 'waves', '--storage', {partial.files.url!r}]; s.main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=60
+    )
+    assert ran.returncode == 2
+    assert "a report needs the library vl_convert" in ran.stderr
+    assert "pip install 'mops-runner[plots]'" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
