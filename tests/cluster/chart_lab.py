@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from programs import cluster_program
 
 CHART = Path(__file__).parents[2] / "helm" / "mops"
 MINIMAL = CHART / "ci" / "minimal-values.yaml"
@@ -24,14 +24,7 @@ Object = dict[str, Any]
 
 def helm_program() -> str:
     """Return helm, from the PATH or the test cluster. Without helm, skip the test, or fail if it must run."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built = Path(os.environ.get("MOPS_TESTCLUSTER_BIN") or cache / "mops-testcluster" / "bin", "helm")
-    found = shutil.which("helm") or (str(built) if os.access(built, os.X_OK) else None)
-    if found is None and os.environ.get("MOPS_REQUIRE_K8S") == "1":
-        pytest.fail(f"helm is neither in the PATH nor {built}: k8s/testcluster/build makes it")
-    if found is None:
-        pytest.skip("helm is missing: run k8s/testcluster/build")
-    return found
+    return cluster_program("helm")
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -274,6 +274,7 @@ def installed(name: str, env: Mapping[str, str], *, connected: bool = True, **va
                 "url": service.url,
                 "runner": {"existingSecret": "storage"},
                 "worker": {"existingSecret": "storage-workers"},
+                "ui": {"existingSecret": "storage-workers"},
             },
             **values,
         }

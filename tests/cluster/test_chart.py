@@ -77,6 +77,7 @@ def test_helm_lint_passes(values: Path) -> None:
         ("clients", "subject"),
         ("networkPolicy.egress", "port"),
         ("metrics.podMonitor", "intervall"),
+        ("metrics.serviceMonitor", "label"),
     ],
 )
 def test_a_misspelled_value_is_refused_with_its_name(tmp_path: Path, path: str, misspelled: str) -> None:
@@ -136,15 +137,15 @@ def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) ->
     assert f"'{name}'" in refused(tmp_path, {"storage": {"env": {name: "abc"}}})
 
 
-@pytest.mark.parametrize("component", ["scheduler", "worker", "runner"])
+@pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "ui"])
 @pytest.mark.parametrize("name", ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"])
 def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str, name: str) -> None:
     """The value went into the ConfigMap that every client reads, and into the profiles of clients."""
-    said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}})
+    said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}}, EVERYTHING)
     assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
     assert "c2VjcmV0" not in said
     named = {"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}}
-    assert "licence" in rendered(tmp_path, {component: {"extraEnv": [named]}}).text
+    assert "licence" in rendered(tmp_path, {component: {"extraEnv": [named]}}, EVERYTHING).text
 
 
 def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
     for resources in [*wanted, all_of.client["runner"]["resources"]]:
         assert resources["requests"]["cpu"]
         assert resources["limits"]["memory"]
-    for name in ("mops-scheduler", "mops-worker"):
+    for name in all_of.of("Deployment"):
         resources = all_of.of("Deployment")[name]["spec"]["template"]["spec"]["containers"][0]["resources"]
         assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
@@ -223,7 +224,7 @@ def test_every_mount_has_a_volume_and_home_is_writable(all_of: Rendered) -> None
 @BOTH
 def test_service_accounts_do_not_mount_their_token(all_of: Rendered) -> None:
     accounts = all_of.of("ServiceAccount")
-    assert set(accounts) == {"mops-scheduler", "mops-worker", "mops-runner"}
+    assert set(accounts) == {*all_of.of("Deployment"), "mops-runner"}
     assert not any(account["automountServiceAccountToken"] for account in accounts.values())
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
 
@@ -245,7 +246,7 @@ def test_every_container_starts_with_the_images_first_process(all_of: Rendered) 
     for name, pod in all_of.pods():
         (container,) = pod["spec"]["containers"]
         assert "command" not in container, name
-        assert container["args"][0] in {"dask", "python"}, name
+        assert container["args"][0] in {"dask", "python", "mops"}, name
 
 
 # Selectors
@@ -851,6 +852,41 @@ def test_the_pod_monitor_finds_the_ports_of_all_components(tmp_path: Path) -> No
     assert listened == {"scheduler": ["http"], "worker": ["http"], "runner": ["metrics"]}
 
 
+SERVICE_MONITOR = {"metrics": {"podMonitor": {"enabled": False}, "serviceMonitor": {"enabled": True}}}
+
+
+def test_the_service_monitor_finds_the_same_ports_through_services(tmp_path: Path) -> None:
+    """Each of these Services selects the pods of one component, and a port of theirs that the monitor names."""
+    assert rendered(tmp_path, {}, EVERYTHING).of("ServiceMonitor") == {}
+    found = rendered(tmp_path, SERVICE_MONITOR, EVERYTHING)
+    assert found.of("PodMonitor") == {}
+    (monitor,) = found.of("ServiceMonitor").values()
+    (pod_monitor,) = rendered(tmp_path, {}, EVERYTHING).of("PodMonitor").values()
+    assert monitor["metadata"] == pod_monitor["metadata"]
+    assert monitor["spec"]["selector"] == pod_monitor["spec"]["selector"]
+    assert monitor["spec"]["endpoints"] == pod_monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["spec"]["jobLabel"] == pod_monitor["spec"]["jobLabel"]
+    containers = {name: found.container(name) for name in ("scheduler", "worker")} | {"runner": found.client["runner"]}
+    services, asked = found.of("Service"), {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
+    assert set(services) == {"mops-ui", *(f"mops-{component}" for component in containers)}
+    selector = monitor["spec"]["selector"]
+    for component, container in containers.items():
+        service = services[f"mops-{component}"]
+        labels = service["metadata"]["labels"]
+        assert labels.items() >= selector["matchLabels"].items()
+        assert labels["app.kubernetes.io/component"] in selector["matchExpressions"][0]["values"]
+        assert service["spec"]["selector"] == labels_of(found, component)
+        (port,) = (one for one in service["spec"]["ports"] if one["name"] in asked)
+        assert open_ports(container)[port["targetPort"]] == port["port"]
+        if component != "scheduler":
+            assert service["spec"]["clusterIP"] == "None"
+
+
+def test_two_monitors_of_the_same_pods_are_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path, {"metrics": {"serviceMonitor": {"enabled": True}}}, EVERYTHING)
+    assert "Prometheus would have every series twice" in said
+
+
 def test_the_dashboard_is_rendered_on_request_if_the_chart_has_it(tmp_path: Path) -> None:
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart)
@@ -864,6 +900,34 @@ def test_the_dashboard_is_rendered_on_request_if_the_chart_has_it(tmp_path: Path
     made = rendered(tmp_path, on, MINIMAL, chart=chart).of("ConfigMap")["mops-dashboard"]
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert made["data"] == {"mops.json": panel}
+
+
+# The web page
+
+
+def test_the_web_page_is_off_by_default(tmp_path: Path) -> None:
+    assert "mops-ui" not in rendered(tmp_path).text
+
+
+def test_the_web_page_only_reads(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {}, EVERYTHING)
+    container = found.container("ui")
+    assert container["args"][:4] == ["mops", "ui", "--behind-login", "--read-only"]
+    assert container["args"][-2:] == ["--storage", found.client["storage"]]
+    assert container["envFrom"] == [{"secretRef": {"name": "storage-page"}}]
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "storage")
+    assert mount["readOnly"] is True
+    (port,) = found.of("Service")["mops-ui"]["spec"]["ports"]
+    assert open_ports(container)[port["targetPort"]] == port["port"] == 8750
+    assert container["args"][container["args"].index("--port") + 1] == "8750"
+
+
+def test_only_the_pods_in_values_reach_the_web_page(tmp_path: Path) -> None:
+    (rule,) = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-ui"]["spec"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    assert rule["ports"] == [{"port": "page", "protocol": "TCP"}]
+    nobody = rendered(tmp_path, {"ui": {"from": []}}, EVERYTHING).of("NetworkPolicy")["mops-ui"]["spec"]
+    assert (nobody["policyTypes"][0], nobody["ingress"]) == ("Ingress", [])
 
 
 # Notes

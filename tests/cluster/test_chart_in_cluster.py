@@ -6,10 +6,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from service_lab import CHART, Service, installed, wait_for
+from service_lab import CHART, ROOT, Service, installed, wait_for
+
+from programs import Ran
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -67,16 +70,37 @@ def test_only_the_runner_has_a_token(service: Service) -> None:
     assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounts
 
 
-def test_the_api_server_accepts_everything_values(service: Service) -> None:
-    """The PodMonitor is left out, because another operator defines its kind."""
-    values = CHART / "ci" / "everything-values.yaml"
-    ran = service.run("helm", "template", "other", CHART, "-n", service.namespace, "-f", values)
+@pytest.fixture(scope="module")
+def monitors(service: Service) -> None:
+    """Install the kinds of the Prometheus operator, so that the API server compares monitors with their schemas."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, which downloads the kinds of the Prometheus operator")
+    ran = service.run(ROOT / "k8s" / "testcluster" / "monitors-up", HOME=str(Path.home()))
     assert ran.code == 0, ran.err
-    objects = [one for one in yaml.safe_load_all(ran.out) if one and one["kind"] != "PodMonitor"]
-    text = yaml.safe_dump_all(objects)
-    ran = service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
+
+
+@pytest.mark.usefixtures("monitors")
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_the_api_server_accepts_everything_values(service: Service, monitor: str) -> None:
+    values = CHART / "ci" / "everything-values.yaml"
+    chosen = f"metrics.podMonitor.enabled=false,metrics.{monitor}.enabled=true"
+    ran = service.run("helm", "template", "other", CHART, "-n", service.namespace, "-f", values, "--set", chosen)
+    assert ran.code == 0, ran.err
+    objects = [one for one in yaml.safe_load_all(ran.out) if one]
+    (found,) = (one for one in objects if one["kind"].lower() == monitor.lower())
+    ran = dry_run(service, objects)
     assert ran.code == 0, ran.err
     assert len(ran.out.splitlines()) == len(objects)
+    found["spec"]["selectors"] = found["spec"].pop("selector")
+    ran = dry_run(service, [found])
+    assert ran.code != 0
+    assert 'unknown field "spec.selectors"' in ran.err
+
+
+def dry_run(service: Service, objects: list[dict[str, Any]]) -> Ran:
+    """Let the API server check objects, without creating them."""
+    text = yaml.safe_dump_all(objects)
+    return service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
 
 
 def test_helm_test_reaches_the_scheduler_and_counts_workers(service: Service) -> None:
@@ -98,8 +122,23 @@ def earlier(tmp_path: Path) -> Path:
 @pytest.fixture
 def fresh(cluster: dict[str, str]) -> Iterator[Service]:
     """Install a service that a test may upgrade."""
-    with installed("mops-upgraded", cluster, connected=False) as found:
+    page = {
+        "enabled": True,
+        "resources": {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+    }
+    with installed("mops-upgraded", cluster, connected=False, ui=page) as found:
         yield found
+
+
+def test_the_web_page_lists_the_jobs_of_the_storage_and_changes_nothing(fresh: Service) -> None:
+    study = fresh.write("page", "def run(params, seed):\n    return {'y': [1.0]}\n", {"parameter_sets": [{"x": 1}]})
+    fresh.mops("jobs", "submit", study, "--name", "shown", "--local", "--storage", fresh.url)
+    proxy = f"/api/v1/namespaces/{fresh.namespace}/services/mops-ui:page/proxy"
+    assert "shown" in fresh.kubectl("get", "--raw", f"{proxy}/")
+    assert "read-only" in fresh.kubectl("get", "--raw", f"{proxy}/jobs/shown")
+    refused = fresh.run("kubectl", "create", "--raw", f"{proxy}/jobs/shown/cancel", "-f", "-", text="{}")
+    assert refused.code != 0
+    assert fresh.job("shown").status().state == "succeeded"
 
 
 def test_an_upgrade_of_the_chart_and_its_rollback_do_not_restart_workers(fresh: Service, earlier: Path) -> None:

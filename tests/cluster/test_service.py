@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from service_lab import MODEL, ROOT, Service, assert_same_rows, begun, wait_for, write_study
+from service_lab import MODEL, MOPS, ROOT, TARGETS, Service, assert_same_rows, begun, wait_for, write_study
 
 from wheels import wheel
 
@@ -105,6 +106,26 @@ def test_only_settings_of_mops_reach_the_runner(service: Service) -> None:
     assert not {"OTHER", "COLOUR", "AZURE_STORAGE_CONNECTION_STRING"} & set(env)
     assert "AccountKey" not in str(job)
     assert service.job("settings").record.options.env == {"COLOUR": "red"}
+
+
+def test_the_rounds_of_a_calibration_run_on_the_service_and_survive_the_command(service: Service) -> None:
+    study = service.write(
+        "fit", MODEL, {"n_replicates": 2, "targets": ["targets:total"], "parameter_sets": [{}]}, targets__py=TARGETS
+    )
+    space = study.with_name("space.json")
+    space.write_text(json.dumps({"beta": {"min": 0, "max": 1}, "seconds": 1}))
+    command = ["study", "calibrate", space, "--study", study, "--name", "fit", "--method", "tpe", "-n", "8"]
+    killed = subprocess.Popen([MOPS, *command, "--rounds", "2"], env=service.env, cwd=service.home)
+    wait_for(lambda: service.objects("jobs", "mops/job=fit-r1"), said=lambda: str(killed.poll()))
+    killed.kill()
+    killed.wait()
+    told = service.mops(*command, "--rounds", "2")
+    assert "round 2 ended: 8 sets scored, 0 failed" in told.err
+    for job in ("fit-r1", "fit-r2"):
+        assert len(service.objects("jobs", f"mops/job={job}")) == 1, "a round has started twice"
+        assert service.status(job)["state"] == "succeeded"
+    service.mops("calibrations", "delete", "fit", "--yes")
+    assert service.mops("calibrations", "list", "--json").json == []
 
 
 # --- problems of Kubernetes

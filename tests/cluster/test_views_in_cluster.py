@@ -199,7 +199,7 @@ def test_without_a_connection_the_commands_say_how_to_connect(service: Service, 
         told = service.mops(*command, code=2, XDG_CONFIG_HOME=str(tmp_path))
         assert told.err.splitlines() == [
             "error: no cluster service is connected",
-            f"  at: {tmp_path}/mops/profile.json",
+            f"  at: {tmp_path}/mops/profiles/default.json",
             "hint: connect to a service: mops connect --namespace NAME",
         ]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mops.errors import NewerFormat, UsageError
+from mops.errors import NewerFormat, UsageError, message_of
 
 FORMAT = 1
 
@@ -154,7 +154,7 @@ class ServiceConfig(ChartModel):
 
 def unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
     """Return the error for JSON that does not describe a service; it lists each problem."""
-    faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {error['msg']}" for error in bad.errors())
+    faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {message_of(error)}" for error in bad.errors())
     return UsageError(f"this does not describe a mops service ({'; '.join(faults)})", where=where, hint=hint)
 
 

@@ -42,6 +42,10 @@ class Phase(ObjectState):
         """Whether no pod runs or will run."""
         return self.word in ("ended", "failed", "gone")
 
+    def is_of(self, host: str) -> bool:
+        """Tell whether the newest pod has this host name: that of the pod, or the first 63 characters of it."""
+        return bool(host) and self.pod.startswith(host)
+
 
 GONE = Phase("gone", "its Kubernetes Job no longer exists")
 

@@ -81,7 +81,7 @@ _FAILURE_RULES = [
     {"action": "FailJob", "onExitCodes": _exits(FATAL)},
     {"action": "Count", "onExitCodes": _exits(COUNTED)},
 ]
-"""What the end of a pod means; Kubernetes applies the first rule that fits."""
+"""The meaning of the end of a pod; Kubernetes applies the first rule that fits."""
 
 # The pod's fields as files, because the uid of the Job exists only when the Job does.
 _DEDICATED_VOLUME = {

@@ -13,7 +13,7 @@ import pytest
 from mops.errors import NewerFormat, UsageError
 from mops.k8s import chart
 from mops.k8s.chart import Object, ServiceConfig
-from mops.service.profile import Profile, load, path, reach, remove, save
+from mops.service.profile import Profile, current, disconnect, load, names, path, reach, remove, save, use
 
 # The required fields, as the chart writes them.
 SERVICE: Object = {
@@ -50,49 +50,67 @@ def profile() -> Profile:
 # Saved and loaded
 
 
+def saved(profile: Profile, name: str = "default") -> Path:
+    """Save a profile, and let commands use it."""
+    place = save(profile, name)
+    use(name)
+    return place
+
+
 def test_a_saved_profile_can_be_loaded(profile: Profile) -> None:
-    place = save(profile)
-    assert place == path()
+    assert saved(profile) == path()
     assert load() == profile
     assert load().service.runner.backoff_limit == 0, "a zero says something"  # type: ignore[union-attr]
 
 
 def test_saving_a_profile_replaces_the_previous_one_and_leaves_no_other_file(profile: Profile) -> None:
-    save(profile)
-    place = save(profile.model_copy(update={"namespace": "other"}))
+    saved(profile)
+    place = saved(profile.model_copy(update={"namespace": "other"}))
     assert load().namespace == "other"  # type: ignore[union-attr]
-    assert [one.name for one in place.parent.iterdir()] == ["profile.json"]
-    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert [one.name for one in place.parent.iterdir()] == ["default.json"]
+    assert stat.S_IMODE(place.parent.parent.stat().st_mode) == 0o700
 
 
 def test_a_profile_uses_the_field_names_of_kubernetes(profile: Profile) -> None:
     """A person can then compare the chart's description with the saved profile."""
-    saved = json.loads(save(profile).read_text())
-    assert saved["service"]["runner"]["serviceAccount"] == "mops-runner"
-    assert saved["format"] == 1
+    text = json.loads(saved(profile).read_text())
+    assert text["service"]["runner"]["serviceAccount"] == "mops-runner"
+    assert text["format"] == 1
 
 
 def test_no_profile_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load() is None
-    assert remove() is False
+    assert names() == []
+    assert disconnect() is False
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     assert load() is None
 
 
+def test_after_disconnect_the_profile_stays(profile: Profile) -> None:
+    saved(profile, "prod")
+    assert disconnect() is True
+    assert (load(), load("prod"), names()) == (None, profile, ["prod"])
+
+
 def test_a_removed_profile_cannot_be_loaded(profile: Profile) -> None:
-    save(profile)
-    assert remove() is True
-    assert load() is None
+    saved(profile, "trial")
+    saved(profile, "prod")
+    remove("trial")
+    assert (names(), current()) == (["prod"], "prod")
+    remove("prod")
+    assert (names(), current(), load()) == ([], None, None)
+    with pytest.raises(UsageError, match="no profile 'prod' is saved"):
+        remove("prod")
 
 
 @pytest.mark.parametrize(
     ("environ", "where"),
     [
-        ({"XDG_CONFIG_HOME": "/etc/xdg"}, "/etc/xdg/mops/profile.json"),
-        ({"HOME": "/home/ada"}, "/home/ada/.config/mops/profile.json"),
-        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": ""}, "/home/ada/.config/mops/profile.json"),
-        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": "relative"}, "/home/ada/.config/mops/profile.json"),
+        ({"XDG_CONFIG_HOME": "/etc/xdg"}, "/etc/xdg/mops/profiles/default.json"),
+        ({"HOME": "/home/ada"}, "/home/ada/.config/mops/profiles/default.json"),
+        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": ""}, "/home/ada/.config/mops/profiles/default.json"),
+        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": "relative"}, "/home/ada/.config/mops/profiles/default.json"),
     ],
 )
 def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,23 +125,33 @@ def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatc
 
 @pytest.mark.parametrize("value", ["none", " none "])
 def test_the_environment_can_disable_the_profile(profile: Profile, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(profile).write_text("not even JSON")
+    saved(profile).write_text("not even JSON")
     monkeypatch.setenv("MODELOPS_PROFILE", value)
     assert load() is None
 
 
 def test_an_empty_variable_is_unset(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(profile)
+    saved(profile)
     monkeypatch.setenv("MODELOPS_PROFILE", "")
     assert load() == profile
 
 
-def test_another_name_of_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_name_another_profile(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = profile.model_copy(update={"namespace": "trials"})
+    save(trial, "trial")
+    saved(profile)
+    monkeypatch.setenv("MODELOPS_PROFILE", "trial")
+    assert load() == trial
+    assert save(trial) == path("trial"), "an update keeps the name"
+
+
+def test_a_name_that_is_not_saved_is_refused(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(profile)
     monkeypatch.setenv("MODELOPS_PROFILE", "prod")
-    with pytest.raises(UsageError, match="'prod' is not a profile") as raised:
+    with pytest.raises(UsageError, match="no profile 'prod' is saved") as raised:
         load()
     assert raised.value.where == "MODELOPS_PROFILE"
-    assert "'none'" in str(raised.value.hint)
+    assert raised.value.hint == "use one of default, or 'none' to run on this machine"
 
 
 # What cannot be read
@@ -145,35 +173,35 @@ def test_another_name_of_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_an_invalid_profile_is_an_error_that_lists_every_problem(profile: Profile, text: str, said: str) -> None:
-    place = save(profile)
+    place = saved(profile)
     place.write_text(text)
     with pytest.raises(UsageError) as raised:
         load()
     assert said in raised.value.what
     assert raised.value.where == str(place)
-    assert raised.value.hint == "run 'mops connect' again"
+    assert raised.value.hint == "replace it: mops connect --profile default --namespace NAME"
     assert "pydantic" not in str(raised.value)
 
 
 def test_a_profile_that_is_not_utf8(profile: Profile) -> None:
     """Regression: mops printed a traceback."""
-    save(profile).write_bytes(b"\xff\xfe{}")
+    saved(profile).write_bytes(b"\xff\xfe{}")
     with pytest.raises(UsageError, match="does not describe a mops service"):
         load()
 
 
 def test_a_folder_in_its_place(profile: Profile) -> None:
     path().mkdir(parents=True)
-    for use in (lambda: load(), lambda: save(profile), lambda: remove()):
+    for call in (lambda: load("default"), lambda: save(profile), lambda: remove("default")):
         with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
-            use()
+            call()
         assert raised.value.where == str(path())
-    assert [one.name for one in path().parent.iterdir()] == ["profile.json"], "a half of a profile was left"
+    assert [one.name for one in path().parent.iterdir()] == ["default.json"], "a half of a profile was left"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_profile_of_another_user(profile: Profile) -> None:
-    save(profile).chmod(0)
+    saved(profile).chmod(0)
     with pytest.raises(UsageError, match="Permission denied"):
         load()
 

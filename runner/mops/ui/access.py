@@ -1,0 +1,136 @@
+"""Decides whether a request may read or change anything. Pure: docs/internals/ui.md has the threats."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+SAFE_METHODS = ("GET", "HEAD")
+STATIC = "/static/"
+_TOKEN_BYTES = 24
+
+
+class Answer(Enum):
+    """What happens with a request that is not refused."""
+
+    SERVE = "serve"
+    ENTER = "enter"
+    """The token is right: set the cookie, and continue at the address without the token."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is refused.
+
+    Parameters
+    ----------
+    what
+        What is wrong, as a sentence.
+    hint
+        What the reader can do, as a sentence.
+    """
+
+    status: int
+    what: str
+    hint: str
+
+
+Decision: TypeAlias = Answer | Refusal
+
+NO_TOKEN = Refusal(
+    403,
+    "This page needs the token of the program that serves it.",
+    "Open the whole URL that mops ui printed. It ends with ?token=... Each start of mops ui makes a new token.",
+)
+WRONG_HOST = Refusal(403, "mops ui does not serve this host name.", "Open the URL that mops ui printed.")
+WRONG_ORIGIN = Refusal(403, "Another site sent this form.", "Use the buttons of the page of mops ui.")
+READ_ONLY = Refusal(403, "This page is read-only.", "Start mops ui without --read-only, or use the mops command.")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The parts of a request that the decision needs. Absent headers and fields are empty."""
+
+    method: str
+    path: str
+    host: str
+    origin: str
+    token: str
+    cookie: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the page.
+
+    Parameters
+    ----------
+    port
+        The port, which is part of the cookie's name, because all ports of a host share their cookies.
+    read_only
+        Whether every request that changes something is refused.
+    behind_login
+        Whether a proxy in front has checked who asks: then every request may read, at any host name, without a token.
+        Nothing can be changed.
+    token
+        The secret of this process.
+    """
+
+    port: int
+    read_only: bool
+    behind_login: bool = False
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES))
+
+    @property
+    def cookie_name(self) -> str:
+        """The name of the cookie that holds the token."""
+        return f"mops-ui-{self.port}"
+
+    @property
+    def cookie(self) -> str:
+        """The header that sets the cookie. Scripts cannot read it, and other sites' pages do not send it."""
+        return f"{self.cookie_name}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+
+    @property
+    def form_token(self) -> str:
+        """The token in forms. Nobody learns the token of the cookie from it."""
+        return hmac.new(self.token.encode(), b"form", hashlib.sha256).hexdigest()
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The values of the Host header that browsers on this machine send."""
+        return frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))
+
+    def decide(self, request: Request) -> Decision:
+        """Return what happens with a request."""
+        if self.behind_login:
+            return Answer.SERVE if request.method in SAFE_METHODS else READ_ONLY
+        if request.host.lower() not in self.hosts:
+            return WRONG_HOST
+        if request.path.startswith(STATIC) and request.method in SAFE_METHODS:
+            return Answer.SERVE  # the same files for everyone; the page of a refusal needs them
+        if request.method not in SAFE_METHODS and request.origin.lower() != f"http://{request.host}".lower():
+            return WRONG_ORIGIN
+        if not self._is_token(request.cookie):
+            entering = request.method == "GET" and self._is_token(request.token)
+            return Answer.ENTER if entering else NO_TOKEN
+        if request.method not in SAFE_METHODS and self.read_only:
+            return READ_ONLY
+        return Answer.ENTER if request.token and request.method == "GET" else Answer.SERVE
+
+    def is_form_token(self, given: str) -> bool:
+        """Tell whether a form comes from a page of this process."""
+        return hmac.compare_digest(given.encode(), self.form_token.encode())
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def without_token(path: str, query: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the address to continue at: an absolute path of this server, and the query without the token."""
+    return "/" + path.lstrip("/"), {name: value for name, value in query.items() if name != "token"}

@@ -1,0 +1,75 @@
+"""Serves the pages until Ctrl-C: to this machine alone, or to everyone whom a proxy in front lets in."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import uvicorn
+
+from mops.errors import UsageError
+from mops.storage.files import Files
+from mops.ui.access import Access
+from mops.ui.app import Site, application
+
+ADDRESS = "127.0.0.1"
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - only where a proxy in front asks who they are
+_END_SECONDS = 2
+
+
+class WebPage:
+    """The pages of a storage on a port of this machine.
+
+    Parameters
+    ----------
+    port
+        The port; 0: any free one.
+    local
+        Whether jobs run on this machine even when connected to a service.
+    behind_login
+        Whether to serve other machines too, without a token.
+
+    Raises
+    ------
+    UsageError
+        The port is in use, or this user may not use it.
+    """
+
+    def __init__(self, files: Files, port: int, *, local: bool, read_only: bool, behind_login: bool = False):
+        address = EVERY_ADDRESS if behind_login else ADDRESS
+        self._socket = _bound(address, port)
+        access = Access(self._socket.getsockname()[1], read_only, behind_login)
+        self.url = f"http://{address}:{access.port}/{'' if behind_login else f'?token={access.token}'}"
+        self._site = Site(files, access, local, lambda: self._server.should_exit)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application(self._site),
+                access_log=False,  # it would contain the token
+                log_level="warning",
+                lifespan="off",
+                timeout_graceful_shutdown=_END_SECONDS,
+                server_header=False,
+            )
+        )
+
+    def serve(self) -> None:
+        """Serve until Ctrl-C or SIGTERM."""
+        with self._socket:
+            self._server.run(sockets=[self._socket])
+
+    def has_ended(self) -> bool:
+        """Tell whether no thread still reads the storage, after a short wait."""
+        return self._site.threads.end(_END_SECONDS)
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((address, port))
+        found.listen()  # so that a browser that comes before the server starts waits for it
+    except OSError as refused:
+        found.close()
+        what = "is in use" if refused.errno == errno.EADDRINUSE else f"cannot be used: {refused.strerror}"
+        raise UsageError(f"port {port} {what}", where=address, hint="use any free port: --port 0") from refused
+    return found

@@ -1,0 +1,162 @@
+"""The pages of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mops.jobs.following.phases import phase_text, with_runner
+from mops.jobs.listing import Listed
+from mops.jobs.status import Status
+from mops.k8s.job_phase import Phase
+from mops.report.tones import TONES
+from mops.storage.live_record import Live
+from mops.ui.facts import JobList, JobNow, ListQuery, Point
+from mops.ui.views.chart import paths
+from mops.ui.views.job import headline, job_view
+from mops.ui.views.jobs import jobs_view
+from mops.ui.views.log_tail import GAP, joined_tail
+from mops.ui.views.states import ACTIONS, actions_for
+from mops.verdicts import Counts
+
+ENDED = Status("waves", "partial", 1, 10, 10, 30, Counts(27, 3, 0, 0, {"error": 3}), "2026-11-25T09:00:00+00:00", None)
+LIVE = Live(
+    at=100.0,
+    host="vm",
+    pid=7,
+    counts=Counts(9, 3, verdicts={"error": 2, "oom": 1}),
+    rate=2.0,
+    memory_bytes=1 << 20,
+    settings={},
+)
+RUNNING = replace(ENDED, state="running", groups=2, counts=Counts(5, 1, verdicts={"error": 1}), live=LIVE)
+
+
+def seen(status: Status) -> JobNow:
+    return JobNow(status, 103.0, (Point(90.0, 1.0, 5), Point(100.0, 2.0, 10)), (), 0, ("a line",))
+
+
+def test_a_running_job_shows_what_has_finished_and_the_time_to_go() -> None:
+    view = job_view(seen(RUNNING))
+    assert [one.text for one in view.segments] == ["9 good", "3 failed", "18 left"]
+    assert [round(one.start) for one in view.segments] == [0, 30, 40]
+    tiles = {tile.name: tile for tile in view.tiles}
+    assert (tiles["Simulations"].value, tiles["Simulations"].note) == ("12", "of 30, 3 failed")
+    assert (tiles["Rate"].value, tiles["Rate"].note) == ("2.0/s", "9.0 s to go")
+    assert view.headline == "Attempt 1, process 7 on vm, last seen 3 s ago."
+
+
+def test_failures_that_are_not_committed_are_counted_by_verdict() -> None:
+    assert job_view(seen(RUNNING)).pending == "1 error, 1 oom"
+    assert job_view(seen(ENDED)).pending == ""
+
+
+def test_a_job_in_which_every_simulation_failed_is_bad() -> None:
+    every = replace(ENDED, counts=Counts(0, 30, 0, 10, {"error": 30}))
+    assert (job_view(seen(every)).tone, job_view(seen(ENDED)).tone) == ("bad", "warning")
+    assert job_view(seen(every)).headline.startswith("Every simulation failed.")
+    listed = Listed("waves", "partial", 8, 10, 24, simulations_durable=24, n_simulations=30)
+    some = replace(listed, job="some", simulations_failed=6)
+    bad, partial = jobs_view(JobList((listed, some), False), ListQuery()).rows
+    assert (bad.tone, partial.tone) == ("bad", "warning")
+    assert (bad.share, bad.share_failed) == (80, 80)
+    assert (partial.share, partial.share_failed) == (80, 20)
+
+
+def test_a_job_without_simulations_so_far_has_a_bar() -> None:
+    waiting = replace(ENDED, state="submitted", attempt=0, groups=0, counts=Counts())
+    assert [one.width for one in job_view(seen(waiting)).segments] == [0, 0, 100]
+
+
+@pytest.mark.parametrize("state", [name for name in TONES if name != "unreadable"])
+def test_every_state_has_a_sentence(state: str) -> None:
+    assert headline(replace(ENDED, state=state), 0.0, "").endswith(".")
+    assert headline(replace(ENDED, state=state), 0.0, "pending").endswith("Kubernetes: pending.")
+
+
+def test_actions_fit_the_state() -> None:
+    found = {state: [action.verb for action in actions_for(state)] for state in TONES}
+    assert found["running"] == ["cancel"]
+    assert found["interrupted"] == ["resume"]
+    assert found["partial"] == ["retry"]
+    assert found["succeeded"] == []
+    assert all(state in TONES for action in ACTIONS.values() for state in action.states)
+
+
+def test_a_chart_goes_from_zero_to_its_greatest_value() -> None:
+    line, area = paths([0.0, 5.0, 10.0], [0.0, 54.0, 108.0])
+    top = 100 * (1 - 1 / 1.08)
+    assert line == f"M0.00 100.00 L50.00 {50 + top / 2:.2f} L100.00 {top:.2f}"
+    assert area.endswith("L100 100 L0 100 Z")
+
+
+def test_a_chart_without_a_span_of_time_has_no_line() -> None:
+    assert paths([], []) == paths([1.0], [2.0]) == paths([1.0, 1.0], [2.0, 2.0]) == ("", "")
+    assert paths([0.0, 1.0], [0.0, 0.0])[0] == "M0.00 100.00 L100.00 100.00"
+
+
+@pytest.mark.parametrize(
+    ("stored", "live", "joined"),
+    [
+        ([], [], []),
+        (["a"], [], ["a"]),
+        ([], ["a"], ["a"]),
+        (["a", "b"], ["b", "c"], ["a", "b", "c"]),
+        (["a", "b", "c"], ["a", "b"], ["a", "b", "c"]),  # the sign of life is older than the last commit
+        (["a"], ["c"], ["a", GAP, "c"]),
+        (["a", "b", "b"], ["b", "b", "c"], ["a", "b", "b", "c"]),
+    ],
+)
+def test_the_log_continues_with_the_lines_of_the_sign_of_life(
+    stored: list[str], live: list[str], joined: list[str]
+) -> None:
+    assert joined_tail(stored, live, 10) == joined
+    assert joined_tail(stored, live, 2) == joined[-2:]
+
+
+def test_the_list_links_to_its_next_pages_with_the_same_filter() -> None:
+    jobs = [Listed("waves", "running", 1, 4, 2, ENDED.created), Listed("bad", "unreadable", error="damaged\n  at: x")]
+    view = jobs_view(JobList(jobs, has_more=True), ListQuery("a b", "", 2))
+    assert (view.newer, view.older) == ("name=a+b&state=&page=1", "name=a+b&state=&page=3")
+    assert (view.rows[0].share, view.rows[0].sets, view.rows[0].failed) == (25.0, "1 of 4", "2")
+    assert (view.rows[1].share, view.rows[1].sets, view.rows[1].error) == (None, "-", "damaged")
+    first = jobs_view(JobList(jobs, has_more=False), ListQuery())
+    assert (first.newer, first.older) == (None, None)
+
+
+FAILED = Phase("failed", "OOMKilled", pod="vm")
+
+
+def test_a_pod_that_has_ended_interrupts_its_job_before_its_sign_of_life_is_old() -> None:
+    now = with_runner(RUNNING, FAILED)
+    assert now.state == "interrupted"
+    assert phase_text(now, FAILED) == "failed: OOMKilled"
+    assert [action.verb for action in job_view(seen(now)).actions] == ["resume"]
+
+
+def test_a_sign_of_life_without_a_host_is_of_no_pod() -> None:
+    """Regression: every pod has a name that starts with an empty host."""
+    now = replace(RUNNING, live=replace(LIVE, host=""))
+    assert with_runner(now, FAILED) is now
+    assert phase_text(now, FAILED) == ""
+
+
+@pytest.mark.parametrize("phase", [None, Phase("running", pod="vm"), Phase("failed", pod="other"), Phase("gone")])
+def test_a_pod_that_runs_or_is_not_that_of_the_runner_changes_nothing(phase: Phase | None) -> None:
+    assert with_runner(RUNNING, phase) is RUNNING
+    assert phase_text(RUNNING, phase) == ""
+
+
+def test_a_pod_that_replaces_one_that_has_ended_is_shown() -> None:
+    phase = Phase("pending", pod="vm-2", restarts=1)
+    assert with_runner(RUNNING, phase) is RUNNING
+    assert phase_text(RUNNING, phase) == "pending, its pod ended once before"
+
+
+def test_the_list_shows_the_phases_of_runners() -> None:
+    job = Listed("waves", "submitted", 0, 3, 0, "2026-11-25T09:00:00+00:00")
+    (row,) = jobs_view(
+        JobList([job], has_more=False, kubernetes={"waves": "queued: in the queue small"}), ListQuery()
+    ).rows
+    assert row.kubernetes == "queued: in the queue small"
