@@ -97,7 +97,7 @@ def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Clean
 
 
 def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
-    """Tell whether a part that does not count can never count; None: the file is no part of this job."""
+    """Tell whether a part that does not count can never count; None: the file does not belong to this job."""
     if numbers := numbers_of(path):
         return numbers[0] <= last_attempt_over(log.view) + assumed_over
     if log.view.end is None or not log.view.complete:

@@ -34,7 +34,7 @@ from mops.storage.paths import JobPaths
 
 @dataclass(frozen=True)
 class DeletionPlan:
-    """What a deletion would remove.
+    """The files that a deletion would remove.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class DeletionPlan:
 
 @dataclass(frozen=True)
 class Deleted:
-    """What a deletion removed.
+    """The files that a deletion removed.
 
     Parameters
     ----------

@@ -87,6 +87,7 @@ def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], st
             hint="use --storage with a folder or a URL",
         )
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    inherited["TTY_COMPATIBLE"] = "0"  # or rich writes control codes into the log if FORCE_COLOR is set
     with open_log(job) as log:
         yield lambda environment, asked: start(files, job, log, inherited | dict(environment), asked)
 

@@ -63,7 +63,7 @@ def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, ov
 
 
 def list_exported(folder: Path, names: list[str]) -> None:
-    """List exported files in their folder, so that bundles leave them out: results are no part of the next study."""
+    """List exported files in their folder, so that bundles leave them out: the next study needs no results."""
     listed = folder / EXPORTED
     before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]
     listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")

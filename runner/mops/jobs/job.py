@@ -41,6 +41,7 @@ from mops.task import FAILURES, LOSSES
 
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
+    from mops.jobs.plots.plots import Plots
     from mops.service.service import Service
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class Job(JobState):
         """Show the progress until the job ends, and return the job. A terminal shows a line, a notebook a bar.
 
         Use it for a job that another process runs: after ``submit(..., wait=False)``, or in another notebook. The
-        runner reports its progress about every 10 s.
+        runner reports its progress about every second in the first minute, and then about every 10 s.
 
         Parameters
         ----------
@@ -98,9 +99,9 @@ class Job(JobState):
 
         Raises
         ------
-        JobFailed
-            The job has failed; the error has the cause from the job's log.
-        RunnerEnded
+        JobFailed, ModelError, InstallError, DataError, UsageError
+            The job has failed; the error is the one that :func:`mops.submit` raises for this cause.
+        ClusterError, RunnerEnded
             The runner ended before the end of the job; :meth:`resume` continues it.
         KeyboardInterrupt
             Ctrl-C stopped this call. The job continues.
@@ -302,7 +303,12 @@ class Job(JobState):
 
     def _check_output(self, output: str) -> None:
         if output not in (names := self.output_names()):
-            hint = f"its outputs are {', '.join(names)}" if names else "wait until a simulation has finished"
+            if names:
+                hint = f"its outputs are {', '.join(names)}"
+            elif self.status().state in ("succeeded", "partial"):
+                hint = f"it has none, because no simulation is good: mops jobs failures {self.name}"
+            else:
+                hint = "wait until a simulation has finished"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=hint)
 
     def dataset(self, kind: str, output: str | None = None) -> ds.Dataset:
@@ -377,9 +383,10 @@ class Job(JobState):
         params
             Add a column for each parameter. A parameter with the name of another column is called ``param.NAME``.
         where
-            Which rows: an expression such as ``pyarrow.compute.field("beta") > 0.3``, or a value or a list of values
-            for each column, ``{"beta": 0.3, "replicate": [0, 1]}``. Parameters can be named even without ``params``.
-            In a mapping, the beginning of a ``param_id`` is enough. None: all rows.
+            Which rows: a text such as ``"beta > 0.3 and day == 30"``, an expression such as
+            ``pyarrow.compute.field("beta") > 0.3``, or a value or a list of values for each column,
+            ``{"beta": 0.3, "replicate": [0, 1]}``. Parameters can be named even without ``params``. In a mapping, the
+            beginning of a ``param_id`` is enough. None: all rows.
         columns
             Which columns, in this order; parameters can be named. None: all columns, with ``params``.
 
@@ -398,7 +405,7 @@ class Job(JobState):
         Examples
         --------
         >>> job.outputs("daily", params=True).to_pandas()
-        >>> job.outputs("daily", where={"day": 30}, columns=["beta", "infected"]).to_polars()
+        >>> job.outputs("daily", where="day == 30", columns=["beta", "infected"]).to_polars()
         """
         self._check_output(output)
         selection = Selection(params, where, columns)
@@ -559,6 +566,32 @@ class Job(JobState):
         }
         return export(outputs | tables, Path(folder), Format(file_format), overwrite=overwrite)
 
+    @property
+    def plot(self) -> Plots:
+        """Pictures of the job: ``job.plot.losses()``, ``job.plot.fan("daily")`` and others. Needs matplotlib."""
+        from mops.jobs.plots.plots import Plots  # noqa: PLC0415 - readers of results do not need it
+
+        return Plots(self)
+
+    def report(self) -> mops.Report:
+        """Return a report of the job with figures, as one HTML document that a notebook shows.
+
+        Returns
+        -------
+        Report
+            ``report.save("waves.html")`` writes it to a file.
+
+        Raises
+        ------
+        UsageError
+            A library of the extra ``plots`` is not installed.
+
+        Examples
+        --------
+        >>> job.report()
+        """
+        return mops.Report.of(self)
+
     def reasons(self) -> list[Reason]:
         """Return the reasons of failures, the most frequent first.
 
@@ -583,7 +616,7 @@ class Job(JobState):
 
         return self._read(read)
 
-    def causes(self) -> pa.Table:
+    def causes(self) -> Table:
         """Return the causes of failures, the most frequent first.
 
         Failures have one cause if the verdict, the target, the first line of the message (without numbers, ids and
@@ -592,7 +625,7 @@ class Job(JobState):
 
         Returns
         -------
-        pyarrow.Table
+        Table
             A row for each cause:
 
             - ``cause`` (string): the first line of the first failure's message
@@ -618,9 +651,9 @@ class Job(JobState):
             finished = record.taken_over | view.committed
             return FailedJob(self.files, self.name, parts(sources, "failures"), finished).causes()
 
-        return self._read(read)
+        return Table(self._title("causes of failures"), lambda: Computed(self._read(read), Selection()))
 
-    def samples(self, newest: int | None = None) -> pa.Table:
+    def samples(self, newest: int | None = None) -> Table:
         """Return the progress of the job, with a row about every 10 s, in the order of time.
 
         Parameters

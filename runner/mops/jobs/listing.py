@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
+import heapq
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError
+from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError, known_name
+from mops.jobs.following.phases import with_runner
 from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -16,9 +21,16 @@ from mops.storage.job_records import JOB_RECORDS, JobRecord, decode_finished, jo
 from mops.storage.joblog.records import End
 from mops.storage.paths import JobPaths
 
+if TYPE_CHECKING:
+    from mops.k8s.job_phase import Phase
+
 STATES = ("submitted", "running", "interrupted", "succeeded", "partial", "failed", "cancelled", "unreadable")
 _LOGS_AT_ONCE = 8  # each log reads several records at once
 _CHUNK_JOBS = 256
+RECORD_SECONDS = 30.0
+"""The age after which a list reads the record of a job again: a deleted job's name can get another job."""
+OLD_RECORDS = 50
+"""A list reads at most this many old records again, the oldest first. So its cost does not grow with the jobs."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +45,14 @@ class Listed:
         The number of committed groups, and of all groups.
     simulations_failed
         The number of committed simulations that failed.
+    simulations_finished, simulations_durable, n_simulations
+        The number of simulations that have finished, of those that are committed, and of all simulations.
     created
         When the job was submitted (UTC, ISO 8601).
+    simulations_reused
+        How many of the simulations come from other jobs: from the parent of a derived job, or by a reuse.
+    host
+        The host of the runner's last sign of life; empty: no runner is expected.
     """
 
     job: str
@@ -44,9 +62,140 @@ class Listed:
     simulations_failed: int | None = None
     created: str | None = None
     error: str | None = None
+    simulations_finished: int | None = None
+    simulations_durable: int | None = None
+    n_simulations: int | None = None
+    simulations_reused: int = 0
+    host: str = ""
 
 
-def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = None) -> list[Listed]:
+@dataclass(frozen=True)
+class _Known:
+    """The facts of a job that a list keeps.
+
+    Parameters
+    ----------
+    record
+        The job's record, or the line of the list that says why it cannot be read.
+    read_at
+        When the record was read.
+    complete
+        The line of the list, if the job is complete: then it stays the same.
+    """
+
+    record: JobRecord | Listed
+    read_at: float
+    complete: Listed | None = None
+
+    @property
+    def order(self) -> tuple[bool, str, str]:
+        """Unreadable jobs come first, then the oldest ones."""
+        return isinstance(self.record, JobRecord), str(self.record.created), self.record.job
+
+
+class JobLists:
+    """Lists the jobs of a storage again and again. It keeps records, and all that it shows of complete jobs.
+
+    The first list reads two records of each complete job. A later list reads the names, the jobs that are new, some old
+    records, and the logs of unfinished jobs that it shows. Threads may share it.
+    """
+
+    def __init__(self, files: Files, clock: Callable[[], float] = time.monotonic):
+        self._files, self._clock = files, clock
+        self._known: dict[str, _Known] = {}
+        self._changing = threading.Lock()
+
+    def read(
+        self,
+        states: Collection[str] = (),
+        limit: int | None = None,
+        *,
+        contains: str = "",
+        seen: Callable[[Listed], Listed] = lambda listed: listed,
+    ) -> list[Listed]:
+        """Return the jobs; other arguments and errors as for :func:`list_jobs`.
+
+        Parameters
+        ----------
+        seen
+            Returns a job with what the caller knows of it, such as a state, before ``states`` are compared.
+        """
+        _check(states)
+        there = job_names(self._files)
+        with self._changing:
+            for gone in self._known.keys() - set(there):
+                del self._known[gone]
+        names = [name for name in there if contains.lower() in name.lower()]
+        self._read_records(self._due(names))
+        jobs = self._listed([one for name in names if (one := self._known.get(name)) is not None], limit, states)
+        wanted = (listed for listed in map(seen, jobs) if not states or listed.state in states)
+        return list(itertools.islice(wanted, limit))
+
+    def _due(self, names: Sequence[str]) -> list[str]:
+        """Return the jobs whose records the list must read: without a record, or among the oldest records."""
+        known = {name: self._known.get(name) for name in names}
+        without = [name for name, one in known.items() if one is None or not isinstance(one.record, JobRecord)]
+        before = self._clock() - RECORD_SECONDS
+        old = [one for one in known.values() if one and isinstance(one.record, JobRecord) and one.read_at < before]
+        return without + [one.record.job for one in heapq.nsmallest(OLD_RECORDS, old, key=lambda one: one.read_at)]
+
+    def _read_records(self, names: Sequence[str]) -> None:
+        now, known = self._clock(), [self._known.get(name) for name in names]
+        data = self._files.get_many([JobPaths(name).record for name in names])
+        for name, before, content in zip(names, known, data, strict=True):
+            record = None if content is None else _record(self._files, name, content)
+            complete = before.complete if before and before.record == record else None
+            self._replace(name, before, None if record is None else _Known(record, now, complete))
+
+    def _replace(self, name: str, before: _Known | None, after: _Known | None) -> None:
+        """Keep what was read, unless another thread has changed it since: then its name may have another job."""
+        with self._changing:
+            if self._known.get(name) is not before:
+                return
+            if after is not None:
+                self._known[name] = after
+            else:
+                self._known.pop(name, None)
+
+    def _listed(self, known: Sequence[_Known], limit: int | None, states: Collection[str]) -> Iterator[Listed]:
+        """Yield the lines of the jobs, newest first. Few more are read than the caller takes."""
+        jobs = iter(sorted(known, key=lambda one: one.order, reverse=True))
+        chunk = _CHUNK_JOBS if states or limit is None else limit
+        while some := list(itertools.islice(jobs, chunk)):
+            yield from self._lines(some)
+
+    def _lines(self, jobs: Sequence[_Known]) -> list[Listed]:
+        records = [one.record for one in jobs if isinstance(one.record, JobRecord) and one.complete is None]
+        copies = advisory.read_many(self._files, [JobPaths(one.job).finished for one in records], lambda data, _: data)
+        ends = {
+            record.job: decode_finished(data, record)
+            for record, data in zip(records, copies, strict=True)
+            if data is not None
+        }
+        with ThreadPoolExecutor(_LOGS_AT_ONCE, "mops-list") as threads:
+            found = threads.map(lambda one: self._one(one, ends.get(one.record.job)), jobs)
+            return [listed for listed in found if listed is not None]
+
+    def _one(self, known: _Known, end: End | None) -> Listed | None:
+        if isinstance(known.record, Listed):
+            return known.record
+        listed = known.complete or _line(self._files, known.record, end)
+        if listed is not None and listed.state in _COMPLETE:
+            self._replace(listed.job, known, replace(known, complete=listed))
+        return listed
+
+
+_COMPLETE = ("succeeded", "partial")
+
+
+def list_jobs(
+    files: Files,
+    states: Collection[str] = (),
+    limit: int | None = None,
+    *,
+    contains: str = "",
+    phases: Callable[[], Mapping[str, Phase]] = dict,
+) -> list[Listed]:
     """Return the jobs of a storage, newest first; unreadable jobs come last.
 
     A complete job costs two requests, in parallel for many jobs. For other jobs mops reads the log.
@@ -57,6 +206,11 @@ def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = No
         Only jobs in these states; empty: all.
     limit
         At most this many; None: all.
+    contains
+        Only jobs whose names contain this text, in upper or lower case.
+    phases
+        Asks Kubernetes for the phase of each job's runner. Called at most once, and only if a running job may
+        be in the list.
 
     Raises
     ------
@@ -65,19 +219,28 @@ def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = No
     StorageError
         The storage refuses, or is out of reach.
     """
+    known = functools.cache(phases)
+    changes_list = not states or not {"running", "interrupted"}.isdisjoint(states)
+
+    def seen(listed: Listed) -> Listed:
+        phase = known().get(listed.job) if changes_list and listed.state == "running" else None
+        if with_runner(listed, phase) is listed:
+            return listed
+        # The runner may have finished the job after its state was read, and before Kubernetes answered.
+        return with_runner(_line_again(files, listed), phase)
+
+    return JobLists(files).read(states, limit, contains=contains, seen=seen)
+
+
+def _line_again(files: Files, listed: Listed) -> Listed:
+    record = JOB_RECORDS.read(files, JobPaths(listed.job).record)
+    return (record and _line(files, record, None)) or listed
+
+
+def _check(states: Collection[str]) -> None:
     if unknown := [state for state in states if state not in STATES]:
-        near = [name for state in unknown for name in difflib.get_close_matches(state, STATES, 1)]
         what = f"unknown state: {', '.join(map(repr, unknown))}"
-        raise UsageError(what, where="--state", hint=f"use {', '.join(near or STATES)}")
-    found: list[Listed] = []
-    names = job_names(files)
-    data = files.get_many([JobPaths(name).record for name in names])
-    records = [_record(files, name, content) for name, content in zip(names, data, strict=True) if content is not None]
-    jobs = iter(sorted(records, key=lambda one: (isinstance(one, JobRecord), str(one.created), one.job), reverse=True))
-    chunk = _CHUNK_JOBS if states or limit is None else limit
-    while (limit is None or len(found) < limit) and (some := list(itertools.islice(jobs, chunk))):
-        found += [listed for listed in _listed(files, some) if not states or listed.state in states]
-    return found[:limit]
+        raise UsageError(what, where="--state", hint=known_name(unknown[0], STATES))
 
 
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
@@ -87,29 +250,20 @@ def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
         return Listed(name, "unreadable", error=str(bad))
 
 
-def _listed(files: Files, jobs: Sequence[JobRecord | Listed]) -> Iterator[Listed]:
-    records = [job for job in jobs if isinstance(job, JobRecord)]
-    copies = advisory.read_many(files, [JobPaths(record.job).finished for record in records], lambda data, _: data)
-    ends = {
-        record.job: decode_finished(data, record)
-        for record, data in zip(records, copies, strict=True)
-        if data is not None
-    }
-    with ThreadPoolExecutor(_LOGS_AT_ONCE, "mops-list") as threads:
-        found = threads.map(lambda job: _one(files, job, ends.get(job.job)), jobs)
-        yield from (listed for listed in found if listed is not None)
-
-
-def _one(files: Files, job: JobRecord | Listed, end: End | None) -> Listed | None:
-    if isinstance(job, Listed):
-        return job
+def _line(files: Files, job: JobRecord, end: End | None) -> Listed | None:
+    """Return what a list shows of a job: by the copy of its end, or by its log; None: it was deleted since."""
+    n_reused = sum(job.origins.values())
     if end is not None:
         counts = job.taken_over_counts + end.totals
-        return Listed(job.job, end.state, job.n_groups, job.n_groups, counts.simulations_failed, job.created)
+        n = counts.simulations
+        its = (job.n_groups, job.n_groups, counts.simulations_failed, job.created, None)
+        return Listed(job.job, end.state, *its, n, n, job.n_simulations, n_reused)
     try:
         now = JobState(files, job.job).status()
     except (CorruptRecord, NewerFormat) as bad:
         return Listed(job.job, "unreadable", created=job.created, error=str(bad))
     except JobError:
-        return None  # deleted since
-    return Listed(job.job, now.state, now.groups, now.n_groups, now.counts.simulations_failed, job.created)
+        return None
+    n, durable = now.finished.simulations, now.counts.simulations
+    its = (now.groups, now.n_groups, now.counts.simulations_failed, job.created, None)
+    return Listed(job.job, now.state, *its, n, durable, now.n_simulations, n_reused, now.host)

@@ -169,5 +169,5 @@ def described(settings: Settings, location: Location) -> list[SettingLine]:
     else:
         value = os.environ.get(profiles.VARIABLE, "").strip() or None
         source = "environment" if value else location.local_by or "default"
-    meaning = "the service that commands use; none: this machine, even when connected"
+    meaning = "the profile of the service that commands use; none: this machine, even when connected"
     return [SettingLine(profiles.VARIABLE, value, "", source, meaning), *lines.values()]

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,14 @@ from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.data_paths import read_data_paths
+from mops.project.function_files import FunctionFiles, function_files, is_from_function_file
 from mops.project.import_folders import relative_to, with_import_folders
 from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import StudySource, given_study, read_study
-from mops.storage.files import canonical_url
+from mops.storage.files import Files, canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
+from mops.storage.paths import bundle_path
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
@@ -54,6 +56,8 @@ class PreparedStudy:
         What a new job's name begins with (None: the project's name), and the name of the study for people.
     file
         The absolute path of the study file; empty: there is none.
+    own_sets
+        The study's file of parameter sets, relative to the root; empty: there is none in the project.
     """
 
     study: Study
@@ -64,6 +68,7 @@ class PreparedStudy:
     label: str | None
     name: str
     file: str
+    own_sets: str
 
 
 def prepare(
@@ -99,24 +104,49 @@ def prepare(
     spec = resolve(parsed, root, registry)
     read_data_paths(root)  # a mistake in mops.toml shows here, and not on a worker
     results = canonical_url(storage) if storage else "://"
-    bundle = pack(root, None if "://" in results else Path(results))
-    _warn_too_large(bundle, root, source)
+    bundle = pack(root, None if "://" in results else Path(results), source.functions)
+    _warn_too_large(bundle, source)
     registered = registry.entry_points if registry is not None else ()
     spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file)
+    return PreparedStudy(
+        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, _own_sets(source)
+    )
 
 
-def _warn_too_large(bundle: Bundle, root: Path, source: StudySource) -> None:
+def _warn_too_large(bundle: Bundle, source: StudySource) -> None:
     """Warn about files that the model cannot read. A file of parameter sets is stored with the job."""
-    sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
-    read = os.path.realpath(source.folder / sets) if isinstance(sets, str) else ""
-    left_out = [(name, n_bytes) for name, n_bytes in bundle.too_large if str(root / name) != read]
+    read = _own_sets(source)
+    left_out = [(name, n_bytes) for name, n_bytes in bundle.too_large if name != read]
     if left_out:
         listed = ", ".join(f"{printable(name)} ({mebibytes(n_bytes)})" for name, n_bytes in left_out[:_SHOWN])
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         message = "simulations cannot read %s: a file above %s is not sent to the workers; see [data] in mops.toml"
         logger.warning(message, listed + more, mebibytes(FILE_LIMIT_BYTES))
+
+
+def _own_sets(source: StudySource) -> str:
+    """Return the study's file of parameter sets, relative to the project root; empty: there is none in the project."""
+    sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
+    read = Path(os.path.realpath(source.folder / sets)) if isinstance(sets, str) else None
+    return read.relative_to(source.root).as_posix() if read and read.is_relative_to(source.root) else ""
+
+
+def unpacked(files: Files, record: JobRecord) -> Path:
+    """Return the folder with the files of a job's bundle."""
+    return unpack(record.bundle, lambda: files.get(bundle_path(record.bundle)), cache_folder())
+
+
+def kept_functions(files: Files, record: JobRecord) -> FunctionFiles:
+    """Return the files of a job's bundle with functions that a notebook or program defined."""
+    entries = (record.spec.model, *record.spec.targets)
+    return function_files(unpacked(files, record)) if any(map(is_from_function_file, entries)) else {}
+
+
+def listed_files(names: Sequence[str]) -> str:
+    """Return the first names as one text, and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def trim_memory() -> None:

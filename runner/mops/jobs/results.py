@@ -69,8 +69,8 @@ def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
     reasons: dict[tuple[str, str], Reason] = {}
     for batch in batches:
         table = pa.Table.from_batches([batch])
-        # Without threads, the groups come in the order of the rows.
-        found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
+        rows = table.append_column("row", pa.array(range(len(table)), pa.int64()))
+        found = rows.group_by(["reason", "message"]).aggregate([([], "count_all"), ("row", "min")]).sort_by("row_min")
         columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
         for verdict, text, n in zip(*columns, strict=True):
             message = text.partition("\n")[0]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,9 @@ from mops.verdicts import Counts
 
 SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted."""
+
+ALL_FAILED = "every simulation failed"
+"""The text of terminals and pages for a job for which :attr:`Status.all_failed` is true."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Status:
         How the last attempt's child processes start, and why; empty before the first one.
     sizing
         How MODELOPS_JOB_BATCH_SIZE=auto chose the window in the last attempt; empty if a number is set.
+    origins
+        How many simulations come from which other job: from the parent, or by a reuse.
     """
 
     job: str
@@ -75,6 +80,26 @@ class Status:
     peak_bytes: int | None = None
     children: str = ""
     sizing: str = ""
+    origins: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether the job has finished and every simulation failed."""
+        return self.state == "partial" and self.counts.simulations_good == 0 < self.counts.simulations
+
+    @property
+    def host(self) -> str:
+        """The host of the runner's last sign of life; empty: no runner is expected."""
+        return self.live.host if self.live else ""
+
+    @property
+    def finished(self) -> Counts:
+        """The finished work, durable or not: by the last sign of life, or by the log, which may be newer.
+
+        What a runner had finished but not committed when it ended is lost.
+        """
+        live = self.live if self.state == "running" else None
+        return live.counts if live and live.counts.simulations > self.counts.simulations else self.counts
 
 
 def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
@@ -198,6 +223,7 @@ class JobState:
             peak_bytes=last.peak_bytes if last else None,
             children=last.children if last else "",
             sizing=last.sizing if last else "",
+            origins=record.origins,
         )
 
     def require_no_runner(self, hint: str) -> LogView:

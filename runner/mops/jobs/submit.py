@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
@@ -19,13 +19,17 @@ from mops.jobs.prepare import (
     checked_name,
     context_for,
     job_name,
+    kept_functions,
+    listed_files,
     make_record,
     prepare,
     trim_memory,
+    unpacked,
 )
+from mops.jobs.reuse.sources import find_reuse
 from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
-from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.function_files import is_function_file
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings
 from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
@@ -36,7 +40,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths, bundle_path
+from mops.storage.paths import JobPaths
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 
@@ -63,7 +67,7 @@ def submit(
     ----------
     study
         Path of a study.json, or a mapping with its keys; None: ``model`` and ``sets`` are the study. Wherever a
-        mapping names code, it may have a function or class of an imported module.
+        mapping names code, it may have a function or class.
     project
         The folder with the model; None: mops finds it from the place of the study.
     storage
@@ -77,7 +81,8 @@ def submit(
     on_start
         Called with the prepared study and the job, when the job exists and before it runs.
     model : function, class or str
-        The model: ``f(params, seed)``, or text like ``"module:name"``.
+        The model: ``f(params, seed)``, or text like ``"module:name"``. If a notebook or the program itself defines
+        the function, the job keeps the function with the variables that it uses.
     targets : sequence of functions or str
         The targets; not given: those that the project registers.
     sets : table, sequence of mappings, or path
@@ -90,6 +95,11 @@ def submit(
         Passed to the model; not given: ``"baseline"``.
     outputs : sequence of str
         The outputs to keep; not given: all.
+    reuse : bool
+        Take simulations that complete jobs of the same storage have run with the same project files, ``env``,
+        parameters and seed, and run only the others. The study and its file of parameter sets may differ. mops does
+        not compare libraries, data outside the project, or variables that simulations inherit from this process. The
+        targets run again. The job copies the rows, and needs the other jobs only while it runs.
     env : mapping of str to str or None
         Variables for the model. mops keeps a value with the job. It never keeps a variable whose value is None: the
         runner takes the value from its own environment.
@@ -142,6 +152,8 @@ def submit(
     >>> sets = pd.DataFrame({"beta": [0.2, 0.3, 0.4]})
     >>> job = mops.submit(model=sir.simulate, targets=[sir.peak], sets=sets, replicates=5)
 
+    >>> job = mops.submit("study.json", reuse=True)
+
     >>> job = mops.submit("study.json", wait=False)
     >>> job.wait().best(5).to_pandas()
     """
@@ -151,6 +163,7 @@ def submit(
             where="mops.submit",
             hint=f"use one of {', '.join(get_args(IfExists))}, and name the job",
         )
+    reuse = options.pop("reuse", None) or False
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
     prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
@@ -165,13 +178,16 @@ def submit(
         return job if if_exists == "open" or is_complete else resume(job, **run_options)
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
     context = context_for(prepared, launch.child.of(shared))
+    found = find_reuse(files, record, prepared) if reuse else None
+    record = replace(record, reuse=found.reuse if found else None)
     pending = [prepared]
     del prepared
 
     def create() -> None:
         # Popped, so that the study's objects are freed while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
-        create_job(files, record, study.bundle, study.text, encode_groups(study.study.groups, files.spool()))
+        params = encode_groups(study.study.groups, files.spool())
+        create_job(files, record, study.bundle, study.text, params, found.table if found else None)
         on_start(study, job)
         del study
         trim_memory()
@@ -205,13 +221,16 @@ def study_of_call(
 def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> None:
     """Raise if an existing job does not have this study, these parameter sets and this code.
 
-    Files that are no code may differ: a notebook that was saved, or what a program writes into its folder.
+    Files without code may differ: a notebook that was saved, or what a program writes into its folder.
     """
     old = job.record
-    code = [name for name, _ in differing_files(prepared.bundle, unpacked(job, old)) if name.endswith(".py")]
+    names = [name for name, _ in differing_files(prepared.bundle, unpacked(job.files, old)) if name.endswith(".py")]
+    code = [f"the file {name}" for name in names if not is_function_file(name)]
+    if len(code) < len(names):
+        code.insert(0, "functions of the notebook or program, or variables that they use")
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
-        *(f"the file {name}" for name in code[:_FILES_SHOWN]),
+        *code[:_FILES_SHOWN],
         *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
         *(["the parameter sets"] if params_digest(job.files, job.name) != params else []),
     ]
@@ -268,12 +287,12 @@ def resume(
             where=job.files.url,
             hint=f"read the results: mops jobs results {job.name}",
         )
-    if not take_over:
-        hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
-        job.require_no_runner(hint)
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
+    if not (take_over or _pod_has_ended(job, view, service)):
+        hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
+        job.require_no_runner(hint)
     changes = [*changed_settings(job, view, launch.settings, service), *changed_files(job, record), *launch.changes]
     replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
@@ -286,6 +305,14 @@ def resume(
     context = stored_context(job, record, launch.child, launch.settings)
     launch.start(job.files, record, context, begin, Asked.behind(view.k))
     return job
+
+
+def _pod_has_ended(job: Job, view: LogView, service: Service | None) -> bool:
+    """Tell whether Kubernetes says that the job's last runner has ended, however recent its last sign of life is."""
+    if service is None or view.claim is None:
+        return False
+    phase = service.phase(job.name)
+    return phase.over and phase.is_of(view.claim.host)
 
 
 @dataclass(frozen=True)
@@ -362,13 +389,8 @@ def run(
 
 def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
-    unpacked(job, record)
+    unpacked(job.files, record)
     return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
-
-
-def unpacked(job: Job, record: JobRecord) -> Path:
-    """Return the folder with the files of a job's bundle."""
-    return unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
 
 
 def changed_settings(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
@@ -387,17 +409,11 @@ def changed_files(job: Job, record: JobRecord) -> list[str]:
         return []
     root, results = Path(record.project), job.files.url
     try:
-        bundle = pack(root, None if "://" in results else Path(results))
+        bundle = pack(root, None if "://" in results else Path(results), kept_functions(job.files, record))
     except BundleError:  # the project is not on this machine, or is no longer one
         return []
     if bundle.digest == record.bundle:
         return []
-    differing = list(differing_files(bundle, unpacked(job, record)))
+    differing = list(differing_files(bundle, unpacked(job.files, record)))
     listed = listed_files([f"{name} ({how})" for name, how in differing])
     return [f"the project has changed since the submit; the job runs the submitted files, which differ in: {listed}"]
-
-
-def listed_files(names: Sequence[str]) -> str:
-    """Return the first names as one text, and the number of the others."""
-    more = f" and {len(names) - _FILES_SHOWN} more" if len(names) > _FILES_SHOWN else ""
-    return ", ".join(names[:_FILES_SHOWN]) + more

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
@@ -21,12 +22,20 @@ from pathlib import Path, PurePosixPath
 from pathspec import GitIgnoreSpec
 
 from mops.errors import BundleError
+from mops.project.function_files import FunctionFiles
 from mops.units import mebibytes
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
 EXPORTED = ".mops-exported"
 """Lists the files of its folder that an export of results wrote (:mod:`mops.jobs.export`)."""
+MARK = "made by mops, not an input of a model"
+"""In the first or last bytes of each report and picture that mops writes. Bundles leave such a file out."""
+_MARKED = (
+    *(".html", ".htm", ".png", ".svg", ".svgz", ".pdf", ".ps", ".eps"),
+    *(".jpg", ".jpeg", ".tif", ".tiff", ".webp"),
+)
+_MARK_BYTES = 4096
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
 COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other without end
@@ -76,7 +85,7 @@ class Bundle:
     too_large: tuple[tuple[str, int], ...] = ()
 
 
-def pack(root: Path, results: Path | None = None) -> Bundle:
+def pack(root: Path, results: Path | None = None, functions: FunctionFiles | None = None) -> Bundle:
     """Pack a project folder. The same content gives the same bytes for every clock, order and umask.
 
     Parameters
@@ -85,6 +94,8 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
         The folder.
     results
         The storage's folder, which holds earlier results. If it is in the project, the bundle does not contain it.
+    functions
+        More files, by name (:mod:`mops.project.function_files`).
 
     Raises
     ------
@@ -94,16 +105,19 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
     real = Path(os.path.realpath(root))
     if not real.is_dir():
         raise BundleError("this project folder does not exist", where=str(root))
-    survey = _Survey(real, results and Path(os.path.realpath(results)))
+    survey = _Survey(real, results and Path(os.path.realpath(results)), functions or {})
     survey.ignored = _ignored(survey)
     survey.walk()
     survey.add_tracked()
     survey.too_large = {(name, n_bytes) for name, n_bytes in survey.too_large if name not in survey.found}
+    for name in sorted(survey.functions.keys() & survey.found.keys()):
+        survey.problem(name, "has the name of a file that mops writes; rename it")
     survey.check_sizes()
     survey.refuse()
     data = _zipped(survey)
     survey.refuse()
-    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found)), tuple(sorted(survey.too_large)))
+    names = tuple(sorted(survey.found.keys() | survey.functions))
+    return Bundle(sha256(data).hexdigest(), data, names, tuple(sorted(survey.too_large)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,7 @@ class _Survey:
 
     root: Path
     results: Path | None
+    functions: FunctionFiles
     ignored: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines(()))
     found: dict[str, _Found] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
@@ -181,6 +196,8 @@ class _Survey:
             real = self._inside(path, name)
             if is_folder:
                 return None if real == self.results else real
+            if real and ignores is None and _has_mark(real):
+                return None
             if real and ignores is None and not name.endswith(".py") and real.stat().st_size > FILE_LIMIT_BYTES:
                 self.too_large.add((name, real.stat().st_size))
             elif real:
@@ -241,7 +258,7 @@ class _Survey:
             if file.size_bytes > FILE_LIMIT_BYTES:
                 limit = mebibytes(FILE_LIMIT_BYTES)
                 self.problem(name, f"has {mebibytes(file.size_bytes)}; the limit for a file is {limit}")
-        total_bytes = sum(file.size_bytes for _, file in biggest)
+        total_bytes = sum(file.size_bytes for _, file in biggest) + sum(map(len, self.functions.values()))
         if total_bytes > TOTAL_LIMIT_BYTES:
             shown = ", ".join(
                 f"{printable(name)} ({mebibytes(file.size_bytes)})" for name, file in biggest[:_BIGGEST_SHOWN]
@@ -251,6 +268,26 @@ class _Survey:
                 f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; "
                 f"the largest: {shown}",
             )
+
+
+def _has_mark(path: Path) -> bool:
+    """Tell whether mops wrote a file for people, under any name."""
+    if path.suffix.lower() not in _MARKED or not path.is_file():
+        return False
+    if path.suffix.lower() == ".svgz":
+        return MARK.encode() in _unpacked_start(path)
+    with path.open("rb") as file:
+        start = file.read(_MARK_BYTES)
+        file.seek(-min(_MARK_BYTES, path.stat().st_size), os.SEEK_END)
+        return MARK.encode() in start or MARK.encode() in file.read()
+
+
+def _unpacked_start(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            return file.read(_MARK_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error):  # another program's file, which the bundle takes as it is
+        return b""
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:
@@ -285,10 +322,12 @@ def _lines(survey: _Survey, file: str) -> list[tuple[int, str]]:
 def _zipped(survey: _Survey) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, found in sorted(survey.found.items()):
-            entry = zipfile.ZipInfo(name, _TIMESTAMP)
-            entry.create_system = _UNIX
-            entry.external_attr = (stat.S_IFREG | (0o755 if found.executable else 0o644)) << 16
+        for name in sorted(survey.found.keys() | survey.functions):
+            if name in survey.functions:
+                archive.writestr(_entry(name), survey.functions[name])
+                continue
+            found = survey.found[name]
+            entry = _entry(name, executable=found.executable)
             try:
                 # In pieces, so that a file of a million parameter sets is not in memory twice.
                 with found.path.open("rb") as file, archive.open(entry, "w") as packed:
@@ -296,6 +335,13 @@ def _zipped(survey: _Survey) -> bytes:
             except OSError as bad:
                 survey.problem(name, _reason(bad))
     return buffer.getvalue()
+
+
+def _entry(name: str, *, executable: bool = False) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _TIMESTAMP)
+    entry.create_system = _UNIX
+    entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
+    return entry
 
 
 def name_fault(name: str) -> str | None:

@@ -14,11 +14,10 @@ import os
 import socket
 import tomllib
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from mops.errors import DataError, UsageError
+from mops.errors import DataError, UsageError, nearest
 
 FILE = "mops.toml"
 _FORM = 'write absolute paths, like: paths = ["/data/population.parquet"]'
@@ -51,7 +50,7 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
 
 def _paths(tables: dict[str, Any], where: str) -> tuple[str, ...]:
     for name in tables:
-        if name != "data" and get_close_matches(name, ["data"]):
+        if name != "data" and nearest(name, ["data"]):
             raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean [data]?", where=where)
     data = tables.get("data", {})
     if not isinstance(data, dict):

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import keyword
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mops.errors import ModelError
+from mops.project.function_content import WHERE
+from mops.project.function_files import free_module
 from mops.project.import_folders import files_of, import_folders
+from mops.project.shipped_functions import shipped
 
 Code = str | Callable[..., Any]
-"""An entry point as text, or a function or class of an imported module."""
+"""An entry point as text, or a function or class."""
 
-_WHERE = "the model or target"
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
-def entry_point(code: object, root: Path, folder: Path, imported: dict[str, str]) -> str:
-    """Return the entry point of a function or class; text is returned as it is.
+class GivenCode:
+    """The functions and classes that a program gives to mops.
 
-    Child processes import the model, so they need a file or module and a name in it.
+    Child processes import what is in a module. What is defined in a notebook, in a program or inside another function
+    goes into the bundle by value.
 
     Parameters
     ----------
@@ -29,42 +35,83 @@ def entry_point(code: object, root: Path, folder: Path, imported: dict[str, str]
         The project root, all links resolved.
     folder
         The study's folder.
-    imported
-        Gets the file of the module, for an entry point that is not text.
+    taken
+        Files of the bundle that hold functions of an earlier submit.
 
-    Raises
-    ------
-    ModelError
-        The name of the object does not lead to it: it is defined in a notebook or in the program itself, inside
-        something else, or is another object under a name that it took over, as decorated functions do.
+    Attributes
+    ----------
+    imported
+        For each entry point of an object that child processes import: the file of its module.
     """
-    if isinstance(code, str):
-        return code
-    name, full = getattr(code, "__name__", None), getattr(code, "__qualname__", None)
-    module = sys.modules.get(getattr(code, "__module__", None) or "")
-    if not callable(code) or name is None or module is None:
-        raise ModelError(
-            f"an object of type {type(code).__name__} is not a function or class",
-            where=_WHERE,
-            hint="pass a function, a class, or text like 'module:name'",
-        )
-    if module.__name__ == "__main__":
-        raise ModelError(
-            f"{full} is defined in this notebook or program, and child processes import the model from a file",
-            where=_WHERE,
-            hint="write it to a file of the project, in a notebook with %%writefile model.py, and import it from there",
-        )
-    if name != full or getattr(module, name, None) is not code:
-        raise ModelError(
-            f"{module.__name__} has no object {name!r} that is this one, so child processes cannot import it",
-            where=_WHERE,
-            hint="define it with def or class at the top level of its file, under its own name",
-        )
-    place, file = _place(module, root, folder)
-    entry = f"{place}:{name}"
-    if file is not None:
-        imported[entry] = file
-    return entry
+
+    def __init__(self, root: Path, folder: Path, taken: Collection[str] = ()):
+        self._root, self._folder = root, folder
+        self._module = free_module(taken)
+        self._by_value: dict[str, object] = {}
+        self.imported: dict[str, str] = {}
+
+    def model(self, code: object) -> str:
+        """Return the entry point of a model; text is returned as it is.
+
+        Raises
+        ------
+        ModelError
+            The object is not a function or class.
+        """
+        return self._entry_point(code, "model")
+
+    def targets(self, codes: Sequence[object]) -> list[str]:
+        """Return the entry points of targets, as :meth:`model`."""
+        return [self._entry_point(code, "target") for code in codes]
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of the bundle that hold functions; none if child processes import all of them.
+
+        Raises
+        ------
+        ModelError
+            Something that a function uses cannot go to another process, or is too large.
+        """
+        return shipped(self._by_value, self._module, self._root) if self._by_value else {}
+
+    def _entry_point(self, code: object, role: str) -> str:
+        if isinstance(code, str):
+            return code
+        name = _name(code)
+        if name is None:
+            raise ModelError(
+                f"an object of type {type(code).__name__} is not a function or class",
+                where=WHERE,
+                hint="pass a function, a class, or text like 'module:name'",
+            )
+        module = sys.modules.get(getattr(code, "__module__", None) or "")
+        if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is code:
+            return self._of_module(module, name)
+        return f"{self._module}:{self._named(code, name, role)}"
+
+    def _of_module(self, module: ModuleType, name: str) -> str:
+        place, file = _place(module, self._root, self._folder)
+        entry = f"{place}:{name}"
+        if file is not None:
+            self.imported[entry] = file
+        return entry
+
+    def _named(self, code: object, name: str, role: str) -> str:
+        """Return the name of an object in the bundle. A lambda has the name of its role."""
+        free = name if name.isidentifier() and not keyword.iskeyword(name) else role
+        for number in count(1):
+            key = free if number == 1 else f"{free}_{number}"
+            if self._by_value.setdefault(key, code) is code:
+                break
+        return key
+
+
+def _name(code: object) -> str | None:
+    """Return the name of a function or class; None: it is something else."""
+    while isinstance(code, functools.partial):
+        code = code.func
+    name = getattr(code, "__name__", None)
+    return name if callable(code) and isinstance(name, str) else None
 
 
 def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | None]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from mops.errors import ModelError
+from mops.project.function_files import is_from_function_file
 from mops.project.project import ModelSpec
 from mops.study.entry_point import EntryPoint
 
@@ -48,7 +49,8 @@ def with_import_folders(
     entries = (spec.model, *spec.targets)
     has_code = [folder for folder in _folders(study_folder, files.__contains__, entries) if _has_code(folder, files)]
     of_project = [folder for folder in has_code if folder in (ROOT, SRC)]
-    used = set(of_project)
+    # Functions of a notebook import modules next to the notebook.
+    used = set(has_code if any(map(is_from_function_file, entries)) else of_project)
     for entry in entries:
         found = files_of(entry, of_project if entry in registered else has_code, files.__contains__)
         _refuse_other_code(entry, list(found.values()), (imported or {}).get(entry))

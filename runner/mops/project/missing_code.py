@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
+from mops.errors import nearest
 from mops.study.entry_point import EntryPoint
 
 _SHOWN = 3
@@ -46,10 +46,10 @@ def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -
         written = _written(found[0], folders)
         return Advice(f"; the project has {_listed(found)}", f"write '{written}{name}' in the study")
     if parsed.path is not None:
-        near = get_close_matches(parsed.path, files, 1)
+        near = nearest(parsed.path, files)
     else:
-        near = get_close_matches(str(parsed.module), list(_modules(files, folders)), 1)
-    return Advice(f"; did you mean {near[0]!r}?", f"write '{near[0]}{name}' in the study") if near else None
+        near = nearest(str(parsed.module), _modules(files, folders))
+    return Advice(f"; did you mean {near!r}?", f"write '{near}{name}' in the study") if near else None
 
 
 def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str]) -> Advice | None:
@@ -59,8 +59,8 @@ def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str])
         if not written.endswith(".py") and written != module:
             return Advice("", f"the project has {_listed(found)}: import it as {written}")
         return None
-    near = get_close_matches(module, list(_modules(files, folders)), 1) if "." in module else []
-    return Advice("", f"did you mean {near[0]!r}?") if near else None
+    near = nearest(module, _modules(files, folders)) if "." in module else None
+    return Advice("", f"did you mean {near!r}?") if near else None
 
 
 def _of_this_name(file: str, files: Sequence[str]) -> list[str]:

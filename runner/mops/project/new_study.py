@@ -1,7 +1,7 @@
 """Writes a new study from a template: a model, a target and a study file that run at once.
 
 The templates are folders in ``templates/``. A name that ends in ``.py.txt`` is a Python file of the new study: these
-files are no modules of mops.
+files are not modules of mops.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from mops.errors import UsageError
-from mops.project.functions import entry_point
+from mops.project.function_files import FunctionFiles
+from mops.project.functions import GivenCode
 from mops.project.project import find_root
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import SEED
@@ -43,6 +44,8 @@ class StudySource:
         The absolute path of the study file; empty: a program gave the study.
     imported
         For each entry point that a program gave as an object: the file that its module came from.
+    functions
+        Files of the bundle, with the functions that no file of the project has.
     """
 
     text: str
@@ -54,6 +57,7 @@ class StudySource:
     name: str
     file: str = ""
     imported: Mapping[str, str] = field(default_factory=dict)
+    functions: FunctionFiles = field(default_factory=dict)
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
@@ -91,17 +95,17 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     Raises
     ------
     UsageError, ModelError
-        Something in it is neither JSON nor a table, or child processes cannot import a function.
+        Something in it is neither JSON nor a table, or a function uses what cannot go to child processes.
     """
     folder = Path.cwd()
     root = root or find_root(folder / "study.json")
     data = dict(study)
     model = data.get("model")
-    imported: dict[str, str] = {}
+    code = GivenCode(root, folder)
     if "model" in data:
-        data["model"] = entry_point(model, root, folder, imported)
+        data["model"] = code.model(model)
     if isinstance(targets := data.get("targets"), Sequence) and not isinstance(targets, str):
-        data["targets"] = [entry_point(target, root, folder, imported) for target in targets]
+        data["targets"] = code.targets(targets)
     if "parameter_sets" in data:
         data["parameter_sets"] = _sets(data["parameter_sets"])
     try:
@@ -110,11 +114,12 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
         raise UsageError(f"a value of the study is not JSON: {bad}", where=_GIVEN, hint="use numbers and text") from bad
     label = getattr(model, "__name__", None)
     name = label or folder.name
-    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, name, imported=imported)
+    parsed = json.loads(text)
+    return StudySource(text, parsed, _GIVEN, folder, root, label, name, imported=code.imported, functions=code.files())
 
 
 def _sets(sets: object) -> object:
-    """Return parameter sets as a list of mappings; what is no table stays as it is."""
+    """Return parameter sets as a list of mappings; other values stay as they are."""
     if hasattr(sets, "__arrow_c_stream__"):
         rows = _rows(sets)
     elif isinstance(sets, str | Path):

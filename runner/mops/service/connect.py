@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mops.errors import ServiceError
 from mops.k8s import chart, names
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import CONFIG_KEY, Object
+from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.service.service import Service, forbidden
 
@@ -25,18 +28,12 @@ _NEEDED = (
     ("get", "pods/log", ""),
     ("list", "events", ""),
 )
-"""What a modeller may do in the namespace: verb, resource, API group."""
+"""The rights of a modeller in the namespace: verb, resource, API group."""
 
 
-def connect(
-    namespace: str | None,
-    context: str | None,
-    kubeconfig: str | None,
-    release: str | None,
-    *,
-    dedicated: bool = False,
-) -> Profile:
-    """Find a cluster service, check that this person may use it, and return its profile.
+@dataclass(frozen=True)
+class Wanted:
+    """Where a service is.
 
     Parameters
     ----------
@@ -46,17 +43,55 @@ def connect(
         The chart's release; None: mops.
     dedicated
         Whether this person's jobs run on dedicated Dask clusters by default.
+    """
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+    release: str | None = None
+    dedicated: bool = False
+
+
+def connect(name: str | None, wanted: Wanted) -> tuple[Profile, Path]:
+    """Find a cluster service, save its profile, and let commands use it; return the profile and its path.
+
+    Parameters
+    ----------
+    name
+        The name of the profile; None: ``default``. If a profile has this name, and ``wanted`` says no place, the
+        service is looked for where that profile says.
 
     Raises
     ------
     UsageError
-        The kubeconfig or context does not exist; or the service has no dedicated clusters.
+        The name is not valid for a profile; the kubeconfig or context does not exist; or the service has no dedicated
+        clusters.
     ServiceError
         The cluster is out of reach, the service does not exist, or this person may not use it.
     """
-    kubernetes = connect_kubernetes(namespace, context=context, kubeconfig=kubeconfig)
-    name = names.client_name(release or DEFAULT_RELEASE)
-    found = _config(kubernetes, name, release)
+    if name is not None:
+        wanted = _where_saved(profiles.checked_name(name), wanted)
+    found = _find(wanted)
+    name = name or profiles.DEFAULT
+    saved = profiles.save(found, name)
+    profiles.use(name)
+    return found, saved
+
+
+def _where_saved(name: str, wanted: Wanted) -> Wanted:
+    says_place = any((wanted.namespace, wanted.context, wanted.kubeconfig, wanted.release))
+    saved = None if says_place else profiles.load(name)
+    if saved is None:
+        return wanted
+    dedicated = wanted.dedicated or saved.dedicated
+    return Wanted(saved.namespace, saved.context, saved.kubeconfig, saved.service.release, dedicated)
+
+
+def _find(wanted: Wanted) -> Profile:
+    """Find a cluster service, and check that this person may use it."""
+    kubernetes = connect_kubernetes(wanted.namespace, context=wanted.context, kubeconfig=wanted.kubeconfig)
+    name = names.client_name(wanted.release or DEFAULT_RELEASE)
+    found = _config(kubernetes, name, wanted.release)
     where = f"{kubernetes.where}: ConfigMap {name}"
     service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
     missing = [
@@ -69,11 +104,11 @@ def connect(
     profile = Profile(
         namespace=kubernetes.namespace,
         context=kubernetes.context,  # by name, because another one may be the current one later
-        kubeconfig=kubeconfig,
-        dedicated=dedicated,
+        kubeconfig=wanted.kubeconfig,
+        dedicated=wanted.dedicated,
         service=service,
     )
-    if dedicated:
+    if wanted.dedicated:
         Service(profile, kubernetes, service.runner).check_dedicated()
     return profile
 

@@ -1,13 +1,15 @@
-"""The profile that ``mops connect`` saves: a cluster service, and how this person reaches it.
+"""The profiles that ``mops connect`` saves: cluster services, and how this person reaches them.
 
-The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients). The profile is one file
-in the user's configuration folder; with ``MODELOPS_PROFILE=none`` mops ignores it.
+The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients). Each profile is one file
+in the user's configuration folder, and another file has the name of the current one. ``MODELOPS_PROFILE`` names another
+profile for one command; with ``none`` mops uses no profile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +21,9 @@ from mops.system.user_folders import USER_FOLDERS
 
 VARIABLE = "MODELOPS_PROFILE"
 NONE = "none"
+DEFAULT = "default"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Profile(ChartModel):
@@ -40,37 +45,113 @@ class Profile(ChartModel):
     service: ServiceConfig
 
 
-def path() -> Path:
-    """Return the profile's path: ``mops/profile.json`` in the user's configuration folder."""
-    return USER_FOLDERS.user_config_path / "profile.json"
+def path(name: str | None = None) -> Path:
+    """Return the path of a profile: ``mops/profiles/NAME.json`` in the user's configuration folder.
+
+    Parameters
+    ----------
+    name
+        None: the current one, or the default one if none is.
+    """
+    return _folder() / "profiles" / f"{name or current() or DEFAULT}.json"
 
 
-def load() -> Profile | None:
-    """Return the profile; None: there is none, or MODELOPS_PROFILE is ``none``.
+def _folder() -> Path:
+    return USER_FOLDERS.user_config_path
+
+
+def _current_file() -> Path:
+    return _folder() / "current-profile"
+
+
+def checked_name(name: str, where: str = "--profile") -> str:
+    """Return the name of a profile.
 
     Raises
     ------
     UsageError
-        The file cannot be read, or MODELOPS_PROFILE has another value.
+        It is not valid as the name of a file, or it is ``none``.
+    """
+    if name == NONE or not _NAME.fullmatch(name):
+        hint = f"use letters, digits, '-', '_' and '.', at most 63, and not {NONE!r}"
+        raise UsageError(f"a profile cannot have the name {name!r}", where=where, hint=hint)
+    return name
+
+
+def current() -> str | None:
+    """Return the name of the profile that commands use; None: they work on this machine.
+
+    Raises
+    ------
+    UsageError
+        MODELOPS_PROFILE does not name a profile, or the name of the current profile cannot be read.
     """
     value = os.environ.get(VARIABLE, "").strip()
-    if value == NONE:
-        return None
     if value:
-        raise UsageError(
-            f"{value!r} is not a profile",
-            where=VARIABLE,
-            hint="unset it to use the connected service, or set it to 'none' to run on this machine",
-        )
-    file = path()
+        return None if value == NONE else checked_name(value, VARIABLE)
+    return _chosen()
+
+
+def _chosen() -> str | None:
+    """Return the name in the file of the current profile."""
+    file = _current_file()
     try:
-        return Profile.model_validate_json(file.read_bytes())
+        return file.read_text().strip() or None
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, UnicodeDecodeError) as refused:
+        raise _refused(file, refused) from refused
+
+
+def overridden() -> str:
+    """Return a warning if MODELOPS_PROFILE decides, whatever the current profile is; else nothing."""
+    value = os.environ.get(VARIABLE, "").strip()
+    return f"{VARIABLE} is set to {value!r}, so commands in this shell still follow it" if value else ""
+
+
+def names() -> list[str]:
+    """Return the names of all saved profiles, sorted."""
+    return sorted(file.stem for file in (_folder() / "profiles").glob("*.json"))
+
+
+def load(name: str | None = None) -> Profile | None:
+    """Return a profile.
+
+    Parameters
+    ----------
+    name
+        None: the current one.
+
+    Returns
+    -------
+    Profile or None
+        None: no service is connected, or no profile has this name.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or MODELOPS_PROFILE names no saved profile.
+    """
+    wanted = name or current()
+    if wanted is None:
+        return None
+    file = path(wanted)
+    try:
+        return Profile.model_validate_json(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as missing:
+        if name is None and os.environ.get(VARIABLE, "").strip():
+            raise _unknown(wanted, VARIABLE) from missing
+        return None
     except ValidationError as bad:
-        raise unreadable(bad, str(file), "run 'mops connect' again") from bad
+        raise unreadable(bad, str(file), f"replace it: mops connect --profile {wanted} --namespace NAME") from bad
     except OSError as refused:
         raise _refused(file, refused) from refused
+
+
+def _unknown(name: str, where: str) -> UsageError:
+    saved = ", ".join(names())
+    hint = f"use one of {saved}, or '{NONE}' to run on this machine" if saved else "connect first: mops connect"
+    return UsageError(f"no profile {name!r} is saved", where=where, hint=hint)
 
 
 def storage_of(profile: Profile) -> str:
@@ -85,42 +166,88 @@ def reach(profile: Profile) -> str:
     return storage_of(profile)
 
 
-def save(profile: Profile) -> Path:
-    """Write the profile atomically; return its path.
+def save(profile: Profile, name: str | None = None) -> Path:
+    """Write a profile atomically; return its path.
+
+    Parameters
+    ----------
+    name
+        None: the current one, or the default one if none is.
 
     Raises
     ------
     UsageError
         The file cannot be written.
     """
-    file = path()
+    file = path(name)
+    _write(file, profile.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n")
+    return file
+
+
+def use(name: str) -> None:
+    """Let commands use this profile from now on.
+
+    Raises
+    ------
+    UsageError
+        The name of the current profile cannot be written.
+    """
+    _write(_current_file(), f"{name}\n")
+
+
+def _write(file: Path, text: str) -> None:
     temporary = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(profile.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n")
+        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(exist_ok=True)
+        temporary.write_text(text)
         temporary.replace(file)
     except OSError as refused:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise _refused(file, refused) from refused
-    return file
 
 
-def remove() -> bool:
-    """Remove the profile; False: there is none."""
-    file = path()
+def disconnect() -> bool:
+    """Let commands work on this machine, and keep all profiles; False: no service was connected.
+
+    Raises
+    ------
+    UsageError
+        The name of the current profile cannot be removed.
+    """
+    return _remove(_current_file())
+
+
+def remove(name: str) -> None:
+    """Remove a profile. If it is the current one, commands work on this machine.
+
+    Raises
+    ------
+    UsageError
+        No profile has this name, or it cannot be removed.
+    """
+    file = path(checked_name(name))
+    if not _remove(file):
+        raise _unknown(name, "--profile")
+    if _chosen() == name:
+        disconnect()
+
+
+def _remove(file: Path) -> bool:
     try:
         file.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as refused:
         raise _refused(file, refused) from refused
     return True
 
 
-def _refused(file: Path, refused: OSError) -> UsageError:
+def _refused(file: Path, refused: OSError | UnicodeDecodeError) -> UsageError:
+    why = refused.strerror if isinstance(refused, OSError) else "it is not text"
     return UsageError(
-        f"the profile cannot be read or written ({refused.strerror})",
+        f"the profile cannot be read or written ({why})",
         where=str(file),
         hint="correct its owner and mode, or set XDG_CONFIG_HOME to another folder",
     )

@@ -107,10 +107,11 @@ class Service:
         UsageError, ServiceError
             As for :meth:`of` and :meth:`renewed`.
         """
+        name = profiles.current()  # before the requests: another terminal may connect to another service meanwhile
         service = cls.of(profile).renewed()
         if service.profile != profile:
             try:
-                profiles.save(service.profile)
+                profiles.save(service.profile, name)
             except UsageError as refused:  # the job runs as the chart says even so
                 logger.warning("the service has changed since 'mops connect', but %s: %s", refused.what, refused.where)
             else:

@@ -11,6 +11,7 @@ with its record "told". docs/internals/calibration.md says why no kill between t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -26,10 +27,12 @@ CALIBRATIONS = "calibrations"
 
 T = TypeVar("T")
 
+_ROUND = re.compile(r"(\d{8})-(asked|told)\.json")
+
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """What a calibration fits: everything that must not change between two rounds.
+    """The settings of a calibration that must not change between two rounds.
 
     Parameters
     ----------
@@ -85,12 +88,32 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """How a call weighs the sets. Each call of a calibration may have other values.
+
+    Parameters
+    ----------
+    weights
+        The weight of each loss that counts, by its label; None: the sum of all losses.
+    temperature
+        The total loss is divided by it.
+    ess
+        The smallest effective sample size for a posterior.
+    """
+
+    weights: dict[str, float] | None
+    temperature: float
+    ess: float
+
+
+@dataclass(frozen=True)
 class Told:
-    """The outcomes of one round, in the order of its sets."""
+    """The outcomes of one round, in the order of its sets, and how the call that ended the round weighs sets."""
 
     k: int
     job: str
     outcomes: tuple[Outcome, ...]
+    scoring: Scoring
 
 
 @dataclass(frozen=True)
@@ -119,6 +142,10 @@ class CalibrationRecords:
     def folder(self) -> str:
         """The folder of the records."""
         return f"{CALIBRATIONS}/{self.name}"
+
+    def job(self, k: int) -> str:
+        """Return the name of the job of round ``k``."""
+        return f"{self.name}-r{k}"
 
     def calibration(self) -> CalibrationRecord | None:
         """Return what the calibration fits; None: it does not exist."""
@@ -153,6 +180,27 @@ class CalibrationRecords:
                 raise CorruptRecord(what, where=f"{self.files.url}/{folder}", hint=RESTORE_HINT)
         return found
 
+    def begun(self) -> list[int]:
+        """Return the rounds that have a record, in their order. The record may be damaged."""
+        return sorted({k for k, _ in self._present()})
+
+    def open_jobs(self) -> list[str]:
+        """Return the names of the jobs of the rounds that have begun and not ended, in the order of the rounds."""
+        present = self._present()
+        return [self.job(k) for k, what in sorted(present) if what == "asked" and (k, "told") not in present]
+
+    def remove(self) -> None:
+        """Remove all records.
+
+        The last is removed first, one after the other. So after a kill, the calibration has fewer rounds and is not
+        damaged.
+        """
+        entries = [*self.files.list(self.folder), *self.files.scraps(self.folder, 0)]
+        for path in sorted({entry.path for entry in entries} - {self._begin}, reverse=True):
+            self.files.remove([path])
+        self.files.remove([self._begin])
+        self.files.prune(self.folder)
+
     def begin(self, record: CalibrationRecord) -> None:
         """Store what the calibration fits; raises as :meth:`ask`."""
         self._put(self._begin, _CALIBRATION.encode(record))
@@ -178,6 +226,11 @@ class CalibrationRecords:
     def _round(self, k: int, what: str) -> str:
         return f"{self.folder}/rounds/{k:08d}-{what}.json"
 
+    def _present(self) -> set[tuple[int, str]]:
+        """Return the round of each record, and whether it is "asked" or "told"."""
+        names = (entry.path.rpartition("/")[2] for entry in self.files.list(f"{self.folder}/rounds"))
+        return {(int(found[1]), found[2]) for name in names if (found := _ROUND.fullmatch(name))}
+
     def _decoded(self, decode: Callable[[bytes, str], T], paths: list[str]) -> list[T]:
         found = []
         for path, data in zip(paths, self.files.get_many(paths), strict=True):
@@ -194,3 +247,8 @@ class CalibrationRecords:
                 where=f"{self.files.url}/{path}",
                 hint="wait until the other process has ended, then repeat the command",
             )
+
+
+def calibration_names(files: Files) -> list[str]:
+    """Return the names of the calibrations of a storage."""
+    return sorted(files.folders(CALIBRATIONS))

@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from mops.errors import CorruptRecord
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import PartRows
+from mops.storage.compaction.reading import part_damaged
 from mops.storage.files import Files
 from mops.storage.filtered_dataset import FilteredFile, filtered, unfiltered
 from mops.study.column_families import Columns
@@ -56,8 +56,11 @@ def dataset_of(
     file_format = ds.ParquetFileFormat(dictionary_columns=set(dictionaries))
     if any(some.without for some in rows):
         parts = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
-        return filtered(parts, schema, filesystem, file_format)
-    return unfiltered(paths, schema, filesystem, file_format)
+        found = filtered(parts, schema, filesystem, file_format)
+    else:
+        found = unfiltered(paths, schema, filesystem, file_format)
+    found.job = job  # for errors
+    return found
 
 
 def _schema_of(job: str, path: str, filesystem: FileSystem) -> pa.Schema:
@@ -66,8 +69,4 @@ def _schema_of(job: str, path: str, filesystem: FileSystem) -> pa.Schema:
     except FileNotFoundError as missing:
         raise FileNotFoundError(path) from missing
     except pa.ArrowInvalid as bad:
-        raise CorruptRecord(
-            f"a committed part of job {job!r} is damaged: it is not a Parquet file",
-            where=path,
-            hint=f"list all damaged parts, to restore them from a backup: mops jobs verify {job}",
-        ) from bad
+        raise part_damaged(job, path, "it is not a Parquet file") from bad

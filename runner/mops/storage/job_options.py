@@ -66,7 +66,7 @@ def _without_none(pod: PodOptions, serialize: Callable[[PodOptions], dict[str, A
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What mops stores with a job besides its study.
+    """The options that mops stores with a job besides its study.
 
     Parameters
     ----------

@@ -65,8 +65,42 @@ class Parent:
 
 
 @dataclass(frozen=True)
+class ReuseSource:
+    """A complete job from which another job takes simulations (docs/internals/storage.md, "Reuse").
+
+    Parameters
+    ----------
+    k, nonce
+        These identify the source's last record, and so the source.
+    simulations
+        How many simulations are taken from it.
+    """
+
+    job: str
+    k: int
+    nonce: str
+    simulations: int
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """The simulations that a job takes from other jobs instead of running them.
+
+    Parameters
+    ----------
+    sources
+        The jobs from which it takes simulations.
+    digest
+        The SHA-256 of the table that says which simulation comes from where.
+    """
+
+    sources: tuple[ReuseSource, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
 class JobRecord:
-    """What a person submitted. mops writes this record once, as the last of a new job's files.
+    """The job as a person submitted it. mops writes this record once, as the last of a new job's files.
 
     Parameters
     ----------
@@ -84,6 +118,8 @@ class JobRecord:
         The parent of a derived job; None: the job is not derived.
     study_file
         The study file on the machine of the submit; empty: a program gave the study.
+    reuse
+        What the job takes from other jobs; None: every simulation runs.
     """
 
     job: str
@@ -97,6 +133,7 @@ class JobRecord:
     project: str
     parent: Annotated[Parent | None, Field(exclude_if=not_)] = None
     study_file: Annotated[str, Field(exclude_if=not_)] = ""
+    reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None
 
     @property
     def due(self) -> Ranges:
@@ -113,6 +150,13 @@ class JobRecord:
         """Simulations and targets of :attr:`taken_over`."""
         return self.parent.counts if self.parent else Counts()
 
+    @property
+    def origins(self) -> dict[str, int]:
+        """How many simulations come from which other job: the parent, or the sources of a reuse."""
+        if self.parent is not None:
+            return {self.parent.job: self.parent.counts.simulations}
+        return {source.job: source.simulations for source in self.reuse.sources} if self.reuse else {}
+
     def todo(self, committed: Ranges) -> Ranges:
         """Return the groups that are left to run after the job's own log has committed these."""
         return self.due & committed.complement(self.n_groups)
@@ -121,7 +165,14 @@ class JobRecord:
 JOB_RECORDS = JsonCodec[JobRecord](JobRecord)
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, params: Encoded[Spool]) -> None:
+def create_job(
+    files: Files,
+    record: JobRecord,
+    bundle: Bundle,
+    study: str,
+    params: Encoded[Spool],
+    reused: Encoded[Spool] | None = None,
+) -> None:
     """Write a job's files. The job exists as soon as its record does, which comes last.
 
     Parameters
@@ -130,6 +181,8 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, para
         The checked study as JSON text. As Python objects, 100,000 sets would take 25 MiB.
     params
         The groups, from :func:`mops.storage.params_file.encode_groups`.
+    reused
+        Which simulations are taken from other jobs, if any are.
 
     Raises
     ------
@@ -152,6 +205,8 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, para
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # the digest names it: another job's file is the same
     files.put_new(paths.params, params.content)
+    if reused is not None:
+        files.put_new(paths.reused(reused.digest), reused.content)
     if not _put_record(files, record):
         raise taken
     withdraw_deleted(files, paths)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from mops.errors import CorruptRecord, NewerFormat, printable_path
+from mops.errors import CorruptRecord, NewerFormat, message_of, printable_path
 from mops.storage.files import Files
 from mops.study.column_families import Family, is_family
 from mops.study.ranges import Ranges
@@ -141,7 +141,7 @@ def _faults(bad: ValidationError) -> str:
     shown = []
     for error in errors[:_FAULTS_SHOWN]:
         field = printable_path(".".join(map(str, error["loc"])))
-        shown.append(f"{field}: {error['msg']}" if field else error["msg"])
+        shown.append(f"{field}: {message_of(error)}" if field else message_of(error))
     more = len(errors) - _FAULTS_SHOWN
     return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
 

@@ -10,6 +10,7 @@ docs/internals/kubernetes.md has the table.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,13 @@ class KeptOptions:
 
 
 def read_options(files: Files, job: JobRecord) -> KeptOptions:
-    """Return the job's options that are in effect.
+    """Return the job's options that are in effect; errors as for :func:`options_records`."""
+    *_, last = options_records(files, job)
+    return last
+
+
+def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
+    """Yield the job's options as of the submit and after each change.
 
     Raises
     ------
@@ -55,13 +62,14 @@ def read_options(files: Files, job: JobRecord) -> KeptOptions:
         A newer mops wrote a record, or a record is not what mops wrote.
     """
     paths, kept = JobPaths(job.job), KeptOptions(0, job.options)
+    yield kept
     while (data := files.get_many([paths.options(kept.k + 1)])[0]) is not None:
         options = kept.options
         # An earlier job of this name may have left a record of any format.
         if (of := _SUBMITTED.glance(data)) is None or of.created == job.created:
             options = _RECORDS.decode(data, f"{files.url}/{paths.options(kept.k + 1)}").options
         kept = KeptOptions(kept.k + 1, options)
-    return kept
+        yield kept
 
 
 def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:

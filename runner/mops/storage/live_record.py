@@ -15,6 +15,25 @@ from mops.verdicts import Counts
 
 
 @dataclass(frozen=True)
+class BestLoss:
+    """The smallest loss of a target so far, and its parameter set."""
+
+    target: str
+    name: str
+    loss: Annotated[float, Field(allow_inf_nan=False)]
+    param_id: str
+
+
+@dataclass(frozen=True)
+class FailureCause:
+    """Failures of an attempt with one cause: their verdict, the first message, and their number."""
+
+    verdict: str
+    message: str
+    n: StoredCount
+
+
+@dataclass(frozen=True)
 class Live:
     """A runner's report: the only file of a job that mops overwrites.
 
@@ -52,6 +71,12 @@ class Live:
         How child processes start, and why.
     sizing
         The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
+    next_commit_s
+        Seconds until the next commit, at the latest; None: no result waits for one.
+    best
+        The smallest loss of each target, in all attempts.
+    causes
+        The most frequent causes of failures in this attempt.
     """
 
     at: StoredTime
@@ -74,6 +99,9 @@ class Live:
     window: StoredCount = 0
     children: str = ""
     sizing: str = ""
+    next_commit_s: StoredNumber | None = None
+    best: list[BestLoss] = field(default_factory=list)
+    causes: list[FailureCause] = field(default_factory=list)
 
 
 _LIVE = JsonCodec[Live](Live, advisory=True)

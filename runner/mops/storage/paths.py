@@ -4,6 +4,7 @@
 
     bundles/<sha256>.zip
     jobs/<job>/study.json  params.parquet  schema.json  job.json     create-only
+    jobs/<job>/reused-<digest>.parquet                               create-only: simulations taken from other jobs
     jobs/<job>/options/00000001.json  ...                            create-only
     jobs/<job>/log/00000001.json  00000002.json  ...                 create-only: decides what is committed
     jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: they count once a log record names them
@@ -37,6 +38,7 @@ _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
 _COMPACTED = re.compile(r"compacted-(\d+)-\d+-(\w+)\.parquet", re.ASCII)
 _END_CHARACTERS = 8
+_DIGEST_CHARACTERS = 16
 
 
 def bundle_path(digest: str) -> str:
@@ -89,6 +91,13 @@ class JobPaths:
         """The groups: ids, seeds and parameters."""
         return f"{self.root}/params.parquet"
 
+    def reused(self, digest: str) -> str:
+        """Return the path of the table, with this SHA-256, of the simulations that are taken from other jobs.
+
+        A killed submit may leave a table of other simulations, so the name depends on the content.
+        """
+        return f"{self.root}/reused-{digest[:_DIGEST_CHARACTERS]}.parquet"
+
     @property
     def schema(self) -> str:
         """The reference schema of the outputs."""
@@ -101,7 +110,7 @@ class JobPaths:
 
     @property
     def snapshot(self) -> str:
-        """What the first records of the log mean, so that readers begin after these records."""
+        """The meaning of the first records of the log, so that readers begin after these records."""
         return f"{self.root}/snapshot.json"
 
     @property

@@ -21,7 +21,7 @@ class EntryPoint:
 
     @property
     def file(self) -> str:
-        """The relative path of its file, if a module is no package."""
+        """The relative path of its file, if the module is not a package."""
         return self.path or f"{str(self.module).replace('.', '/')}.py"
 
     @classmethod

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ Chunks of 8,192 groups left 2 MiB of fragmented memory for each 1,000 groups. Sm
 
 _PIECES_KEPT = 4
 
+T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
 
@@ -105,6 +107,29 @@ class GroupChunk:
         return [Group(begin + i, ids[i], params[i], tuple(seeds[bounds[i] : bounds[i + 1]])) for i in range(n)]
 
 
+class Recent(Generic[T]):
+    """The values that were used last, by number: a reader that moves in order loads each about once.
+
+    Parameters
+    ----------
+    most
+        The most values to keep.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._kept: OrderedDict[int, T] = OrderedDict()
+
+    def get(self, number: int, load: Callable[[], T]) -> T:
+        """Return a value; ``load`` is called if it is not kept."""
+        if number not in self._kept:
+            self._kept[number] = load()
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+
 class GroupTable:
     """The groups of a study, in study order. Thread-safe.
 
@@ -124,7 +149,7 @@ class GroupTable:
     def __init__(self, bounds: Sequence[int], load: Callable[[int], GroupChunk], n_simulations: int):
         self._bounds, self._load = list(bounds), load
         self.n_simulations = n_simulations
-        self._kept: OrderedDict[int, GroupChunk] = OrderedDict()
+        self._kept: Recent[GroupChunk] = Recent(_PIECES_KEPT)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -199,12 +224,7 @@ class GroupTable:
             raise IndexError(f"group {index} is not among the {len(self)} groups")
         number = bisect_right(self._bounds, index) - 1
         with self._lock:
-            if number not in self._kept:
-                self._kept[number] = self._load(number)
-                if len(self._kept) > _PIECES_KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(number)
-            return self._kept[number]
+            return self._kept.get(number, lambda: self._load(number))
 
     def _spans(self, groups: Indices) -> Iterator[tuple[GroupChunk, slice]]:
         """Yield each chunk that holds some of the sorted indices, and the slice of these indices."""

@@ -7,14 +7,13 @@ Plain checks instead of a schema library give each problem its path and say what
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ModelError, StudyError
+from mops.errors import ModelError, StudyError, nearest
 from mops.study.entry_point import EntryPoint
 from mops.study.group_builder import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
 from mops.study.ids_and_seeds import canonical_json
@@ -136,8 +135,7 @@ def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
 
 def _nearest(key: str, known: tuple[str, ...]) -> str | None:
     """Return the known key that a key is, or that the user may have meant."""
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, cutoff=0.75)
-    return key if key in known else next(iter(near), None)
+    return nearest(key.replace("-", "_"), known, 0.75)
 
 
 def _get(
@@ -246,11 +244,11 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
 def _note_rare_names(check: Checks, builder: GroupBuilder) -> None:
     """Note parameters that only some sets have: they may be misspelled."""
     n_sets = builder.n_entries
-    often = [name for name, seen in builder.values.items() if 2 * seen.n > n_sets]
+    often = [name for name, seen in builder.values.items() if n_sets < 2 * seen.n < 2 * n_sets]  # but not in all sets
     for name, seen in builder.values.items():
         if seen.n < n_sets:
-            near = difflib.get_close_matches(name, [other for other in often if other != name], 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, [other for other in often if other != name])
+            meant = f"; did you mean {near!r}?" if near else ""
             check.note("$.parameter_sets", f"{name!r} is in {seen.n:,} of {n_sets:,} sets{meant}")
 
 

@@ -111,7 +111,7 @@ def test_connect_removes_the_profile_and_names_a_missing_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert mops.connect(off=True) is None
+    mops.disconnect()
     with pytest.raises(UsageError, match="kubeconfig"):
         mops.connect("studies", kubeconfig=tmp_path / "none")
 
@@ -124,3 +124,30 @@ def test_a_package_that_is_also_a_function_can_be_called_before_and_after_its_im
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == ["0", "0", "True", "MODELOPS_JOB_"]
     assert mops.jobs.listing.STATES  # type: ignore[attr-defined]
+
+
+def test_a_misspelled_method_is_an_error_with_the_nearest(project: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        mops.sample(SPACE, 4, method="sobbol")  # type: ignore[arg-type]
+    assert refused.value.hint == "did you mean 'sobol'?"
+    with pytest.raises(UsageError) as refused:
+        mops.calibrate(SPACE, model="model:run", targets=["model:near"], method="tpee")
+    assert refused.value.hint == "did you mean 'tpe'?"
+
+
+@pytest.mark.parametrize(
+    ("study", "what", "where"),
+    [
+        (None, "the calibration has no target", "the options"),
+        ({"model": "model:run"}, "the study has no target", "the study given to mops"),
+        ("study.json", "the study has no target", "study.json"),
+    ],
+)
+def test_a_calibration_without_targets_names_what_was_given(
+    project: Path, study: str | dict[str, str] | None, what: str, where: str
+) -> None:
+    """Regression: without a study, the error named a file study.json that nobody had given."""
+    (project / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"beta": 0.2}]}')
+    with pytest.raises(UsageError) as refused:
+        mops.calibrate(SPACE, study, model="model:run", local=True)
+    assert (refused.value.what, refused.value.where) == (what, where)

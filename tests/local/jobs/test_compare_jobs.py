@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import mops
 from mops.cli.main import app
-from mops.jobs.compare import compare
+from mops.jobs.compare.jobs import _compared, compare
+
+Row = tuple[str, int, float | None]
+ROWS = st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0]))
 
 MODEL = """
 def run(params, seed):
@@ -35,6 +41,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def submit(name: str, sets: list[dict[str, Any]], **more: Any) -> mops.Job:
     study: Mapping[str, Any] = {"model": "model:run", "targets": ["model:score"], "parameter_sets": sets, **more}
     return mops.submit(study, name=name, storage="results")
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    ids, seeds, values = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    return pa.table(
+        {
+            "param_id": pa.array(ids, pa.string()),
+            "seed": pa.array(seeds, pa.uint64()),
+            "x": pa.array(values, pa.float64()),
+        }
+    )
 
 
 def counts(a: mops.Job, b: mops.Job) -> dict[str, tuple[int, int, int, int]]:
@@ -81,3 +98,19 @@ def test_the_command(project: Path) -> None:
     assert differs.exit_code == 1
     assert "only two" in differs.stdout
     assert "is only in the second job" in differs.output
+
+
+@given(
+    a=st.lists(ROWS, max_size=12),
+    b=st.lists(ROWS, max_size=12),
+)
+def test_rows_with_the_same_keys_are_compared_in_their_order(a: list[Row], b: list[Row]) -> None:
+    found = _compared("x", ("param_id", "seed"), *(table_of(rows) for rows in (a, b)))
+    by_key: list[dict[tuple[str, int], list[float | None]]] = [{}, {}]
+    for rows, known in zip((a, b), by_key, strict=True):
+        for identity, seed, x in rows:
+            known.setdefault((identity, seed), []).append(x)
+    both = by_key[0].keys() & by_key[1].keys()
+    same = sum(repr(by_key[0][key]) == repr(by_key[1][key]) for key in both)
+    numbers = (same, len(both) - same, len(by_key[0]) - len(both), len(by_key[1]) - len(both))
+    assert (found.same, found.different, found.only_a, found.only_b) == numbers

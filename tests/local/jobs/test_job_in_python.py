@@ -123,7 +123,30 @@ def test_wait_raises_the_cause_of_a_failed_job(lab: Lab) -> None:
     assert job.watch().state == "failed"
 
 
-def test_wait_raises_if_the_runner_was_killed(lab: Lab) -> None:
+def test_wait_raises_the_class_of_the_error_that_submit_raises(lab: Lab) -> None:
+    lab.gate.unlink()
+    study = {"model": "model:run", "parameter_sets": [{"x": 1, "gate": str(lab.gate)}], "outputs": ["z"]}
+    where = {"project": lab.folder, "storage": lab.folder / "s", "settings": SETTINGS, "local": True}
+    with pytest.raises(UsageError, match="the model has no output 'z'") as of_submit:
+        mops.submit(study, name="here", **where)
+    job = mops.submit(study, name="there", wait=False, **where)
+    with pytest.raises(UsageError, match="the model has no output 'z'") as of_wait:
+        job.wait()
+    assert type(of_wait.value) is type(of_submit.value)
+
+
+def test_a_detached_runner_writes_no_control_codes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    lab.gate.unlink()
+    job = lab.submit(0, 1).wait()
+    assert "\x1b" not in job.logs()
+    (output,) = (path for path in (lab.folder.parent / "state").rglob("*") if path.is_file())
+    assert b"\x1b" not in output.read_bytes()
+
+
+def test_wait_raises_if_the_runner_was_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed before its first sign of life, so its job counts as running for a while after its claim."""
+    monkeypatch.setattr("mops.jobs.status.SILENT_SECONDS", 3.0)
     job = lab.submit(0)
     os.kill(lab.pids[0], signal.SIGKILL)
     with pytest.raises(RunnerEnded, match="the runner ended before the end of the job") as raised:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import mops
-from mops.errors import JobError, ModelError, UsageError
+from mops.errors import JobError, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings
 
@@ -99,12 +99,12 @@ twice = doubled(simulate)
 def submitted(folder: Path, submit: str) -> subprocess.CompletedProcess[str]:
     """Run a program that imports a module of the project, and submits."""
     (folder / "code_of_it.py").write_text(MODULE)
-    head = "import math\n\nimport code_of_it as it\nimport mops\n\n\ndef here(params, seed):\n    return {}\n\n\n"
+    head = "import math\n\nimport code_of_it as it\nimport mops\n\n\n"
     (folder / "program.py").write_text(f"{head}print('program runs')\n{submit}\n")
     return subprocess.run([sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("model", "found"), [("it.simulate", [4, 7]), ("it.Model", [7, 7])])
+@pytest.mark.parametrize(("model", "found"), [("it.simulate", [4, 7]), ("it.Model", [7, 7]), ("it.twice", [8, 14])])
 def test_functions_and_classes_of_imported_modules_run(project: Path, model: str, found: list[int]) -> None:
     sets = '[{"x": 1}, {"x": 2}]'
     ran = submitted(project, f'mops.submit(model={model}, targets=[it.mean], sets={sets}, name="j", local=True)')
@@ -149,8 +149,6 @@ def test_of_two_modules_of_one_name_the_imported_one_runs(project: Path, first: 
 @pytest.mark.parametrize(
     ("submit", "said"),
     [
-        ("mops.submit(model=here, sets=[{}], local=True)", "here is defined in this notebook or program"),
-        ("mops.submit(model=it.twice, sets=[{}], local=True)", "code_of_it has no object 'simulate' that is this one"),
         ("mops.submit(model=it.simulate, local=True)", "the call has neither a study nor a model"),
         ("mops.submit('study.json', model=it.simulate, local=True)", "the call has neither a study nor a model"),
         ("mops.submit(model=it.simulate, sets=[{}], if_exists='replace')", "if_exists='replace' is unknown"),
@@ -165,14 +163,6 @@ def test_what_cannot_run_is_refused_with_the_reason(project: Path, submit: str, 
     ran = submitted(project, submit)
     assert ran.returncode == 1
     assert said in ran.stderr
-
-
-def test_a_function_inside_another_is_refused() -> None:
-    def inner(params: dict[str, float], seed: int) -> dict[str, list[float]]:
-        return {"y": [1.0]}
-
-    with pytest.raises(ModelError, match="no object 'inner' that is this one"):
-        mops.submit(model=inner, sets=[{}], storage="storage", **STORAGE)
 
 
 def test_sets_may_be_the_path_of_a_file(project: Path) -> None:

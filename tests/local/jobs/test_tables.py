@@ -119,6 +119,13 @@ CONDITIONS: dict[str, tuple[Any, Callable[[dict[str, Any]], bool]]] = {
     "values": ({"x": [1, 3], "day": range(2)}, lambda row: row["x"] in (1, 3) and row["day"] < 2),
     "nothing": ({"x": []}, lambda _: False),
     "null": ({"x": None}, lambda _: False),
+    "text": ("y > 4 and x < 5", lambda row: row["y"] > 4 and row["x"] < 5),
+    "text of parameters": ("loss == 1.5 or param.group == 'g1'", lambda row: row["loss"] == 1.5 or row["x"] % 2 == 1),
+    "text with a range": ("1 <= x < 3 and not day == 2", lambda row: 1 <= row["x"] < 3 and row["day"] != 2),
+    "text with values": ("x in [1, 3] and day not in (0, 2)", lambda row: row["x"] in (1, 3) and row["day"] == 1),
+    "text with arithmetic": ("x * 2 - 1 > -y / 4 + day", lambda row: row["x"] * 2 - 1 > -row["y"] / 4 + row["day"]),
+    "text with None": ("x is not None and loss != None", lambda _: True),
+    "text without a value": ("x is None or loss == None", lambda _: False),
 }
 
 
@@ -162,6 +169,8 @@ def test_the_beginning_of_a_param_id_finds_its_set(job: Job) -> None:
     whole = job.params().to_arrow()["param_id"][3].as_py()
     assert job.losses(where={"param_id": whole[:12]}).to_arrow()["group"].to_pylist() == [3, 3, 3]
     assert job.best(where={"param_id": [whole[:12]]}).to_arrow()["group"].to_pylist() == [3]
+    assert job.best(where=f"param_id == '{whole[:12]}'").to_arrow()["group"].to_pylist() == [3]
+    assert job.best(where=f"param_id in ['{whole[:12]}']").to_arrow()["group"].to_pylist() == [3]
     with pytest.raises(UsageError, match="no parameter set of the job has a param_id that begins with 'xyz'"):
         job.losses(where={"param_id": "xyz"}).to_arrow()
 
@@ -181,10 +190,23 @@ WRONG: dict[str, tuple[Callable[[Job], Table], str]] = {
     "misspelled": (lambda job: job.losses(where={"targe": 1}), "no column 'targe'.*did you mean 'target'"),
     "unknown": (
         lambda job: job.losses(where=pc.field("q") > 1),
-        "it has no column 'q'.*its columns are param_id, group",
+        r"it has no column 'q'.*its columns are param_id \(string\), group \(int32\)",
     ),
-    "type": (lambda job: job.losses(where={"x": "a"}), "does not fit the table: .*int64, string"),
-    "text": (lambda job: job.losses(where="x > 1"), "the condition is a str"),
+    "type": (lambda job: job.losses(where={"x": "a"}), r"column 'x' \(int64\) cannot be compared with 'a'"),
+    "object": (lambda job: job.losses(where={"x": pc}), r"column 'x' \(int64\) cannot be compared with <module"),
+    "types": (
+        lambda job: job.losses(where=pc.field("x") > "a"),
+        "the table: it compares or combines int64 with string",
+    ),
+    "text of another type": (lambda job: job.losses(where="x > 'a'"), "it compares or combines int64 with string"),
+    "text with an unknown column": (lambda job: job.losses(where="q > 1"), "it has no column 'q'"),
+    "SQL": (lambda job: job.losses(where="x = 1"), "the condition 'x = 1' cannot be read\n.*hint: compare with =="),
+    "SQL's AND": (lambda job: job.losses(where="x > 1 AND x < 3"), "cannot be read.*write and, or, not"),
+    "a call": (lambda job: job.losses(where="abs(x) > 1"), r"abs\(x\) is not possible in a condition"),
+    "a value": (lambda job: job.losses(where="x > 1 and 3"), "3 is not a condition"),
+    "mixed values": (lambda job: job.losses(where="x in [1, 'a']"), "is not possible: "),
+    "a number": (lambda job: job.losses(where=3), "the condition is of type int.*write where="),
+    "a frame": (lambda job: job.losses(where=pl.DataFrame({"x": [1]})), "the condition is an object of polars"),
     "column": (lambda job: job.losses(columns=["z"]), "no column 'z'"),
 }
 

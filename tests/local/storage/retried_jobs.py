@@ -13,6 +13,7 @@ import pyarrow as pa
 from mops.attempt.claimed_job import end_state
 from mops.jobs.derived.choice import (
     Choice,
+    failures_of,
     parent_of,
     retried,
     scored_again,
@@ -103,18 +104,18 @@ class World:
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
         """Create the job that retries groups with these verdicts."""
-        return self._create(parent, name, retried(parent, wanted(verdicts)))
+        return self._create(parent, name, retried(parent, wanted(verdicts), failures_of(parent)))
 
     def rescore(self, parent: Job, name: str) -> Job:
         """Create the job that evaluates all targets again."""
-        return self._create(parent, name, scored_again(parent))
+        return self._create(parent, name, scored_again(parent, failures_of(parent)))
 
     def extend(self, parent: Job, name: str, more: dict[int, list[int]]) -> Job:
         """Create the job that also has these seeds of groups, some of which may be new."""
         old = load_groups(self.files, parent.name)
         groups = ExtendedGroups(old, None, _groups(list(more.items())))
         params = encode_groups(groups, self.files.spool())
-        choice = with_groups(parent, Choice(Ranges(), Ranges()), groups)
+        choice = with_groups(parent, Choice(Ranges(), Ranges()), groups, failures_of(parent))
         for group, seeds in more.items():
             self.seeds += [[] for _ in range(group + 1 - len(self.seeds))]
             self.seeds[group] = list(dict.fromkeys([*self.seeds[group], *seeds]))
@@ -128,7 +129,8 @@ class World:
 
     def _create(self, parent: Job, name: str, choice: Choice, files: DerivedFiles = DerivedFiles()) -> Job:  # noqa: B008
         view = JobLog(self.files, JobPaths(parent.name)).read()
-        chosen = parent_of(parent, view, choice, taken_over_counts(parent, choice, len(TARGETS)))
+        counts = taken_over_counts(parent, choice, len(TARGETS), failures_of(parent))
+        chosen = parent_of(parent, view, choice, counts)
         numbers = {"n_groups": self.n_groups, "n_simulations": self.n_simulations}
         create_derived(self.files, replace(parent.record, job=name, parent=chosen, **numbers), chosen, files)
         return Job(self.files, name)

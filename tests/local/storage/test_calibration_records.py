@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from mops.errors import CorruptRecord, JobError
 from mops.project.project import ModelSpec
-from mops.storage.calibration_records import Asked, CalibrationRecord, CalibrationRecords, Outcome, Round, Told
+from mops.storage.calibration_records import (
+    Asked,
+    CalibrationRecord,
+    CalibrationRecords,
+    Outcome,
+    Round,
+    Scoring,
+    Told,
+    calibration_names,
+)
 from mops.storage.files import Files
 
 SPEC = ModelSpec("model:run", "baseline", ("model:fit",), None)
@@ -17,7 +27,7 @@ RECORD = CalibrationRecord(
 )
 SETS = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
 ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]})
-TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
+TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")), Scoring({"fit": 2.0}, 0.5, 200.0))
 
 
 @pytest.fixture
@@ -45,6 +55,14 @@ def test_a_record_is_never_replaced(records: CalibrationRecords) -> None:
     assert records.asked(1) == ASKED
 
 
+def test_a_round_is_open_from_its_record_asked_to_its_record_told(records: CalibrationRecords) -> None:
+    assert records.open_jobs() == []
+    for k in (1, 2, 3):
+        records.ask(Asked(k, f"fit-r{k}", SETS, {}))
+    records.tell(TOLD)
+    assert records.open_jobs() == ["fit-r2", "fit-r3"]
+
+
 def test_a_missing_record_is_an_error(records: CalibrationRecords) -> None:
     records.tell(TOLD)
     with pytest.raises(CorruptRecord, match="a record of this calibration is missing"):
@@ -56,3 +74,24 @@ def test_as_many_outcomes_as_sets(records: CalibrationRecords) -> None:
     records.tell(TOLD)
     with pytest.raises(CorruptRecord, match="round 1 has 1 sets and 2 outcomes"):
         records.rounds()
+
+
+def test_a_killed_removal_leaves_a_calibration_that_is_not_damaged(records: CalibrationRecords) -> None:
+    """All records that are left at any moment can be read."""
+    records.begin(RECORD)
+    for k in (1, 2):
+        records.ask(Asked(k, f"fit-r{k}", SETS, {}))
+        records.tell(Told(k, f"fit-r{k}", TOLD.outcomes, TOLD.scoring))
+    assert records.begun() == [1, 2]
+    left = []
+
+    class Watching(Files):
+        def remove(self, paths: Sequence[str]) -> None:
+            super().remove(paths)
+            left.append((len(records.rounds()), records.calibration() is not None))
+
+    files = Watching.open(records.files.url)
+    CalibrationRecords(files, "fit").remove()
+    assert left == [(1, True), (1, True), (0, True), (0, True), (0, False)]
+    assert records.begun() == []
+    assert calibration_names(records.files) == []

@@ -20,10 +20,14 @@ from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths
 
 MODEL = """
+import os
+import time
+
 import numpy as np
 
 
 def simulate(params, seed):
+    time.sleep(float(os.environ.get("PAUSE", 0)))
     rng = np.random.default_rng(seed)
     return {"daily": {"day": np.arange(5), "cases": rng.poisson(params["rate"], 5)}, "final": {"total": [rng.random()]}}
 
@@ -93,8 +97,9 @@ def test_an_interrupted_job_is_resumed_to_the_same_rows(study: Path, storage: An
             raise PulledPlug
 
     one_by_one = Settings(slots=1, batch_size=1, checkpoint_seconds=0)
+    slow = {"PAUSE": "0.1"}  # progress comes four times a second
     with pytest.raises(PulledPlug):
-        mops.submit(study, name="broken-off", storage=storage.url, settings=one_by_one, on_progress=break_off)
+        mops.submit(study, name="broken-off", storage=storage.url, settings=one_by_one, on_progress=break_off, env=slow)
     job = mops.open_job("broken-off", storage.url)
     assert 0 < job.status().groups < N_SETS
     assert mops.resume(job, settings=one_by_one) is job

@@ -7,13 +7,18 @@ import os
 import time
 
 import pytest
-from made import claimed, commit, created, ended, finished, hooked, lives
+from made import below, claimed, commit, created, ended, finished, hooked, lives
 
 from mops.errors import UsageError
-from mops.jobs.listing import Listed, list_jobs
+from mops.jobs.job import Job
+from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, list_jobs
+from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.paths import JobPaths
+from mops.ui.facts import ListQuery
+from mops.ui.reading import JobReader, ListReader
+from mops.ui.runners import Runners
 
 AT = "2026-01-0{}T00:00:00+00:00"
 
@@ -62,7 +67,7 @@ def test_the_list_of_an_empty_storage_is_empty(files):
 def test_an_unknown_state_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as caught:
         list_jobs(Files.open("memory://nothing"), ["runing", "partial", "lost"])
-    assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: use running")
+    assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: did you mean 'running'?")
 
 
 @pytest.mark.parametrize("lost", ["no copy", "not JSON", "of a newer mops", "another kind", "another job's"])
@@ -96,7 +101,8 @@ def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, fil
     assert "not what mops wrote" in listed["new"].error
     assert "install mops-runner 9.1.0" in listed["whole"].error
     assert "00000001.json" in listed["killed"].error
-    assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4))
+    counts = {"simulations_finished": 3, "simulations_durable": 3, "n_simulations": 3}
+    assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4), **counts)
 
 
 def test_other_files_are_not_listed(storage, files):
@@ -115,6 +121,159 @@ def test_a_list_of_complete_jobs_takes_one_listing_and_two_requests_per_job(memo
     requests: list[str] = []
     assert len(list_jobs(hooked(files, lambda name, _: requests.append(name)))) == 300
     assert (requests.count("folders"), requests.count("get"), len(requests)) == (1, 600, 601)
+
+
+def test_a_later_list_takes_one_listing_and_requests_for_new_and_unfinished_jobs_only(memory, clock):
+    files = Files.open(memory.url)
+    for n in range(300):
+        finished(files, f"job-{n}")
+    created(files, "open", AT.format(3))
+    requests: list[tuple[str, str | None]] = []
+    lists = JobLists(hooked(files, lambda name, path: requests.append((name, path))), lambda: clock.now_s)
+    first = lists.read(limit=51)
+    requests.clear()
+    assert lists.read(limit=51) == first
+    assert not [path for _, path in requests if path and path.startswith("jobs/job-")]
+    assert [name for name, _ in requests].count("folders") == 1
+    assert len(requests) < 10
+    finished(files, "new", at=AT.format(9))
+    requests.clear()
+    assert [job.job for job in lists.read(limit=51)][:2] == ["new", "open"]
+    assert len([path for _, path in requests if path and path.startswith("jobs/new/")]) == 2
+    clock.now_s += RECORD_SECONDS + 1
+    read: list[str] = []
+    for _ in range(7):
+        requests.clear()
+        lists.read(limit=51)
+        assert len(requests) < 10 + OLD_RECORDS
+        read += [path.split("/")[1] for name, path in requests if path and "/job-" in path]
+    assert len(read) == len(set(read)) == 300, "each record is read again, in turns"
+
+
+def test_a_later_list_leaves_out_deleted_jobs_and_shows_new_jobs_of_their_names(storage, files, clock):
+    lists = JobLists(files, lambda: clock.now_s)
+    finished(files, "one", at=AT.format(1))
+    finished(files, "two", at=AT.format(2))
+    assert [job.job for job in lists.read()] == ["two", "one"]
+    files.remove([f"jobs/two/{path}" for path in below(files, "two")])
+    created(files, "two", AT.format(3))  # before the next list
+    clock.now_s += RECORD_SECONDS + 1
+    assert [(job.job, job.state) for job in lists.read()] == [("two", "submitted"), ("one", "succeeded")]
+    files.remove([f"jobs/one/{path}" for path in below(files, "one")])
+    assert [job.job for job in lists.read()] == ["two"]
+
+
+def test_a_list_and_its_filter_show_what_kubernetes_says_of_a_runner_as_its_page_does(files, monkeypatch):
+    """Regression: a job with a killed pod was running in the list and interrupted on its page.
+
+    A job that continues on a laptop showed its failed pod in the list, and not on its page.
+    """
+    for name, host in (("killed", "killed-1-x"), ("laptop", "my-pc"), ("done", "done-1-x")):
+        created(files, name)
+        claimed(files, name, at=time.time())
+        lives(files, name, 1, host=host, age_s=0)
+    runners = Runners(files, local=True)
+    phases = {name: Phase("failed", "OOMKilled", pod=f"{name}-1-x") for name in ("killed", "laptop")}
+    monkeypatch.setattr(runners, "phases", lambda: phases)
+    lists = ListReader(files, runners)
+    found = lists.read(ListQuery())
+    assert {job.job: job.state for job in found.jobs} == {
+        "killed": "interrupted",
+        "laptop": "running",
+        "done": "running",
+    }
+    assert found.kubernetes == {"killed": "failed: OOMKilled"}
+    for job in found.jobs:
+        page = JobReader(Job(files, job.job), runners).look()
+        assert (page.status.state, page.kubernetes) == (job.state, found.kubernetes.get(job.job, ""))
+    assert [job.job for job in lists.read(ListQuery(state="interrupted")).jobs] == ["killed"]
+    assert [job.job for job in lists.read(ListQuery(state="running")).jobs] == ["laptop", "done"]
+
+
+def test_a_list_of_a_service_shows_a_runner_whose_pod_has_ended_as_interrupted(files):
+    """A killed runner was shown as running until it had given no sign of life for 45 s."""
+    for name, host in (("killed", "killed-1-x"), ("laptop", "my-pc")):
+        created(files, name)
+        claimed(files, name, at=time.time())
+        lives(files, name, 1, host=host, age_s=0)
+    asked = []
+
+    def phases():
+        asked.append(1)
+        return {name: Phase("failed", "OOMKilled", pod=f"{name}-1-x") for name in ("killed", "laptop")}
+
+    found = list_jobs(files, phases=phases)
+    assert {job.job: job.state for job in found} == {"killed": "interrupted", "laptop": "running"}
+    assert asked == [1], "one question for all jobs"
+    assert [job.job for job in list_jobs(files, ["interrupted"], phases=phases)] == ["killed"]
+    assert [job.job for job in list_jobs(files, ["running"], phases=phases)] == ["laptop"]
+
+
+def test_a_list_without_running_jobs_asks_kubernetes_nothing(files):
+    finished(files, "whole", at=AT.format(3))
+    created(files, "new", AT.format(9))
+    assert len(list_jobs(files, phases=lambda: pytest.fail("asked Kubernetes"))) == 2
+    claimed(files, "new", at=time.time())
+    lives(files, "new", 1, age_s=0)
+    assert len(list_jobs(files, ["succeeded"], phases=lambda: pytest.fail("asked Kubernetes"))) == 1
+
+
+def test_a_job_that_finishes_before_kubernetes_answers_is_not_interrupted(files):
+    record = created(files, "done")
+    job = claimed(files, "done", at=time.time())
+    lives(files, "done", 1, host="done-1-x", age_s=0)
+
+    def phases():
+        ended(files, job, record, "cancelled")
+        return {"done": Phase("ended", pod="done-1-x")}
+
+    assert [job.state for job in list_jobs(files, phases=phases)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("asked", [{"limit": 1}, {"states": ["submitted"]}])
+def test_a_new_job_of_a_deleted_jobs_name_is_found_by_its_own_date_and_state(files, clock, asked):
+    """Regression: only jobs of the list were read again, and their old dates and states kept new ones out of it."""
+    lists = JobLists(files, lambda: clock.now_s)
+    finished(files, "two", at=AT.format(1))
+    finished(files, "one", at=AT.format(2))
+    assert [job.job for job in lists.read()] == ["one", "two"]
+    files.remove([f"jobs/two/{path}" for path in below(files, "two")])
+    created(files, "two", AT.format(3))
+    clock.now_s += RECORD_SECONDS + 1
+    assert [(job.job, job.state, job.created) for job in lists.read(**asked)] == [("two", "submitted", AT.format(3))]
+
+
+class ActsAfter:
+    """A backend that calls a function once, between an answer for a path and its use."""
+
+    def __init__(self, backend, path, act):
+        self._backend, self._path, self._act, self._has_acted = backend, path, act, False
+
+    def __getattr__(self, name):
+        def ask(*asked):
+            answer = getattr(self._backend, name)(*asked)
+            if asked[:1] == (self._path,) and not self._has_acted:
+                self._has_acted = True
+                self._act()
+            return answer
+
+        return ask
+
+
+@pytest.mark.parametrize("path", [JobPaths("job").record, JobPaths("job").finished])
+def test_a_slow_thread_does_not_put_a_deleted_job_in_the_place_of_a_new_one(files, clock, path):
+    """Regression: the deleted job came back, because a thread had read it before another thread saw the new one."""
+    finished(files, at=AT.format(1))
+
+    def replace_job() -> None:
+        files.remove([f"jobs/job/{path}" for path in below(files)])
+        assert lists.read() == []
+        finished(files, failed=1, at=AT.format(3))
+        assert [job.created for job in lists.read()] == [AT.format(3)]
+
+    lists = JobLists(Files(ActsAfter(files._backend, path, replace_job), files.url), lambda: clock.now_s)
+    lists.read()
+    assert [(job.state, job.created) for job in lists.read()] == [("partial", AT.format(3))]
 
 
 def test_a_limited_list_reads_only_the_ends_of_the_jobs_in_it(memory):

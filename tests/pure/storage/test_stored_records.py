@@ -41,7 +41,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part, decode_record
 from mops.storage.joblog.whole import read_whole
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
-from mops.storage.live_record import Live, read_live, write_live
+from mops.storage.live_record import BestLoss, FailureCause, Live, read_live, write_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths, record_path
 from mops.storage.samples import Sample, read_samples, write_samples
@@ -92,6 +92,9 @@ LIVE = Live(
     window=11,
     children="forked: é",
     sizing="",
+    next_commit_s=2.5,
+    best=[BestLoss("t:a", "a", -1e300, "3f2a")],
+    causes=[FailureCause("oom", "é", 2)],
 )
 SAMPLE = Sample(1767225845.5, 4, 2, 1, 1, 3, 1e-07, 1 << 40, 5, 6, 7, 8, {"oom": 1})
 
@@ -400,3 +403,13 @@ def test_a_broken_advisory_record_raises_nothing(case: str, data: st.DataObject)
     files = Files.open("memory://broken")
     files.put(PATH[case], data.draw(broken(case)))
     ADVISORY[case](files)
+
+
+def test_a_live_record_of_an_earlier_mops_lacks_the_newest_fields(files: Files) -> None:
+    record = json.loads(GOLDEN["live"])
+    for name in ("next_commit_s", "best", "causes"):
+        del record[name]
+    files.put(PATH["live"], json.dumps(record).encode())
+    found = read_live(files, PATHS, 1)
+    assert found is not None
+    assert (found.next_commit_s, found.best, found.causes) == (None, [], [])

@@ -1,4 +1,4 @@
-"""What a space may contain, and the parameter sets that are drawn from it."""
+"""The rules for a space, and the parameter sets that are drawn from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study may contain, and the errors of a study that is not valid."""
+"""The rules for a study, and the errors of a study that is not valid."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a program calls in addition to the methods of a job. Each function does what the command of its name does."""
+"""The functions that a program calls besides the methods of a job. Each does what the command of its name does."""

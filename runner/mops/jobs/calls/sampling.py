@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from mops.errors import UsageError, known_name
 from mops.jobs.tables.scan import Computed, Selection
 from mops.jobs.tables.table import Table
 from mops.study.json_file import read_text
@@ -51,7 +52,7 @@ def sample(
     StudyError
         The space has problems; the error lists all of them.
     UsageError
-        ``n`` is not possible for this method.
+        The method is unknown, or ``n`` is not possible for it.
 
     Examples
     --------
@@ -60,6 +61,8 @@ def sample(
     """
     given = isinstance(space, Mapping)
     text, where = (json.dumps(space), "the space") if given else (read_text(Path(str(space)), "space"), str(space))
+    if method not in tuple(Method):
+        raise UsageError(f"the method {method!r} is unknown", where="mops.sample", hint=known_name(str(method), Method))
     drawn = draw_sets(text, where, method=Method(method), n=n, seed=seed)
     for note in drawn.notes:
         warnings.warn(note, UserWarning, stacklevel=2)

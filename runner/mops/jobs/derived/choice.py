@@ -64,7 +64,7 @@ def complete_view(job: Job) -> LogView:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a derived job runs.
+    """The groups that a derived job runs.
 
     Parameters
     ----------
@@ -84,15 +84,19 @@ def parent_of(job: Job, view: LogView, choice: Choice, counts: Counts) -> Parent
     return Parent(job.name, view.k, view.end.nonce, choice.again, counts, choice.simulated)
 
 
-def retried(job: Job, verdicts: frozenset[str]) -> Choice:
+def retried(job: Job, verdicts: frozenset[str], failures: pa.Table) -> Choice:
     """Choose the groups of a job that have certain failures. If only targets failed, the simulations count.
+
+    Parameters
+    ----------
+    failures
+        The job's failures (:func:`failures_of`).
 
     Raises
     ------
     JobError
         The job has no failure with these verdicts.
     """
-    failures = _failures(job)
     if not failures.num_rows:
         raise JobError(
             f"no simulation or target of job {job.name!r} has failed",
@@ -111,7 +115,7 @@ def retried(job: Job, verdicts: frozenset[str]) -> Choice:
     return Choice(groups, with_stored_inputs(job.record, groups - with_failed_simulations(failures)))
 
 
-def scored_again(job: Job) -> Choice:
+def scored_again(job: Job, failures: pa.Table) -> Choice:
     """Choose all groups without a failed simulation, to evaluate their targets again on the stored simulations.
 
     Raises
@@ -119,7 +123,7 @@ def scored_again(job: Job) -> Choice:
     JobError
         Every group has a failed simulation.
     """
-    failed = with_failed_simulations(_failures(job))
+    failed = with_failed_simulations(failures)
     good = failed.complement(job.record.n_groups)
     if not good:
         raise JobError(
@@ -131,14 +135,14 @@ def scored_again(job: Job) -> Choice:
     return Choice(good if job.record.spec.targets else good | failed, good)
 
 
-def with_groups(job: Job, choice: Choice, groups: ExtendedGroups) -> Choice:
+def with_groups(job: Job, choice: Choice, groups: ExtendedGroups, failures: pa.Table) -> Choice:
     """Add the groups that have more seeds now, and the new ones.
 
     Groups with a failed simulation run again as a whole, as in a retry.
     """
     longer = Ranges.of(groups.longer)
     added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
-    failed = with_failed_simulations(_failures(job))
+    failed = with_failed_simulations(failures)
     simulated = choice.simulated | with_stored_inputs(job.record, longer - failed)
     return Choice(choice.again | longer | added, simulated)
 
@@ -153,7 +157,7 @@ def with_stored_inputs(record: JobRecord, groups: Ranges) -> Ranges:
     return groups if record.spec.outputs is None or not record.spec.targets else Ranges()
 
 
-def taken_over_counts(job: Job, choice: Choice, n_targets: int) -> Counts:
+def taken_over_counts(job: Job, choice: Choice, n_targets: int, failures: pa.Table) -> Counts:
     """Count what a derived job takes over from its parent.
 
     Parameters
@@ -161,13 +165,14 @@ def taken_over_counts(job: Job, choice: Choice, n_targets: int) -> Counts:
     n_targets
         The number of targets of the derived job.
     """
-    table, failures = load_groups(job.files, job.name), _failures(job)
+    table = load_groups(job.files, job.name)
     whole = choice.again.complement(len(table))
     n_simulated = sum(map(table.n_replicates, choice.simulated))
     return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)
 
 
-def _failures(job: Job) -> pa.Table:
+def failures_of(job: Job) -> pa.Table:
+    """Return the groups, targets and verdicts of a job's failures."""
     return job.failures(columns=["group", "target", "reason"]).to_arrow()
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
-from mops.errors import JobError, UsageError
+import pyarrow as pa
+
+from mops.errors import JobError, UsageError, nearest
 from mops.jobs.derived.choice import (
     Choice,
     complete_view,
+    failures_of,
     parent_of,
     retried,
     scored_again,
@@ -24,9 +26,10 @@ from mops.jobs.derived.extended_groups import ExtendedGroups, n_replicates_of
 from mops.jobs.derived.new_code import NewCode, read_new_code
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
-from mops.jobs.prepare import checked_name, derived_name, given_project
+from mops.jobs.prepare import checked_name, derived_name, given_project, kept_functions
 from mops.jobs.submit import changed_files, changed_settings, stored_context
-from mops.project.functions import Code, entry_point
+from mops.project.function_files import FunctionFiles
+from mops.project.functions import Code, GivenCode
 from mops.project.import_folders import with_import_folders
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
@@ -42,6 +45,8 @@ from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 
 Started = Callable[[Job, list[str]], None]
+
+_NEW_CODE = "; to run the present files: --with-new-code, and for a changed model also --trust-model"
 
 
 @shows_options(RunOptions)
@@ -95,9 +100,11 @@ def retry(
         As for :func:`submit`.
     """
     view = complete_view(job)
-    record, choice = job.record, retried(job, wanted(verdicts))
+    record, failures = job.record, failures_of(job)
+    choice = retried(job, wanted(verdicts), failures)
     code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
-    return _start(job, _Derived("retry", view, choice, record.spec, code=code), name, on_start, options)
+    derived = _Derived("retry", view, choice, record.spec, failures, code=code, advice=_NEW_CODE)
+    return _start(job, derived, name, on_start, options)
 
 
 @shows_options(RunOptions)
@@ -143,10 +150,11 @@ def rescore(
         As for :func:`submit`.
     """
     view = complete_view(job)
-    record = job.record
+    record, failures = job.record, failures_of(job)
     _require_stored_inputs(job, record)
     code = _new_code(job, record.spec, project, trust_model=trust_model)
-    return _start(job, _Derived("rescore", view, scored_again(job), record.spec, code=code), name, on_start, options)
+    derived = _Derived("rescore", view, scored_again(job, failures), record.spec, failures, code=code)
+    return _start(job, derived, name, on_start, options)
 
 
 @shows_options(RunOptions)
@@ -177,7 +185,7 @@ def extend(
     sets : table, sequence of mappings, or path
         More parameter sets, as for :func:`submit`.
     targets
-        More targets: functions of an importable module, or text like ``"module:name"``.
+        More targets: functions, or text like ``"module:name"``.
     name
         The new job's name; None: mops makes one from the job's name.
     trust_model, project
@@ -208,19 +216,22 @@ def extend(
     spec = record.spec
     if targets:
         _require_stored_inputs(job, record)
-        imported: dict[str, str] = {}
-        spec = _with_targets(record, targets, project, imported)
-        code = _new_code(job, spec, project, trust_model=trust_model)
-        folders = with_import_folders(spec, code.bundle.names, imported=imported).import_folders
+        root = given_project(project) if project is not None else Path(record.project)
+        given = GivenCode(root, root, kept_functions(job.files, record))
+        spec = _with_targets(record, given.targets(targets))
+        code = _new_code(job, spec, project, given.files(), trust_model=trust_model)
+        folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
         spec = replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders])))
     groups, notes = _extended(job, replicates, sets)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
-    choice = scored_again(job) if targets else Choice(Ranges(), Ranges())
+    failures = failures_of(job)
+    choice = scored_again(job, failures) if targets else Choice(Ranges(), Ranges())
     if groups is not None:
-        choice = with_groups(job, choice, groups)
+        choice = with_groups(job, choice, groups, failures)
     if not choice.again:
         raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
-    derived = _Derived("extend", view, choice, spec, code=code, groups=groups, files=DerivedFiles(params), notes=notes)
+    files = DerivedFiles(params)
+    derived = _Derived("extend", view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes)
     return _start(job, derived, name, on_start, options)
 
 
@@ -236,6 +247,8 @@ class _Derived:
         The log of its parent.
     spec
         Its model and targets.
+    failures
+        The failures of its parent.
     code
         New files of the project; None: the parent's.
     groups
@@ -244,26 +257,31 @@ class _Derived:
         The files of these groups.
     notes
         Lines for people.
+    advice
+        What a person may want if the project has changed and the parent's files run.
     """
 
     verb: str
     view: LogView
     choice: Choice
     spec: ModelSpec
+    failures: pa.Table
     code: NewCode | None = None
     groups: ExtendedGroups | None = None
     files: DerivedFiles = field(default_factory=DerivedFiles)
     notes: Sequence[str] = ()
+    advice: str = ""
 
 
 def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options: RunOptions) -> Job:
     record, view, now = job.record, new.view, datetime.now(UTC)
     name = checked_name(name) if name else derived_name(job.name, new.verb, now)
     launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
-    files_changed = [new.code.change] if new.code else changed_files(job, record)
+    unused = [line + new.advice for line in changed_files(job, record)] if new.code is None else []
+    files_changed = [new.code.change] if new.code else unused
     settings_changed = changed_settings(job, view, launch.settings, launch.service)
     changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
-    counts = taken_over_counts(job, new.choice, len(new.spec.targets))
+    counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
     parent = parent_of(job, view, new.choice, counts)
     derived = replace(
         record,
@@ -271,6 +289,7 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options
         created=now.isoformat(timespec="seconds"),
         parent=parent,
         options=launch.options,
+        reuse=None,
         spec=new.spec,
         bundle=new.code.bundle.digest if new.code else record.bundle,
         project=str(new.code.root) if new.code else record.project,
@@ -289,9 +308,11 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options
     return child
 
 
-def _new_code(job: Job, spec: ModelSpec, project: str | Path | None, *, trust_model: bool) -> NewCode:
+def _new_code(
+    job: Job, spec: ModelSpec, project: str | Path | None, functions: FunctionFiles | None = None, *, trust_model: bool
+) -> NewCode:
     folder = given_project(project) if project is not None else None
-    return read_new_code(job, job.record, project=folder, spec=spec, trust_model=trust_model)
+    return read_new_code(job, folder, spec, functions or {}, trust_model=trust_model)
 
 
 def _require_stored_inputs(job: Job, record: JobRecord) -> None:
@@ -304,11 +325,7 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
         )
 
 
-def _with_targets(
-    record: JobRecord, targets: Sequence[Code], project: str | Path | None, imported: dict[str, str]
-) -> ModelSpec:
-    root = given_project(project) if project is not None else Path(record.project)
-    added = [entry_point(target, root, root, imported) for target in targets]
+def _with_targets(record: JobRecord, added: Sequence[str]) -> ModelSpec:
     for target in added:
         if EntryPoint.parse(target).name is None:
             raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
@@ -344,12 +361,23 @@ def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedG
 
 
 def _new_names(old: GroupTable, added: Study) -> list[str]:
-    """Return a note on parameters of added sets that the job's first set lacks: they may be misspelled."""
-    known = old.group(0).params
-    new = [name for name in added.groups.kinds if name not in known]
-    near = difflib.get_close_matches(new[0], known, 1) if new else []
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return [f"the job has no parameter {', '.join(map(repr, new))}, which the added sets have{meant}"] if new else []
+    """Return a note on parameters of added sets that the job's first set lacks.
+
+    Raises
+    ------
+    UsageError
+        A parameter of the job is missing, and a new one has nearly its name.
+    """
+    known, there = old.group(0).params, added.groups.kinds
+    missing, new = [name for name in known if name not in there], [name for name in there if name not in known]
+    for name in new:
+        if near := nearest(name, missing):
+            raise UsageError(
+                f"the added sets have no parameter {near!r}, but {name!r}, which the job does not have",
+                where="the added sets",
+                hint=f"did you mean {near!r}? Rename the column or key {name!r}",
+            )
+    return [f"the job has no parameter {', '.join(map(repr, new))}, which the added sets have"] if new else []
 
 
 def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:

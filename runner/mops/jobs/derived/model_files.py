@@ -7,6 +7,9 @@ every file counts as the model's, except:
   computed names, no file is excepted
 - files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
 - texts (``.md``, ``.rst``, ``.log``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
+- files with functions that a notebook or program defined, if the model is not among these
+
+The text of a model that a notebook or program defined is not a file of the project. So only the last two rules apply.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from mops.project.function_files import is_from_function_file, is_function_file
 from mops.project.project import REGISTRY, ModelSpec
 from mops.study.entry_point import EntryPoint
 
@@ -40,11 +44,13 @@ def model_files(changed: Mapping[str, str], sources: Mapping[str, str], spec: Mo
     python = {name: text for name, text in sources.items() if name.endswith(".py")}
     of_model = _named_by_model(python, spec)
     code = "\n".join(python[name] for name in of_model)
-    knows_all = bool(of_model) and not _IMPORTS_COMPUTED_NAMES.search(code)
+    is_text = bool(of_model) and not is_from_function_file(spec.model)
+    knows_all = is_text and not _IMPORTS_COMPUTED_NAMES.search(code)
     others = python.keys() - of_model if knows_all else set()
     if knows_all and not _LISTS_FOLDERS.search(code):
-        others |= {name for name, how in changed.items() if how == "added" and not _is_named(name, code)}
-    return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""))]
+        new = [name for name, how in changed.items() if how == "added"]
+        others |= {name for name in new if not _is_named(name, code)}
+    return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""), spec)]
 
 
 def _is_named(name: str, code: str) -> bool:
@@ -56,9 +62,13 @@ def _is_named(name: str, code: str) -> bool:
     return path.suffix in code or any(re.search(rf"\b{re.escape(word)}\b", code) for word in words)
 
 
-def _is_no_code(name: str, text: str) -> bool:
+def _is_no_code(name: str, text: str, spec: ModelSpec) -> bool:
     path = PurePosixPath(name)
-    return path.suffix in _TEXTS or name in _SETTINGS or (path.suffix == ".json" and _is_study(text))
+    if path.suffix in _TEXTS or name in _SETTINGS:
+        return True
+    if is_function_file(name):  # the digest of the functions is in the Python file
+        return name != EntryPoint.parse(spec.model).file
+    return path.suffix == ".json" and _is_study(text)
 
 
 def _is_study(text: str) -> bool:

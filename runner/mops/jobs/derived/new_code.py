@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from mops.errors import JobError, UsageError
-from mops.jobs.derived.model_files import model_files
+from mops.jobs.derived.same_model import CodeChange
 from mops.jobs.job import Job
-from mops.jobs.submit import listed_files, unpacked
-from mops.project.bundle import Bundle, differing_files, pack
+from mops.jobs.prepare import kept_functions, listed_files, unpacked
+from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.function_files import FunctionFiles
 from mops.project.project import ModelSpec
 from mops.storage.job_records import JobRecord
 
@@ -26,8 +26,44 @@ class NewCode:
     change: str
 
 
-def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: ModelSpec, trust_model: bool) -> NewCode:
+def present_bundle(
+    job: Job, record: JobRecord, project: Path | None, functions: FunctionFiles = MappingProxyType({})
+) -> tuple[Bundle, Path]:
+    """Pack the project of a job as it is now, and unpack the bundle into the cache; return it and the project's folder.
+
+    Parameters
+    ----------
+    project
+        The folder; None: where it was at the submit.
+    functions
+        Files with more functions than those that a notebook or program defined before the submit.
+
+    Raises
+    ------
+    UsageError
+        The project is not there.
+    BundleError
+        The project cannot be packed.
+    """
+    root = project or Path(record.project)
+    if not (project or record.project) or not root.is_dir():
+        raise UsageError(
+            f"the project of job {job.name!r} is not on this machine",
+            where=str(root),
+            hint="name the folder with the model: --project FOLDER",
+        )
+    results = None if "://" in job.files.url else Path(job.files.url)
+    bundle = pack(root, results, {**kept_functions(job.files, record), **functions})
+    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the bundle runs, not the folder
+    return bundle, root
+
+
+def read_new_code(
+    job: Job, project: Path | None, spec: ModelSpec, functions: FunctionFiles, *, trust_model: bool
+) -> NewCode:
     """Pack the project of a job as it is now.
+
+    Functions that a notebook or program defined stay as at the submit.
 
     Parameters
     ----------
@@ -35,6 +71,8 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
         Its folder; None: where it was at the submit.
     spec
         The model, and the targets of the old and of the new job.
+    functions
+        Files with more functions.
     trust_model
         Do not check the model's files.
 
@@ -47,40 +85,16 @@ def read_new_code(job: Job, record: JobRecord, *, project: Path | None, spec: Mo
     BundleError
         The project cannot be packed.
     """
-    root = project or Path(record.project)
-    if not (project or record.project) or not root.is_dir():
-        raise UsageError(
-            f"the project of job {job.name!r} is not on this machine",
-            where=str(root),
-            hint="name the folder that has it: --project FOLDER",
-        )
-    bundle = pack(root, None if "://" in job.files.url else Path(job.files.url))
-    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    before = unpacked(job, record)
-    differing = dict(differing_files(bundle, before))
-    # A file that is left out now and still there: .mopsignore says that the model does not read it.
-    known = {name: how for name, how in differing.items() if how != "removed" or not (root / name).is_file()}
-    of_model = [] if trust_model else model_files(known, _sources(bundle, before), spec)
+    record = job.record
+    bundle, root = present_bundle(job, record, project, functions)
+    difference = CodeChange.between(unpacked(job.files, record), bundle, root)
+    of_model = [] if trust_model else difference.of_model(spec)
     if of_model:
         raise JobError(
             f"the model of job {job.name!r} may have changed since the submit: {listed_files(of_model)}",
             where=str(root),
             hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
         )
-    listed = listed_files([f"{name} ({how})" for name, how in differing.items()])
+    listed = listed_files([f"{name} ({how})" for name, how in difference.files.items()])
     change = f"uses the present files of the project; changed since the submit: {listed or 'none'}"
     return NewCode(bundle, root, change)
-
-
-def _sources(bundle: Bundle, before: Path) -> dict[str, str]:
-    """Return the text of each Python and JSON file, before and after the change."""
-    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
-        new = {name: archive.read(name) for name in archive.namelist() if name.endswith((".py", ".json"))}
-    found = {name: data.decode(errors="replace") for name, data in new.items()}
-    for path in (*before.rglob("*.py"), *before.rglob("*.json")):
-        name, text = path.relative_to(before).as_posix(), path.read_text(encoding="utf-8", errors="replace")
-        if name.endswith(".py"):
-            found[name] = f"{text}\n{found.get(name, '')}"
-        else:
-            found.setdefault(name, text)
-    return found

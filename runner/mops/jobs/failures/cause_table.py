@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mops.errors import CorruptRecord
 from mops.jobs.failures.causes import COLUMNS, Cause, causes_of
 from mops.jobs.failures.narrow_ranges import narrow_ranges
 from mops.jobs.results import CHUNK_ROWS
@@ -73,10 +74,15 @@ class FailedJob:
         return pa.Table.from_pylist([row | its for row, its in zip(rows, params, strict=True)], schema=CAUSES)
 
     def _params(self) -> Iterator[pa.RecordBatch]:
-        with self.files.reader(JobPaths(self.name).params) as source:
-            file = pq.ParquetFile(source)
-            columns = [name for name in file.schema_arrow.names if name not in ("param_id", "seeds", "params")]
-            yield from file.iter_batches(CHUNK_ROWS, columns=columns)
+        path = JobPaths(self.name).params
+        try:
+            with self.files.reader(path) as source:
+                file = pq.ParquetFile(source)
+                columns = [name for name in file.schema_arrow.names if name not in ("param_id", "seeds", "params")]
+                yield from file.iter_batches(CHUNK_ROWS, columns=columns)
+        except (OSError, pa.ArrowException) as bad:
+            what = f"the table of parameter sets cannot be read: {bad}"
+            raise CorruptRecord(what, where=f"{self.files.url}/{path}") from bad
 
 
 def _row(cause: Cause, ranges: list[str]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Causes:
             counted.rank, counted.first = rank, first | ({"message": OTHER_CAUSES, "traceback": ""} if is_other else {})
 
     def result(self) -> list[Cause]:
-        """Return the causes, the most frequent first; of equally frequent ones, the one that comes first."""
+        """Return the causes, the most frequent first; of equally frequent ones, the first in study order."""
         most_first = sorted(self._found.values(), key=lambda counted: (-counted.n, counted.rank))
         return [Cause(one.n, np.unique(np.concatenate(one.groups)), one.place, one.first) for one in most_first]
 

@@ -1,9 +1,10 @@
-"""Tells whether a job may still continue by itself, for which a service asks Kubernetes."""
+"""What Kubernetes says of the runners of a service, and what it means for the states of their jobs."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from mops.jobs.status import Status
 
@@ -11,7 +12,27 @@ if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
     from mops.service.service import Service
 
-PHASE_SECONDS = 5.0
+PHASE_SECONDS = 3.0
+"""The pause between two questions to Kubernetes about runners."""
+OPEN_STATES = ("submitted", "running", "interrupted")
+"""The states of a job that a runner may still change."""
+
+
+class SeenJob(Protocol):
+    """A dataclass with the state of a job, as :class:`Status` and the lines of a list."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def state(self) -> str:
+        """The state."""
+
+    @property
+    def host(self) -> str:
+        """The host of the runner's last sign of life; empty: no runner is expected."""
+
+
+Seen = TypeVar("Seen", bound=SeenJob)
 
 
 class Phases:
@@ -33,11 +54,26 @@ class Phases:
             self._last = None
             return True
         waits_for_attempt = now.attempt == self._after > 0  # the state is still that of the attempt before
-        if self._service is None or (
-            now.state not in ("submitted", "running", "interrupted") and not waits_for_attempt
-        ):
+        if self._service is None or (now.state not in OPEN_STATES and not waits_for_attempt):
             return now.state in ("submitted", "running")
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + PHASE_SECONDS
             self._last = self._service.phase(self._job)
         return self._last is None or not self._last.over
+
+
+def with_runner(now: Seen, phase: Phase | None) -> Seen:
+    """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended.
+
+    The sign of life alone would tell this only after 45 s.
+    """
+    has_ended = phase is not None and phase.over and phase.is_of(now.host)
+    return replace(now, state="interrupted") if now.state == "running" and has_ended else now
+
+
+def phase_text(now: SeenJob, phase: Phase | None) -> str:
+    """Return what Kubernetes says of the runner; empty: nothing that the state does not say."""
+    if phase is None or now.state not in OPEN_STATES:
+        return ""
+    continues_elsewhere = phase.over and not phase.is_of(now.host)
+    return "" if now.state == "running" and (phase.word == "running" or continues_elsewhere) else str(phase)

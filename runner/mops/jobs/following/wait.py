@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from mops import errors
 from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.display import displayed
 from mops.attempt.reporting.progress import Snapshot
-from mops.errors import JobFailed, RunnerEnded
+from mops.errors import (
+    ClusterError,
+    DataError,
+    InstallError,
+    JobError,
+    JobFailed,
+    ModelError,
+    MopsError,
+    RunnerEnded,
+    UsageError,
+)
 from mops.jobs import text_log
 from mops.jobs.following.phases import Phases
 from mops.jobs.status import JobState, Status
+from mops.storage.live_record import Live
 
 POLL_SECONDS = 1.0
 
 _END = ": attempt {attempt} ends"
+_ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
 _CAUSE_LINES = 200
+_KINDS = (ModelError, InstallError, DataError, JobError, UsageError, ClusterError, JobFailed)
+"""The errors that an attempt may end with; those that derive from them take other arguments."""
 
 
 def follow(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None] | None) -> Status:
@@ -57,41 +73,50 @@ def raise_failure(job: JobState, now: Status) -> None:
 
     Raises
     ------
+    MopsError
+        The runner's own error, if it is in the job's log.
     JobFailed
-        The job has failed; the error has the cause from the job's log.
+        The job has failed.
     RunnerEnded
         The runner ended early.
     """
+    if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
+        return
+    kind, cause = cause_of(job, now.attempt)
     if now.state == "failed":
-        raise JobFailed(
-            cause_of(job, now.attempt) or f"job {job.name!r} has failed",
-            where=job.name,
-            hint=f"read the log: mops jobs logs {job.name}",
-        )
-    if now.state in ("submitted", "interrupted"):
-        raise RunnerEnded(
-            None,
-            "".join(text_log.read(job, tail=5)),
-            when="before the end of the job",
-            where=job.files.url,
-            hint=f"run the rest: mops jobs resume {job.name}",
-        )
+        what = cause or f"job {job.name!r} has failed"
+        raise kind(what, where=job.name, hint=f"read the log: mops jobs logs {job.name}")
+    if kind is ClusterError:
+        raise kind(cause, where=job.name, hint=f"run the rest: mops jobs resume {job.name}")
+    raise RunnerEnded(
+        None,
+        "".join(text_log.read(job, tail=5)),
+        when="before the end of the job",
+        where=job.files.url,
+        hint=f"run the rest: mops jobs resume {job.name}",
+    )
 
 
-def cause_of(job: JobState, attempt: int) -> str:
-    """Return why an attempt ended, from its log; empty: the log does not say it."""
+def cause_of(job: JobState, attempt: int) -> tuple[type[MopsError], str]:
+    """Return the class and the first line of the error that ended an attempt, from its log.
+
+    If the log does not have them, they are JobFailed and no text.
+    """
     text = "".join(text_log.read(job, attempt, tail=_CAUSE_LINES))
-    _, found, cause = text.rpartition(_END.format(attempt=attempt))
-    return cause.partition(": ")[2].partition("\n")[0].strip() if found else ""
+    _, found, end = text.rpartition(_END.format(attempt=attempt))
+    match = _ERROR.match(end) if found else None
+    kind = getattr(errors, match["kind"], None) if match else None
+    if match is None or kind is None:
+        return JobFailed, match["what"].strip() if match else ""
+    return next(base for base in kind.__mro__ if base in _KINDS), match["what"].strip()
 
 
 def snapshot_of(now: Status) -> Snapshot:
     """Return a status as the progress that a runner in this process would show."""
     live = now.live
-    finished = live.counts if live and live.counts.simulations > now.counts.simulations else now.counts
     return Snapshot(
         job=now.job,
-        finished=finished,
+        finished=now.finished,
         durable=now.counts,
         total=now.n_simulations,
         rate=live.rate if live else 0.0,
@@ -106,4 +131,12 @@ def snapshot_of(now: Status) -> Snapshot:
         sizing=now.sizing,
         n_groups=now.n_groups,
         n_groups_durable=now.groups,
+        limit_bytes=live.limit_bytes if live else 0,
+        next_commit_s=_next_commit_s(live) if live else None,
+        best=tuple(live.best) if live else (),
+        causes=tuple(live.causes) if live else (),
     )
+
+
+def _next_commit_s(live: Live) -> float | None:
+    return None if live.next_commit_s is None else max(live.next_commit_s - (time.time() - live.at), 0.0)

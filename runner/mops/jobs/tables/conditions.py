@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,15 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from mops.errors import UsageError
+from mops.errors import UsageError, known_name
+from mops.jobs.tables import condition_text
 from mops.study.ids_and_seeds import SHOWN_CHARACTERS
 
-Where: TypeAlias = pc.Expression | Mapping[str, object]
-"""A condition for rows: an expression such as ``pc.field("beta") > 0.3``, or a value, or a list of values, for each
-column: ``{"beta": 0.3, "name": ["peak", "total"]}``. In a mapping, None finds null, and a param_id may be shortened."""
+Where: TypeAlias = str | pc.Expression | Mapping[str, object]
+"""A condition for rows: a text such as ``"beta > 0.3 and name == 'peak'"``, an expression such as
+``pc.field("beta") > 0.3``, or a value, or a list of values, for each column: ``{"beta": 0.3, "name": ["peak",
+"total"]}``. In a mapping, None finds null, and a param_id may be shortened."""
 
 _SHOWN = 5
 
+_TYPES = re.compile(r"no kernel matching input types \((.*?)\)$")
 _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
 
@@ -31,7 +33,7 @@ class Condition:
     Parameters
     ----------
     stored
-        For the columns that are stored with the rows, so Parquet files without such rows are not read.
+        For the columns that are stored with the rows, so Parquet files without any of these rows are not read.
     parameters
         For the parameters, before the rows are read.
     joined
@@ -64,7 +66,7 @@ def condition(where: Where | None, stored: pa.Schema, parameters: pa.Schema, ids
     if where is None:
         return Condition()
     joined = pa.schema([*stored, *(field for field in parameters if field.name not in stored.names)])
-    expression = where if isinstance(where, pc.Expression) else _of_mapping(where, joined, ids)
+    expression = _expression(where, joined, ids)
     if _refusal(expression, stored) is None:
         return Condition(stored=expression)
     if _refusal(expression, parameters) is None:
@@ -74,18 +76,28 @@ def condition(where: Where | None, stored: pa.Schema, parameters: pa.Schema, ids
     return Condition(joined=expression)
 
 
+def _expression(where: Where, schema: pa.Schema, ids: Callable[[], pa.Array]) -> pc.Expression:
+    if isinstance(where, pc.Expression):
+        return where
+    if isinstance(where, str):
+        return condition_text.parsed(where, lambda start: full_id(start, ids()))
+    if isinstance(where, Mapping):
+        return _of_mapping(where, schema, ids)
+    kind = type(where)
+    frame = kind.__module__.partition(".")[0] in ("pandas", "polars")
+    what = f"an object of {kind.__module__.partition('.')[0]}" if frame else f"of type {kind.__name__}"
+    raise UsageError(
+        f"the condition is {what}",
+        where="where",
+        hint=f"write {condition_text.FORM}, where={{'beta': [0.3, 0.4]}} or where=pyarrow.compute.field('beta') > 0.3",
+    )
+
+
 def _of_mapping(where: Mapping[str, object], schema: pa.Schema, ids: Callable[[], pa.Array]) -> pc.Expression:
-    if not isinstance(where, Mapping):
-        raise UsageError(
-            f"the condition is a {type(where).__name__}",
-            where="where",
-            hint="use an expression like pyarrow.compute.field('beta') > 0.3, or a mapping like {'beta': 0.3}",
-        )
     found = pc.scalar(True)
     for name, value in where.items():
         if name not in schema.names:
-            near = difflib.get_close_matches(str(name), schema.names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else _columns(schema)
+            hint = known_name(str(name), schema.names, _columns(schema))
             raise UsageError(f"the table has no column {name!r}", where="where", hint=hint)
         several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
         values = list(cast("Iterable[object]", value)) if several else [value]
@@ -93,14 +105,24 @@ def _of_mapping(where: Mapping[str, object], schema: pa.Schema, ids: Callable[[]
             known = ids()
             found &= pc.field(name).isin(pa.array([full_id(str(one), known) for one in values], pa.string()))
         else:
-            found &= _is_one_of(pc.field(name), values)
+            found &= _is_one_of(schema.field(name), values)
     return found
 
 
-def _is_one_of(field: pc.Expression, values: list[object]) -> pc.Expression:
-    equal = pc.scalar(False)
+def _is_one_of(field: pa.Field, values: list[object]) -> pc.Expression:
+    equal, column = pc.scalar(False), pc.field(field.name)
     for value in values:
-        equal |= field.is_null() if value is None else field == pc.scalar(value)
+        try:
+            one = column.is_null() if value is None else column == pc.scalar(value)
+        except pa.ArrowException:  # Arrow does not have this value
+            one = None
+        if one is None or _refusal(one, pa.schema([field])) is not None:
+            raise UsageError(
+                f"column {field.name!r} ({field.type}) cannot be compared with {value!r}",
+                where="where",
+                hint=f"give values of the type {field.type}",
+            )
+        equal |= one
     return equal
 
 
@@ -110,13 +132,16 @@ def _refusal(expression: pc.Expression, schema: pa.Schema) -> str | None:
         ds.dataset(schema.empty_table()).to_table(filter=expression)
     except (pa.ArrowException, TypeError) as refused:
         text = str(refused).partition("\n")[0]
-        unknown = _UNKNOWN_COLUMN.match(text)
-        return f"it has no column {unknown[1]!r}" if unknown else text
+        if unknown := _UNKNOWN_COLUMN.match(text):
+            return f"it has no column {unknown[1]!r}"
+        if types := _TYPES.search(text):
+            return f"it compares or combines {' with '.join(types[1].split(', '))}"
+        return text
     return None
 
 
 def _columns(schema: pa.Schema) -> str:
-    return f"its columns are {', '.join(schema.names)}"
+    return f"its columns are {', '.join(f'{field.name} ({field.type})' for field in schema)}"
 
 
 def full_id(start: str, ids: pa.Array) -> str:

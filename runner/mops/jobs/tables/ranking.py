@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from mops.errors import UsageError
 
 _FIRST = ("param_id", "group", "loss")
+_BETWEEN = "\0"
 _ORDER = [("loss", "ascending"), ("group", "ascending")]
 
 
@@ -72,12 +73,13 @@ def loss_labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
 
     If two functions have the same name, or one has the name of another column, the label has the whole entry point.
     """
-    pairs = losses.group_by(["target", "name"], use_threads=False).aggregate([]).to_pylist()
-    of_target = Counter(pair["target"] for pair in pairs)
+    # In the order of the rows, which group_by does not keep.
+    keys = pc.unique(pc.binary_join_element_wise(losses["target"], losses["name"], _BETWEEN)).to_pylist()
+    pairs = [tuple(key.split(_BETWEEN)) for key in keys]
+    of_target = Counter(target for target, _ in pairs)
     of_function = Counter(target.rpartition(":")[2] for target in of_target)
     found = {}
-    for pair in pairs:
-        target, name = pair["target"], pair["name"]
+    for target, name in pairs:
         function = target.rpartition(":")[2]
         label = function if of_function[function] == 1 and function not in _FIRST else target
         found[label if of_target[target] == 1 else f"{label}.{name}"] = (target, name)

@@ -31,7 +31,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """What a caller wants of a table.
+    """The rows and columns that a caller wants of a table.
 
     Parameters
     ----------

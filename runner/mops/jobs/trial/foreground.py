@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from mops.attempt.attempt import job_context
 from mops.errors import UsageError
+from mops.jobs.derived.new_code import present_bundle
 from mops.jobs.job import Job
-from mops.jobs.prepare import PreparedStudy
+from mops.jobs.prepare import PreparedStudy, given_project
 from mops.jobs.trial.trial import context_of_check
 from mops.project.bundle_cache import in_project
 from mops.settings import Settings
@@ -52,7 +53,7 @@ class Source:
     Parameters
     ----------
     reference
-        The families of the job's outputs, which a result must fit; None: there is no job.
+        The families of the job's outputs, which a result must fit; None: no job has run.
     """
 
     context: JobContext
@@ -116,11 +117,20 @@ def of_study(prepared: PreparedStudy, settings: Settings, child: ChildEnvironmen
     return Source(context_of_check(prepared, settings, child), prepared.study.groups, None)
 
 
-def of_job(job: Job, settings: Settings) -> Source:
-    """Return the simulations of a job, with the files and options that the job keeps.
+def of_job(job: Job, settings: Settings, *, with_new_code: bool = False, project: str | Path | None = None) -> Source:
+    """Return the simulations of a job, with the options that the job keeps.
+
+    Parameters
+    ----------
+    with_new_code
+        Use the present files of the project, not those that the job keeps.
+    project
+        The folder of these files; None: where the project was at the submit.
 
     Raises
     ------
+    UsageError
+        The project is not on this machine.
     OptionsError
         A variable that the job takes from the environment is not set, or its interpreter no longer exists.
     """
@@ -129,7 +139,10 @@ def of_job(job: Job, settings: Settings) -> Source:
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
     here = settings.model_copy(update={"scheduler": None})
     groups = load_groups(job.files, job.name)
-    context = child.of(job_context(job.name, record.bundle, job.files.url, record.spec, here))
+    bundle = record.bundle
+    if with_new_code:
+        bundle = present_bundle(job, record, given_project(project) if project is not None else None)[0].digest
+    context = child.of(job_context(job.name, bundle, job.files.url, record.spec, here))
     context = replace(context, parameters=tuple(groups.group(0).params))
     return Source(context, groups, stored_families(job.files, record, JobLog(job.files, JobPaths(job.name)).read()))
 
@@ -156,7 +169,7 @@ def run_in_foreground(
     Raises
     ------
     UsageError
-        The set has no such replicate.
+        The set does not have this replicate.
     InstallError
         The model's dependencies cannot be installed.
     """

@@ -9,7 +9,7 @@
 If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
 something gives another result, that process has kept something. The second run finds in its working folder what the
 first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote.
-jobs/trial/compare.py compares results, and cli/study/trial_report.py shows them.
+jobs/compare/runs.py compares results, and cli/study/trial_report.py shows them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Literal
 
 import pyarrow as pa
 
-from mops.attempt.attempt import job_context, started_children
+from mops.attempt.attempt import check_import, job_context, started_children
 from mops.attempt.results import check_outputs
 from mops.child.buffers import read_segment
+from mops.jobs.compare.runs import Difference, Losses, differing_losses, differing_tables
 from mops.jobs.prepare import PreparedStudy, context_for
-from mops.jobs.trial.compare import Difference, Losses, differing_losses, differing_tables
 from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import replicate_seed
@@ -286,8 +286,15 @@ def _differing(first: _Ran, other: _Ran) -> list[Difference]:
     return differing_tables(first.tables, other.tables)
 
 
-def check_model(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> None:
+def check_model(
+    prepared: PreparedStudy, settings: Settings, child: ChildEnvironment, *, other_packages: bool = False
+) -> None:
     """Import the model and the targets from the bundle, in a child process.
+
+    Parameters
+    ----------
+    other_packages
+        Whether the simulations run with other packages than this machine has. If so, a package may be missing here.
 
     Raises
     ------
@@ -295,7 +302,7 @@ def check_model(prepared: PreparedStudy, settings: Settings, child: ChildEnviron
         The model or a target cannot be imported, or has the wrong signature.
     """
     with started_children(context_of_check(prepared, settings, child), warm=False) as pool:
-        pool.check()
+        check_import(pool, other_packages=other_packages)
 
 
 def try_model(

@@ -1,4 +1,4 @@
-"""What a backend must be able to do, and for how long mops retries transient faults."""
+"""The contract of a backend, and for how long mops retries transient faults."""
 
 from __future__ import annotations
 

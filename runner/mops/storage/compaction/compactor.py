@@ -49,7 +49,7 @@ Merger = Callable[[Files, Sequence[Part], Mapping[str, Family]], Encoded[Spool]]
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did: the parts of the job and their bytes, before and after."""
+    """The effect of a compaction: the parts of the job and their bytes, before and after."""
 
     job: str
     parts_before: int

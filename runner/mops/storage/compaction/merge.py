@@ -12,6 +12,7 @@ from mops.errors import CorruptRecord
 from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.backends.spool import Spool
+from mops.storage.compaction.reading import verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import Part
 from mops.storage.paths import table_of
@@ -91,8 +92,7 @@ def _held_together(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 def _damaged(files: Files, part: Part, what: str) -> CorruptRecord:
     _, job, *_ = part.path.split("/")
-    hint = f"list all damaged parts, to restore them from a backup: mops jobs verify {job}"
-    return CorruptRecord(what, where=f"{files.url}/{part.path}", hint=hint)
+    return CorruptRecord(what, where=f"{files.url}/{part.path}", hint=verify_hint(job))
 
 
 def _row_groups(data: pa.BufferReader, repeated: Sequence[str]) -> Iterator[pa.Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -16,11 +17,26 @@ T = TypeVar("T")
 
 def part_missing(job: str, path: str) -> CorruptRecord:
     """Return the error for a part that counts and does not exist."""
-    return CorruptRecord(
-        f"a committed part of job {job!r} is missing",
-        where=path,
-        hint=f"list all damaged parts, to restore them from a backup: mops jobs verify {job}",
-    )
+    return CorruptRecord(f"a committed part of job {job!r} is missing", where=path, hint=verify_hint(job))
+
+
+def part_damaged(job: str, where: str, fault: str = "") -> CorruptRecord:
+    """Return the error for a damaged part.
+
+    Parameters
+    ----------
+    where
+        The part or its folder.
+    fault
+        How it is damaged; empty: Arrow cannot read its pages.
+    """
+    what = f"a committed part of job {job!r} is damaged{': ' if fault else ''}{fault}"
+    return CorruptRecord(what, where=where, hint=verify_hint(job))
+
+
+def verify_hint(job: str) -> str:
+    """Return what to do about missing or damaged parts of a job."""
+    return f"list all damaged parts, to restore them from a backup: mops jobs verify {job}"
 
 
 def read_current(
@@ -62,6 +78,7 @@ class Reopening:
     yielded the first batch. Where Arrow bypasses these methods, a missing part is a FileNotFoundError.
     """
 
+    job: str = ""
     _open: Callable[[], ds.Dataset] | None = None
     _compacted: JobError | None = None
 
@@ -72,6 +89,7 @@ class Reopening:
     def filter(self, expression: Any) -> ds.Dataset:
         """Return the rows for which an expression holds."""
         found = super().filter(expression)  # type: ignore[misc]
+        found.job = self.job
         if self._open is not None and self._compacted is not None:
             open_whole = self._open
             found.reopened(lambda: open_whole().filter(expression), self._compacted)
@@ -110,6 +128,8 @@ class Reopening:
             if has_yielded and self._compacted is not None:
                 raise self._compacted from None
             yield from new.to_batches(*columns, **options)
+        except OSError as bad:
+            raise self._explained(bad) from bad
 
     def _again(self, name: str, *given: Any, **options: Any) -> Any:
         """Call a method of Arrow, and with the new parts if one is missing."""
@@ -119,3 +139,12 @@ class Reopening:
             if self._open is None:
                 raise
             return getattr(self._open(), name)(*given, **options)
+        except OSError as bad:
+            raise self._explained(bad) from bad
+
+    def _explained(self, bad: OSError) -> Exception:
+        """Return the error for what Arrow says of damaged pages, which has no number as errors of the system have."""
+        if bad.errno is not None:
+            return bad
+        files: list[str] = self.files  # type: ignore[attr-defined]
+        return part_damaged(self.job, posixpath.dirname(files[0]))

@@ -23,7 +23,7 @@ from mops.storage.paths import record_path
 
 
 class View(Protocol):
-    """What the records of a log mean up to record ``k``."""
+    """The meaning of the records of a log up to record ``k``."""
 
     @property
     def k(self) -> int:

@@ -1,4 +1,4 @@
-"""What the records of a job's log mean: which groups are committed, which attempt may write, the job's state."""
+"""The meaning of the records of a job's log: which groups are committed, which attempt may write, the job's state."""
 
 from __future__ import annotations
 

@@ -6,13 +6,12 @@ A space is a JSON object: each parameter has a value (``3``), a list of values (
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mops.errors import StudyError
+from mops.errors import StudyError, known_name
 from mops.study.problems import Checks, json_path, json_text
 from mops.study.values import Value, name_fault, value_fault
 
@@ -107,8 +106,7 @@ def _parameter(check: Checks, path: str, entry: object) -> Choice | Range | None
 def _check_keys(check: Checks, path: str, entry: Mapping[str, Any]) -> None:
     for key in entry:
         if key not in _KEYS:
-            near = difflib.get_close_matches(key.lower(), _KEYS, 1)
-            meant = f"did you mean {near[0]!r}?" if near else f"a parameter has {', '.join(map(repr, _KEYS))}"
+            meant = known_name(key, _KEYS, f"a parameter has {', '.join(map(repr, _KEYS))}")
             check.add(json_path(path, key), f"unknown key; {meant}")
     ours = [key for key in RANGE_KEYS if key in entry]
     if "values" in entry and ours:

@@ -5,14 +5,13 @@ The order of outputs and of columns does not matter: a job stores them in the or
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from mops.jobs.compare.values import differing, without_times
 
 Tables = Mapping[str, pa.Table]
 Losses = Mapping[tuple[str, str], float]
@@ -80,54 +79,11 @@ def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Differenc
 
 def _first_row(a: pa.Array, b: pa.Array) -> int | None:
     """Return the first row in which two arrays of one type and length differ."""
-    if pa.types.is_floating(a.type):
-        x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
-        bits = f"u{x.itemsize}"
-        bits_differ = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
-        nulls_differ = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
-        rows = np.flatnonzero(bits_differ | nulls_differ)
-        return int(rows[0]) if len(rows) else None
-    if a.equals(b):
-        return None
-    if pa.types.is_nested(a.type):  # a nested value may hold NaN, which Arrow calls unequal
-        pairs = zip(*(_without_times(column).to_pylist() for column in (a, b)), strict=True)
-        return next((row for row, (x, y) in enumerate(pairs) if not _equal(x, y)), None)
-    return bisect_left(range(len(a)), True, key=lambda row: not a.slice(0, row + 1).equals(b.slice(0, row + 1)))
-
-
-def _equal(x: object, y: object) -> bool:
-    if isinstance(x, dict) and isinstance(y, dict):
-        return x.keys() == y.keys() and all(_equal(x[key], y[key]) for key in x)
-    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
-        return len(x) == len(y) and all(map(_equal, x, y))
-    return repr(x) == repr(y)  # exact for floats, and equal for two NaN
+    rows = np.flatnonzero(differing(a, b))
+    return int(rows[0]) if len(rows) else None
 
 
 def _text(value: pa.Scalar) -> str:
-    plain = _without_times(value).as_py()
+    plain = without_times(value).as_py()
     text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-def _without_times(values: Any) -> Any:
-    """Return an array or a scalar with times as text, because Python's types cannot hold nanoseconds."""
-    kind = _timeless(values.type)
-    return values if kind == values.type else values.cast(kind)
-
-
-def _timeless(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_temporal(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([_timeless_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_timeless_field(kind.key_field), _timeless_field(kind.item_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_timeless_field(kind.value_field), kind.list_size)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_timeless_field(kind.value_field))
-    return pa.list_(_timeless_field(kind.value_field)) if pa.types.is_list(kind) else kind
-
-
-def _timeless_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_timeless(field.type))

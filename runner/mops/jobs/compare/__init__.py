@@ -1,0 +1,1 @@
+"""Compares results: of two jobs, and of two runs of one simulation."""

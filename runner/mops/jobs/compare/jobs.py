@@ -1,0 +1,209 @@
+"""Compares the results of two jobs: parameter sets, seeds, rows of outputs, losses.
+
+Some parameter sets at a time are compared, as Arrow data. Of all sets, only the ids are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from mops.errors import CorruptRecord
+from mops.jobs.compare.values import differing
+from mops.jobs.job import Job
+from mops.parquet.schemas import unified
+from mops.storage.params_file import load_groups
+from mops.study.groups import IDENTITY_FIELDS, GroupTable
+from mops.study.ids_and_seeds import short_id
+from mops.task import LOSSES
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Batch: TypeAlias = tuple[Numbers, Numbers]
+"""Groups of the first and of the second job, which have the same parameter sets or are in one job only."""
+
+Read: TypeAlias = Callable[[Numbers], pa.Table]
+"""Returns the rows of some groups."""
+
+_SET, _SIMULATION, _LOSS = ("param_id",), ("param_id", "seed"), ("param_id", "target", "name")
+_IDENTITY = {field.name for field in IDENTITY_FIELDS}
+_EXAMPLES = 5
+_GROUPS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one part of two jobs' results has in common, and what differs.
+
+    Parameters
+    ----------
+    what
+        ``parameter sets``, ``simulations``, ``output NAME`` or ``losses``.
+    same, different
+        How many of both jobs are equal, and how many are not. Of parameter sets and simulations none can differ: they
+        are equal or only in one job.
+    only_a, only_b
+        How many only one job has.
+    examples
+        Some that differ or are only in one job, as text.
+    """
+
+    what: str
+    same: int
+    different: int
+    only_a: int
+    only_b: int
+    examples: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both jobs have the same."""
+        return not (self.different or self.only_a or self.only_b)
+
+
+def compare(a: Job, b: Job) -> list[Comparison]:
+    """Compare the results of two jobs.
+
+    Simulations belong together if they have the same parameters and seed, whatever their group and replicate. The rows
+    of a simulation are equal if they have the same values in the same order, after both jobs' columns got one type.
+
+    Returns
+    -------
+    list of Comparison
+        For the parameter sets, the simulations, each output, and the losses.
+    """
+    tables = [load_groups(job.files, job.name) for job in (a, b)]
+    batches = list(_batches(*tables))
+    found = [
+        _compare("parameter sets", _SET, [_reads_sets(table) for table in tables], batches),
+        _compare("simulations", _SIMULATION, [_reads_seeds(table) for table in tables], batches),
+    ]
+    names = dict.fromkeys([*a.output_names(), *b.output_names()])
+    found += [_compare_output(f"output {name}", [_rows(job, name) for job in (a, b)], batches) for name in names]
+    kept = pa.schema([LOSSES.field(name) for name in (*_LOSS, "loss")])
+    return [*found, _compare("losses", _LOSS, [_reads(job.dataset("losses"), kept) for job in (a, b)], batches)]
+
+
+def _batches(a: GroupTable, b: GroupTable) -> Iterator[Batch]:
+    ids = pa.concat_arrays([piece.ids for piece in b.pieces()])
+    is_in_both = np.zeros(len(ids), np.bool_)
+    for piece in a.pieces():
+        for at in range(0, len(piece), _GROUPS_AT_ONCE):
+            some = piece.ids.slice(at, _GROUPS_AT_ONCE)
+            theirs = pc.index_in(some, ids).drop_null().to_numpy().astype(np.int64)
+            is_in_both[theirs] = True
+            yield piece.start + at + np.arange(len(some)), theirs
+    only_b = np.flatnonzero(~is_in_both)
+    for at in range(0, len(only_b), _GROUPS_AT_ONCE):
+        yield np.zeros(0, np.int64), only_b[at : at + _GROUPS_AT_ONCE]
+
+
+def _reads_sets(table: GroupTable) -> Read:
+    return lambda groups: pa.table({"param_id": table.param_ids(groups.tolist())})
+
+
+def _reads_seeds(table: GroupTable) -> Read:
+    def read(groups: Numbers) -> pa.Table:
+        some = table.groups(groups.tolist())
+        seeds = pa.array([seed for group in some for seed in group.seeds], pa.uint64())
+        ids = pa.array([group.param_id for group in some], pa.string())
+        return pa.table(
+            {"param_id": ids.take(np.repeat(np.arange(len(some)), [len(one.seeds) for one in some])), "seed": seeds}
+        )
+
+    return read
+
+
+def _reads(rows: ds.Dataset, schema: pa.Schema) -> Read:
+    return lambda groups: rows.to_table(schema.names, filter=pc.field("group").isin(pa.array(groups))).cast(schema)
+
+
+def _rows(job: Job, output: str) -> ds.Dataset:
+    if output in job.output_names():
+        return job.dataset("outputs", output)
+    return ds.dataset(pa.schema(IDENTITY_FIELDS).empty_table())
+
+
+def _compare_output(what: str, rows: Sequence[ds.Dataset], batches: Sequence[Batch]) -> Comparison:
+    schema, other = _common(*rows)
+    found = _compare(what, _SIMULATION, [_reads(some, schema) for some in rows], batches)
+    if not other:
+        return found
+    example = f"only one job has the column, or its types differ: {', '.join(other)}"
+    return replace(found, same=0, different=found.same + found.different, examples=(example, *found.examples))
+
+
+def _common(a: ds.Dataset, b: ds.Dataset) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of both jobs with a type for the values of both, and the names of all others."""
+    common, other = [], sorted({*a.schema.names} ^ {*b.schema.names})
+    for name in (name for name in a.schema.names if name in b.schema.names):
+        try:
+            schemas = [pa.schema([rows.schema.field(name)]) for rows in (a, b)]
+            common.append(unified(schemas, name).field(name))
+        except CorruptRecord:  # no type holds the values of both
+            other.append(name)
+    return pa.schema(common), other
+
+
+def _compare(what: str, keys: Sequence[str], reads: Sequence[Read], batches: Sequence[Batch]) -> Comparison:
+    """Compare rows. Rows with the same keys belong together, in their order."""
+    found = Comparison(what, 0, 0, 0, 0, ())
+    for batch in batches:
+        a, b = (read(groups) for read, groups in zip(reads, batch, strict=True))
+        found = _sum(found, _compared(what, keys, a, b))
+    return found
+
+
+def _sum(one: Comparison, other: Comparison) -> Comparison:
+    numbers = {name: getattr(one, name) + getattr(other, name) for name in ("same", "different", "only_a", "only_b")}
+    return replace(one, **numbers, examples=(*one.examples, *other.examples)[:_EXAMPLES])
+
+
+def _compared(what: str, keys: Sequence[str], a: pa.Table, b: pa.Table) -> Comparison:
+    both = pa.concat_tables([a.select(keys), b.select(keys)])
+    codes, first = _codes(both)
+    of_a, of_b = codes[: len(a)], codes[len(a) :]
+    n_a, n_b = (np.bincount(some, minlength=len(first)) for some in (of_a, of_b))
+    is_common = (n_a > 0) & (n_b > 0)
+    is_aligned = is_common & (n_a == n_b)
+    differs = is_common & ~is_aligned
+    orders = [np.argsort(some, kind="stable") for some in (of_a, of_b)]
+    rows = [order[is_aligned[some[order]]] for some, order in zip((of_a, of_b), orders, strict=True)]
+    differs[of_a[rows[0]][_differing_rows(a.take(rows[0]), b.take(rows[1]), keys)]] = True
+    kinds = {"differs": differs, "is only in the first job": n_b == 0, "is only in the second job": n_a == 0}
+    examples = [
+        f"{_text(both.slice(int(at), 1).to_pylist()[0])} {how}"
+        for how, mask in kinds.items()
+        for at in np.sort(first[mask])[: _EXAMPLES - 2]
+    ]
+    n_different, n_only_a, n_only_b = (int(mask.sum()) for mask in kinds.values())
+    return Comparison(what, int(is_common.sum()) - n_different, n_different, n_only_a, n_only_b, tuple(examples))
+
+
+def _codes(keys: pa.Table) -> tuple[Numbers, Numbers]:
+    """Return a number for each row, equal for equal rows, from 0 on; and the first row with each number."""
+    codes = np.zeros(len(keys), np.int64)
+    for column in keys.columns:
+        values = pc.dictionary_encode(column.combine_chunks()).indices.to_numpy()
+        _, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return codes, first
+
+
+def _differing_rows(a: pa.Table, b: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(a), np.bool_)
+    for name in (name for name in a.schema.names if name not in _IDENTITY and name not in keys):
+        found |= differing(a[name].combine_chunks(), b[name].combine_chunks())
+    return found
+
+
+def _text(key: dict[str, object]) -> str:
+    identity, *rest = key.values()
+    words = [f"seed {one}" if name == "seed" else str(one) for name, one in zip(list(key)[1:], rest, strict=True)]
+    return f"set {short_id(str(identity))}{', ' if words else ''}{' '.join(words)}"

@@ -1,0 +1,58 @@
+"""Compares values exactly: every bit of a number, and NaN equals NaN. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def differing(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell for each row of two arrays of one type and length whether the values differ."""
+    if pa.types.is_floating(a.type):
+        x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+        bits = f"u{x.itemsize}"
+        bits_differ = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
+        return np.asarray(bits_differ | (np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))))
+    if a.equals(b):
+        return np.zeros(len(a), np.bool_)
+    if pa.types.is_nested(a.type):  # a nested value may hold NaN, which Arrow calls unequal
+        pairs = zip(*(without_times(column).to_pylist() for column in (a, b)), strict=True)
+        return np.fromiter((not _equal(x, y) for x, y in pairs), np.bool_, len(a))
+    unequal = pc.fill_null(pc.not_equal(a, b), fill_value=False)
+    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b))))
+
+
+def _equal(x: object, y: object) -> bool:
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() == y.keys() and all(_equal(x[key], y[key]) for key in x)
+    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
+        return len(x) == len(y) and all(map(_equal, x, y))
+    return repr(x) == repr(y)  # exact for floats, and equal for two NaN
+
+
+def without_times(values: Any) -> Any:
+    """Return an array or a scalar with times as text, because Python's types cannot hold nanoseconds."""
+    kind = _timeless(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _timeless(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([_timeless_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_timeless_field(kind.key_field), _timeless_field(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_timeless_field(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_timeless_field(kind.value_field))
+    return pa.list_(_timeless_field(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _timeless_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_timeless(field.type))

@@ -1,0 +1,1 @@
+"""Finds simulations that other jobs of a storage have run."""

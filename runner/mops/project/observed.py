@@ -1,0 +1,97 @@
+"""Reads which data of the project the outputs of its model are compared with, for figures.
+
+``mops.toml`` in the project root names a CSV file of the project for a column of an output::
+
+    [[observed]]
+    output = "daily"
+    x = "day"
+    y = "infected"
+    file = "data/cases.csv"
+
+The file has the columns ``x`` and ``y``. A job's bundle has both files, so a report shows the data that the job had.
+"""
+
+from __future__ import annotations
+
+import io
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.types as pt
+
+from mops.errors import UsageError
+
+FILE = "mops.toml"
+_KEYS = ("output", "x", "y", "file")
+_FORM = f"write [[observed]], and below it the texts {', '.join(_KEYS)}"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Data for a column of an output.
+
+    Parameters
+    ----------
+    table
+        The columns of the file.
+    """
+
+    output: str
+    x: str
+    y: str
+    file: str
+    table: pa.Table
+
+
+def read_observed(bundle: bytes) -> list[Observed]:
+    """Return the data that a bundle declares; empty: it declares none.
+
+    Raises
+    ------
+    UsageError
+        The declaration is wrong, or a file is missing, is not CSV, or has a column twice or not at all.
+    """
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        if FILE not in archive.namelist():
+            return []
+        entries = tomllib.loads(archive.read(FILE).decode("utf-8-sig")).get("observed", [])
+        if not isinstance(entries, list):
+            raise UsageError(f"'observed' in {FILE} is not a list of tables", where=FILE, hint=_FORM)
+        return [_observed(archive, entry) for entry in entries]
+
+
+def _observed(archive: zipfile.ZipFile, entry: Any) -> Observed:
+    is_right = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _KEYS)
+    if not is_right or entry.keys() - set(_KEYS):
+        raise UsageError(f"an entry [[observed]] in {FILE} has wrong keys", where=FILE, hint=_FORM)
+    file = entry["file"]
+    try:
+        table = pa_csv.read_csv(io.BytesIO(archive.read(file)))
+        columns = table.column_names
+    except KeyError:
+        what = f"the project has no file {file!r}, which [[observed]] names"
+        raise UsageError(what, where=FILE, hint="name a CSV file by its path from the project root") from None
+    except pa.ArrowInvalid as bad:
+        raise UsageError(f"the data cannot be read as CSV: {bad}", where=file) from bad
+    except UnicodeDecodeError as bad:
+        raise UsageError("the names of the columns are not UTF-8", where=file, hint="save the file as UTF-8") from bad
+    for name in (entry["x"], entry["y"]):
+        if columns.count(name) != 1:
+            n = f"{columns.count(name)} columns" if name in columns else "no column"
+            raise UsageError(f"the data have {n} {name!r}", where=file, hint=f"its columns are {', '.join(columns)}")
+    _check_types(table, entry["x"], entry["y"], file)
+    return Observed(entry["output"], entry["x"], entry["y"], file, table)
+
+
+def _check_types(table: pa.Table, x: str, y: str, file: str) -> None:
+    kinds = {name: table[name].type for name in (x, y)}
+    is_number = {name: pt.is_integer(kind) or pt.is_floating(kind) or pt.is_null(kind) for name, kind in kinds.items()}
+    if not is_number[y]:
+        raise UsageError(f"the column {y!r} of the data has the type {kinds[y]}", where=file, hint="use numbers")
+    if not (is_number[x] or pt.is_date(kinds[x]) or pt.is_timestamp(kinds[x])):
+        hint = "use numbers, or dates such as 2024-01-31"
+        raise UsageError(f"the column {x!r} of the data has the type {kinds[x]}", where=file, hint=hint)

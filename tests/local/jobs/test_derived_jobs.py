@@ -1,0 +1,165 @@
+"""What ``mops.extend``, ``retry`` and ``submit`` say and read: in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import mops
+from mops.cli.main import app
+from mops.errors import UsageError
+from mops.jobs.compare.jobs import compare
+from mops.jobs.job import Job
+from mops.jobs.tables.table import Table
+
+MODEL = """
+def run(params, seed):
+    if params["beta"] < 0:
+        raise ValueError("beta is negative")
+    rows = {"i": [0, 1], "l": [[params["beta"]], None], "none": [None, None], "when": [None, "2026"]}
+    return {"output": rows, "empty": {"n": [seed][:0], "x": [0.5][:0]}}
+
+def told(params, seed, scenario):
+    return {"x": [len(scenario)]}
+
+def score(replicates):
+    return len(replicates) + sum(one["output"].num_rows + one["empty"].num_rows for one in replicates)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def submit(name: str, sets: Sequence[dict[str, Any]], *, targets: Sequence[str] = (), **options: Any) -> mops.Job:
+    study = {"model": "model:run", "targets": list(targets), "parameter_sets": list(sets)}
+    return mops.submit({**study, "n_replicates": 2}, name=name, storage="results", **options)
+
+
+SETS = [{"beta": 0.5}, {"beta": -1.0}, {"beta": 1.5}]
+
+
+def test_an_extension_reads_the_failures_of_its_parent_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = submit("first", SETS, targets=["model:score"])
+    reads = []
+    failures = Job.failures
+
+    def counted(self: Job, **options: Any) -> Table:
+        reads.append(self.name)
+        return failures(self, **options)
+
+    monkeypatch.setattr(Job, "failures", counted)
+    more = job.extend(replicates=3, sets=[{"beta": 2.5}], targets=["model:score"], name="more")
+    assert more.status().counts.simulations_failed == 3
+    assert reads == ["first"]
+
+
+def test_an_extension_without_targets_does_not_read_the_parents_rows(project: Path) -> None:
+    job = submit("first", SETS[::2])
+    shutil.rmtree(project / "results" / "jobs" / "first" / "outputs")
+    assert job.extend(replicates=3, name="more").status().state == "succeeded"
+
+
+@pytest.mark.parametrize("column", ["bta", "Beta"])
+def test_a_misspelled_parameter_of_added_sets_is_refused(project: Path, column: str) -> None:
+    job = submit("first", SETS[:1])
+    with pytest.raises(UsageError, match=f"no parameter 'beta', but '{column}'") as refused:
+        job.extend(sets=[{column: 2.0}], name="more")
+    assert "did you mean 'beta'?" in str(refused.value)
+    assert not (project / "results" / "jobs" / "more").exists()
+
+
+def test_a_retry_says_that_the_stored_files_run(project: Path) -> None:
+    submit("first", SETS)
+    (project / "model.py").write_text(MODEL.replace("beta is negative", "no"))
+    arguments = ["jobs", "retry", "first", "--verdict", "all", "--name", "again", "--storage", "results"]
+    ran = CliRunner().invoke(app, arguments)
+    said = "the submitted files, which differ in: model.py (changed); to run the present files: --with-new-code"
+    assert said in ran.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("option", ["--replicates", "--sets", "--target"])
+def test_an_option_that_is_elsewhere(project: Path, option: str) -> None:
+    ran = CliRunner().invoke(app, ["jobs", "submit", "study.json", option, "3"])
+    assert isinstance(ran.exception, UsageError)
+    assert f"has no option {option}" in str(ran.exception)
+    assert f"mops jobs extend JOB {option}" in str(ran.exception)
+    misspelled = CliRunner().invoke(app, ["jobs", "submit", "study.json", "--nam", "x"])
+    assert "--name" in misspelled.output
+
+
+def test_reused_rows_have_every_kind_of_column(project: Path) -> None:
+    """Lists, columns without values, outputs without rows, and values that are missing in one job only."""
+    submit("first", SETS[:1], targets=["model:score"])
+    submit("second", SETS[2:], targets=["model:score"])
+    reused = submit("reused", [*SETS[::2], {"beta": 2.5}], targets=["model:score"], reuse=True)
+    whole = submit("whole", [*SETS[::2], {"beta": 2.5}], targets=["model:score"])
+    assert reused.record.reuse is not None
+    assert [(source.job, source.simulations) for source in reused.record.reuse.sources] == [("second", 2), ("first", 2)]
+    assert whole.record.reuse is None
+    order = [("group", "ascending"), ("replicate", "ascending")]
+    for name in ("output", "empty"):
+        one, other = (job.outputs(name).to_arrow().sort_by(order) for job in (reused, whole))
+        assert one.schema == other.schema
+        assert one.equals(other)
+    assert all(two.is_equal for two in compare(reused, whole))
+    assert reused.verify() == []
+
+
+def test_a_damaged_record_of_another_job_does_not_matter(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    submit("first", SETS[:1])
+    submit("broken", SETS[:1])
+    (project / "results" / "jobs" / "broken" / "job.json").write_text("{")
+    reused = submit("reused", SETS[:1], reuse=True)
+    assert "job broken is not reused" in caplog.text
+    assert reused.record.reuse is not None
+
+
+def test_another_scenario_is_not_reused(project: Path) -> None:
+    study = {"model": "model:told", "targets": [], "parameter_sets": SETS}
+    for number, scenario in enumerate(["one", "other", "one"]):
+        job = mops.submit({**study, "scenario": scenario}, name=f"job{number}", storage="results", reuse=True)
+        assert (job.record.reuse is not None) == (number == 2)
+        assert set(job.outputs("output").to_arrow()["x"].to_pylist()) == {len(scenario)}
+
+
+def test_a_submit_that_was_killed_may_leave_another_table_of_reused_simulations(project: Path) -> None:
+    submit("first", SETS[:1])
+    job = submit("job", SETS[:1], reuse=True)
+    assert job.record.reuse is not None
+    folder = project / "results" / "jobs" / "job"
+    left = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".parquet"}
+    study = (folder / "study.json").read_bytes()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name, data in {**left, "study.json": study}.items():
+        (folder / name).write_bytes(data)
+    submit("second", SETS[:1])
+    again = submit("job", SETS[:1], reuse=True)
+    assert again.record.reuse is not None
+    assert [source.job for source in again.record.reuse.sources] == ["second"]
+    assert again.status().counts.simulations_good == 2
+
+
+def test_a_derived_job_knows_the_best_losses_that_it_takes_over(project: Path) -> None:
+    """Regression: 'best loss so far' of a retried or extended job left out its parent's losses."""
+    first = submit("first", [{"beta": 3.0}], targets=["model:score"])
+    best = first.best(1).to_arrow().to_pylist()[0]
+    seen: list[tuple[Any, ...]] = []
+    extended = first.extend(
+        sets=[{"beta": 9.0}],
+        name="extended",
+        on_progress=lambda now: seen.append(tuple((one.loss, one.param_id) for one in now.best)),
+    )
+    assert extended.status().state == "succeeded"
+    assert seen[0][0] == (best["loss"], best["param_id"]), "before a simulation has run"
+    assert extended.status().origins == {"first": 2}

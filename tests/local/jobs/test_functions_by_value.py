@@ -1,0 +1,309 @@
+"""Functions that a notebook, a program or another function defines run as models and targets."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import mops
+from mops.errors import JobError, ModelError
+from mops.jobs.job import Job
+from mops.settings import Settings
+from mops.storage.paths import bundle_path
+
+STORAGE: Any = {"local": True, "settings": Settings(slots=1)}
+
+PROGRAM = """
+from dataclasses import dataclass
+
+import helper
+import mops
+
+
+@dataclass
+class Growth:
+    names: frozenset
+    scale: float = 1.0
+
+    def of(self, x):
+        return self.scale * x
+
+
+growth = Growth(frozenset({"alpha", "beta", "gamma"}), scale=2.0)
+
+
+def grown(x):
+    return growth.of(x)
+
+
+def simulate(params, seed):
+    return {"y": [helper.shifted(grown(params["x"]))]}
+
+
+def distance(replicates):
+    return abs(replicates[0]["output"]["y"][0].as_py() - 5)
+
+
+"""
+SUBMIT = """
+job = mops.submit(
+    model=simulate, targets=[distance], sets=[{"x": 1}, {"x": 2}], replicates=2, name="j", local=True, if_exists="IF"
+)
+print(sorted(job.outputs("output").to_arrow()["y"].to_pylist()), job.status().attempt)
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "helper.py").write_text("def shifted(y):\n    return y + 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that the interpreter reads from its standard input."""
+    return subprocess.run([sys.executable, "-"], input=text, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def opened(name: str = "j") -> Job:
+    return mops.open_job(name, "mops-storage", local=True)
+
+
+def command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "mops.cli.start", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_a_program_without_a_file_runs_its_functions_and_finds_its_job_again(project: Path) -> None:
+    first = ran(PROGRAM + SUBMIT.replace("IF", "error"), project)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == "[3.0, 3.0, 5.0, 5.0] 1\n"
+    again = ran(PROGRAM.replace("growth = ", "# a comment\n\ngrowth = ") + SUBMIT.replace("IF", "resume"), project)
+    assert again.stdout == "[3.0, 3.0, 5.0, 5.0] 1\n", again.stderr
+    changed = ran(PROGRAM.replace("scale=2.0", "scale=3.0") + SUBMIT.replace("IF", "open"), project)
+    assert "what differs: functions of the notebook or program, or variables that they use" in changed.stderr
+    job = opened()
+    assert job.record.spec.model == "mops_functions:simulate"
+    assert job.best(1).to_arrow()["distance"].to_pylist() == [0.0]
+
+
+def test_the_job_keeps_the_source_and_the_versions(project: Path) -> None:
+    (project / "program.py").write_text(PROGRAM + SUBMIT.replace("IF", "error"))
+    subprocess.run([sys.executable, "program.py"], cwd=project, check=True)
+    with zipfile.ZipFile(project / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
+        record = json.loads(bundle.read("mops_functions.json"))
+    assert record["python"].startswith(f"{sys.version_info[0]}.{sys.version_info[1]}.")
+    assert record["packages"]["pandas"] == pd.__version__
+    assert record["functions"] == ["simulate", "distance"]
+    assert "def grown(x):" in (project / "program.py").read_text()
+
+
+def test_later_jobs_and_commands_use_the_functions_of_the_submit(project: Path) -> None:
+    done = ran(PROGRAM + SUBMIT.replace("IF", "error"), project)
+    assert done.returncode == 0, done.stderr
+    job = opened()
+    extended = job.extend(replicates=3, name="longer")
+    assert extended.status().counts.simulations_good == 6
+    rescored = job.rescore(name="scored")
+    assert sorted(rescored.losses().to_arrow()["loss"].to_pylist()) == [0.0, 2.0]
+    assert "changed since the submit: none" in command("jobs", "rescore", "j", "--name", "by-command", "--local").stderr
+    assert "replicate 1" in command("study", "run", "--job", "j", "--replicate", "1", "--local").stdout
+
+
+def test_a_target_of_the_program_is_added(project: Path) -> None:
+    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).returncode == 0
+    later = f"""{PROGRAM}
+def near(replicates):
+    return abs(replicates[0]["output"]["y"][0].as_py() - 3)
+
+
+job = mops.open_job("j", local=True).extend(targets=[near], name="more")
+print(job.best(2).to_arrow()["near"].to_pylist(), job.record.spec.targets)
+"""
+    done = ran(later, project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0.0, 2.0] ('mops_functions:distance', 'mops_functions_2:near')\n"
+    (project / "helper.py").write_text("def shifted(y):\n    return y + 2\n")
+    refused = ran(later.replace("more", "other"), project)
+    assert "may have changed since the submit: helper.py" in refused.stderr
+
+
+FAILING = """
+import mops
+
+
+def simulate(params, seed):
+    limit = 1
+    if params["x"] > limit:
+        raise ValueError("x is too large")
+    return {"y": [params["x"]]}
+
+
+sets = [{"x": 1}, {"x": 2}]
+mops.submit(model=simulate, sets=sets, name="j", local=True)
+"""
+
+
+def test_a_failure_names_the_place_and_the_command_reproduces_it(project: Path) -> None:
+    (project / "deep").mkdir()
+    (project / "deep" / "program.py").write_text(FAILING)
+    subprocess.run([sys.executable, "program.py"], cwd=project / "deep", check=True)
+    (cause,) = opened().causes().to_arrow().to_pylist()
+    assert cause["place"] == "deep/program.py:8 in simulate"
+    assert 'raise ValueError("x is too large")' in cause["traceback"]
+    shown = command("jobs", "failures", "j", "--local").stdout
+    (line,) = [line for line in shown.splitlines() if "run it alone: " in line]
+    _, *words = line.partition("run it alone: ")[2].split()
+    assert "ValueError: x is too large" in command(*words, code=1).stderr
+    retried = opened().retry(name="retried")
+    assert retried.status().counts.simulations_failed == 1
+
+
+STOPPED = """
+import os
+import signal
+from pathlib import Path
+
+import mops
+from mops.settings import Settings
+
+runner, stopped = os.getpid(), Path("stopped").absolute()
+
+
+def simulate(params, seed):
+    if params["x"] == 2 and not stopped.exists():
+        stopped.touch()
+        os.kill(runner, signal.SIGKILL)
+    return {"y": [params["x"]]}
+
+
+sets = [{"x": x} for x in range(6)]
+mops.submit(model=simulate, sets=sets, name="j", local=True, settings=Settings(slots=1))
+"""
+
+
+def test_a_job_that_was_killed_continues_with_the_functions_of_the_submit(project: Path) -> None:
+    assert ran(STOPPED, project).returncode == -signal.SIGKILL
+    assert opened().status().state == "interrupted"
+    resumed = command("jobs", "resume", "j", "--local").stderr
+    assert "mops_functions" not in resumed  # the project has no such file, and none was removed
+    assert values(opened()) == list(range(6))
+
+
+def submitted(model: Any, **more: Any) -> Job:
+    return mops.submit(model=model, sets=[{"x": 2}], storage="storage", **STORAGE, **more)
+
+
+def values(job: Job) -> list[float]:
+    return sorted(job.outputs("output").to_arrow()["y"].to_pylist())
+
+
+def scaled_by(scale: float) -> Callable[..., Any]:
+    def simulate(params: dict[str, float], seed: int) -> dict[str, list[float]]:
+        return {"y": [scale * params["x"]]}
+
+    return simulate
+
+
+def test_functions_inside_others_lambdas_partials_and_classes_run() -> None:
+    class Model:
+        def simulate(self, params: dict[str, float], seed: int) -> dict[str, list[float]]:
+            return {"y": [-params["x"]]}
+
+    def of_three(scale: float, params: dict[str, float], seed: int) -> dict[str, list[float]]:
+        return {"y": [scale * params["x"]]}
+
+    assert values(submitted(scaled_by(3))) == [6]
+    assert values(submitted(functools.partial(of_three, 4))) == [8]
+    assert values(submitted(Model)) == [-2]
+    job = submitted(
+        lambda params, seed: {"y": [5]}, targets=[lambda replicates: 1.0, lambda params, replicates: params["x"]]
+    )
+    assert job.record.spec.targets == ("mops_functions:target", "mops_functions:target_2")
+    assert job.losses().to_arrow()["loss"].to_pylist() == [1.0, 2.0]
+
+
+def test_a_target_gets_pandas_frames_if_its_annotation_says_so() -> None:
+    def mean(replicates: list[pd.DataFrame]) -> float:
+        return float(pd.concat(replicates)["y"].mean())
+
+    assert submitted(scaled_by(3), targets=[mean]).losses().to_arrow()["loss"].to_pylist() == [6.0]
+
+
+def test_variables_are_those_of_the_submit() -> None:
+    scales = [2.0]
+
+    def simulate(params: dict[str, float], seed: int) -> dict[str, list[float]]:
+        return {"y": [scales[0]]}
+
+    job = submitted(simulate, name="j")
+    scales[0] = 3.0
+    assert values(job) == [2.0]
+    with pytest.raises(JobError, match="functions of the notebook or program, or variables"):
+        submitted(simulate, name="j", if_exists="open")
+
+
+def test_what_cannot_travel_is_refused_and_nothing_is_written(project: Path) -> None:
+    with (project / "mops.toml").open() as file:
+
+        def simulate(params: dict[str, float], seed: int) -> dict[str, list[str]]:
+            return {"y": [file.read()]}
+
+        with pytest.raises(ModelError, match=r"the variable 'file', which .*simulate uses, cannot go to the processes"):
+            submitted(simulate)
+    assert not (project / "storage").exists()
+
+
+def test_another_python_is_refused_with_both_versions(project: Path) -> None:
+    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).returncode == 0
+    with zipfile.ZipFile(project / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
+        bundle.extractall(project / "unpacked")
+    record = project / "unpacked" / "mops_functions.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"python": "3.8.1"}))
+    done = ran("import mops_functions\n", project / "unpacked")
+    assert "ImportError: the functions of this job were defined in Python 3.8.1, and this is" in done.stderr
+
+
+def test_a_file_of_the_project_with_the_name_is_refused(project: Path) -> None:
+    (project / "mops_functions.py").write_text("")
+    with pytest.raises(mops.errors.BundleError, match=r"mops_functions\.py: has the name of a file that mops writes"):
+        submitted(scaled_by(3))
+
+
+def test_a_helper_with_a_cache_goes_along() -> None:
+    """cloudpickle takes only its name, so the job failed at the first simulation."""
+    program = """
+import functools
+
+import mops
+
+
+@functools.cache
+def helper(n):
+    return n if n < 2 else helper(n - 1) + helper(n - 2)
+
+
+def simulate(params, seed):
+    return {"y": [helper(params["x"])], "hits": [helper.cache_info().hits], "of": [helper.__name__]}
+
+
+helper(20)
+job = mops.submit(model=simulate, sets=[{"x": 30}], name="j", local=True)
+print(job.outputs("output").to_arrow().select(["y", "hits", "of"]).to_pylist())
+"""
+    done = ran(program, Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[{'y': 832040, 'hits': 28, 'of': 'helper'}]\n"

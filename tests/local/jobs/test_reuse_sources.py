@@ -1,0 +1,213 @@
+"""Which jobs ``mops.submit(reuse=True)`` takes simulations from: in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mops
+from mops.jobs.reuse.matching import Found, Refused, match
+from mops.jobs.reuse.sources import Offer
+from mops.storage.backends.spool import Spool
+from mops.storage.kept_options import keep_options, read_options
+from mops.storage.params_file import NewGroups
+
+MODEL = """
+import os
+
+def run(params, seed):
+    return {"output": {"beta": [params["beta"]], "seed": [seed]}}
+
+def score(replicates):
+    return len(replicates)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "sets.csv").write_text("beta\n0.5\n")
+    return tmp_path
+
+
+def submit(name: str, *, file: str = "study.json", sets: Any = "sets.csv", **options: Any) -> mops.Job:
+    study = {"model": "model:run", "targets": ["model:score"], "parameter_sets": sets}
+    Path(file).write_text(json.dumps(study))
+    return mops.submit(file, name=name, storage="results", **options)
+
+
+def n_reused(job: mops.Job) -> int:
+    assert job.status().state == "succeeded"
+    reuse = job.record.reuse
+    return sum(source.simulations for source in reuse.sources) if reuse else 0
+
+
+def test_the_study_and_its_sets_may_differ(project: Path) -> None:
+    submit("first")
+    (project / "sets.csv").write_text("beta\n0.5\n1.5\n")
+    second = submit("second", reuse=True)
+    assert n_reused(second) == 1
+    assert second.status().origins == {"first": 1}
+    (project / "more.csv").write_text("beta\n1.5\n2.5\n")
+    third = submit("third", file="other.json", sets="more.csv", reuse=True)
+    assert n_reused(third) == 1
+    assert third.outputs("output").to_arrow().sort_by("group")["beta"].to_pylist() == [1.5, 2.5]
+
+
+def changed(name: str) -> Callable[[Path], None]:
+    def change(project: Path) -> None:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("changed = 1\n")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mops.toml", "README.md", "run.log", "target.py", "data/cases.csv"],
+)
+def test_every_other_file_counts(project: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    submit("first")
+    changed(name)(project)
+    assert n_reused(submit("second", reuse=True)) == 0
+    assert "job first is not reused, because its files differ: " + name in caplog.text
+
+
+def test_a_file_that_left_the_bundle_counts(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (project / ".mopsignore").write_text("none\n")
+    (project / "table.bin").write_text("1")
+    submit("first")
+    (project / ".mopsignore").write_text("*.bin\n")
+    assert n_reused(submit("second", reuse=True)) == 0
+    assert "table.bin (removed)" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["model.py", "script.R"])
+def test_sets_whose_name_is_in_another_file_count(project: Path, other: str, caplog: pytest.LogCaptureFixture) -> None:
+    text = (project / other).read_text() if (project / other).exists() else ""
+    (project / other).write_text(text + '\nSETS = "sets.csv"\n')
+    submit("first")
+    assert n_reused(submit("second", reuse=True)) == 1
+    (project / "sets.csv").write_text("beta\n0.5\n1.5\n")
+    assert n_reused(submit("third", reuse=True)) == 0
+    assert f"sets.csv (changed; {other} has its name)" in caplog.text
+
+
+def test_variables_without_a_stored_value_are_not_reused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOKEN", "one")
+    submit("first", env={"TOKEN": None})
+    assert n_reused(submit("second", env={"TOKEN": None}, reuse=True)) == 0
+    assert "no simulation is reused, because mops does not store the value of --env TOKEN" in caplog.text
+    assert n_reused(submit("third", reuse=True)) == 0
+    assert "job second is not reused, because mops does not store the value of --env TOKEN" in caplog.text
+
+
+def test_every_attempt_of_a_source_must_have_the_same_variables(project: Path) -> None:
+    first = submit("first", env={"MODE": "a"})
+    record = first.record
+    for mode in "ba":
+        keep_options(
+            first.files, record, read_options(first.files, record), replace(record.options, env={"MODE": mode})
+        )
+    assert n_reused(submit("second", env={"MODE": "a"}, reuse=True)) == 0
+    assert n_reused(submit("third", env={"MODE": "b"}, reuse=True)) == 0
+    assert n_reused(submit("fourth", env={"MODE": "a"}, reuse=True)) == 1, "the second job's"
+
+
+def remove_bundle(project: Path) -> None:
+    for bundle in (project / "results" / "bundles").iterdir():
+        bundle.unlink()
+    shutil.rmtree(project / "cache")
+
+
+def remove_groups(project: Path) -> None:
+    (project / "results" / "jobs" / "first" / "params.parquet").unlink()
+
+
+def damage_options(project: Path) -> None:
+    folder = project / "results" / "jobs" / "first" / "options"
+    folder.mkdir()
+    (folder / "00000001.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [remove_bundle, remove_groups, damage_options])
+def test_a_damaged_job_is_left_out(
+    project: Path,
+    damage: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    (project / ".mopsignore").write_text("cache\n")
+    submit("first")
+    damage(project)
+    assert n_reused(submit("second", sets=[{"beta": 0.5}], reuse=True)) == 0
+    assert "job first is not reused, because it cannot be read" in caplog.text
+
+
+def test_a_job_that_goes_during_the_submit_is_left_out(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit("first")
+    submit("second")
+
+    def match_later(
+        groups: NewGroups, offers: list[Offer], spool: Callable[[], Spool], refused: Refused
+    ) -> Found | None:
+        (project / "results" / "jobs" / "second" / "params.parquet").write_bytes(b"")
+        return match(groups, offers, spool, refused)
+
+    monkeypatch.setattr("mops.jobs.reuse.sources.match", match_later)
+    third = submit("third", reuse=True)
+    assert "job second is not reused, because it cannot be read" in caplog.text
+    assert third.record.reuse is not None
+    assert [source.job for source in third.record.reuse.sources] == ["first"]
+    assert n_reused(third) == 1
+
+
+def test_a_warning_names_only_a_job_whose_simulations_run_again(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: mops also warned when another job had all of the simulations."""
+    submit("first", sets=[{"beta": 0.5}, {"beta": 1.5}])
+    changed("README.md")(project)
+    submit("second", sets=[{"beta": 0.5}])
+    submit("other", sets=[{"beta": 7.5}], env={"MODE": "a"})
+    assert n_reused(submit("third", sets=[{"beta": 0.5}], reuse=True)) == 1
+    assert "is not reused" not in caplog.text
+    assert n_reused(submit("fourth", sets=[{"beta": 0.5}, {"beta": 1.5}], reuse=True)) == 1
+    assert (
+        "job first is not reused, because its files differ: README.md (added); to run again: 1 simulation"
+        in caplog.text
+    )
+    caplog.clear()
+    changed("other.md")(project)
+    assert n_reused(submit("fifth", sets=[{"beta": 1.5}], reuse=True)) == 0
+    assert (
+        "job fourth is not reused, because its files differ: other.md (added); to run again: 1 simulation"
+        in caplog.text
+    )
+
+
+def test_reports_and_pictures_do_not_change_the_project(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: a report in the project was a new file of the model for --reuse and rescore."""
+    first = submit("first")
+    first.report().save(project / "report.html")
+    for suffix in ("png", "svg", "pdf"):
+        first.plot.losses().savefig(project / f"losses.{suffix}")
+    second = submit("second", reuse=True)
+    assert second.record.bundle == first.record.bundle
+    assert n_reused(second) == 1
+    rescored = first.rescore(name="rescored")
+    assert rescored.record.bundle == first.record.bundle
+    assert "differ" not in caplog.text

@@ -1,0 +1,83 @@
+"""The rows that a runner reads of other jobs: in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mops
+from mops.attempt.stored import reused
+from mops.attempt.stored.reuse_plan import PlannedRows
+from mops.attempt.stored.rows import SortedRows
+
+MODEL = """
+import numpy as np
+
+def run(params, seed):
+    n = np.uint64(2**63 + 1) if params["beta"] > 1 else np.int8(1)
+    return {"output": {"n": np.array([n]), "day": [seed % 1000]}}
+
+def score(replicates):
+    return sum(one["output"].num_rows for one in replicates)
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODELOPS_JOB_CHECKPOINT_SECONDS", "0")  # each group has a separate part
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def submit(name: str, betas: Sequence[float], n_replicates: int, **options: Any) -> mops.Job:
+    sets = [{"beta": beta} for beta in betas]
+    study = {"model": "model:run", "targets": ["model:score"], "parameter_sets": sets, "n_replicates": n_replicates}
+    return mops.submit(study, name=name, storage="results", **options)
+
+
+def rows(job: mops.Job) -> list[dict[str, Any]]:
+    assert job.status().state == "succeeded"
+    order = [("group", "ascending"), ("replicate", "ascending")]
+    return job.outputs("output").to_arrow().sort_by(order).to_pylist()
+
+
+def n_reused(job: mops.Job) -> int:
+    assert job.record.reuse is not None
+    return sum(source.simulations for source in job.record.reuse.sources)
+
+
+def test_integers_of_all_sizes_in_a_column() -> None:
+    submit("first", [0.5, 1.5], 1)
+    second = submit("second", [1.5, 0.5, 0.25], 2, reuse=True)
+    assert n_reused(second) == 2
+    assert [row["n"] for row in rows(second)] == [2**63 + 1] * 2 + [1] * 4
+
+
+def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner reads no row that it does not need, and few at once."""
+    first = submit("first", [0.5, 0.75, 1.5], 40)
+    read: list[tuple[int, int]] = []
+    load = reused._Opened._load
+
+    def loaded(self: Any, planned: PlannedRows) -> dict[str, SortedRows]:
+        found = load(self, planned)
+        read.extend((len(planned.groups), len(one.groups)) for one in found.values())
+        return found
+
+    monkeypatch.setattr(reused, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(reused, "TASK_BYTES", 500)
+    monkeypatch.setattr(reused._Opened, "_load", loaded)
+    second = submit("second", [1.5, 0.5, 0.1], 15, reuse=True)
+    assert n_reused(second) == 30
+    assert {(row["group"], row["replicate"]) for row in rows(second)} == {(g, r) for g in range(3) for r in range(15)}
+    days = {(row["param_id"], row["seed"]): row["day"] for row in rows(first)}
+    reused_rows = [row for row in rows(second) if row["group"] < 2]
+    assert [row["day"] for row in reused_rows] == [days[row["param_id"], row["seed"]] for row in reused_rows]
+    assert len(read) > 2
+    assert all(planned == n < 15 for planned, n in read)
+    assert second.verify() == []

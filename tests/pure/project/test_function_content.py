@@ -1,0 +1,285 @@
+"""What functions of a notebook take along: which changes count, and what is refused."""
+
+from __future__ import annotations
+
+import cmath
+import functools
+import io
+import math
+import socket
+import sqlite3
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from mops.errors import ModelError
+from mops.project.function_content import FunctionContent
+
+MODEL = """
+import math
+
+rate = 2.0
+
+
+def grown(x):
+    return math.exp(rate * x)
+
+
+def simulate(params, seed):
+    return {"y": [grown(params["x"])]}
+"""
+
+
+def defined(source: str, name: str = "simulate", **more: Any) -> Any:
+    """Return an object of a program, as if the module ``__main__`` had defined it."""
+    namespace = {"__name__": "__main__", **more}
+    exec(compile(source, "<cell>", "exec"), namespace)
+    return namespace[name]
+
+
+def content_of(function: object, limit_bytes: int = 1 << 20) -> FunctionContent:
+    content = FunctionContent(limit_bytes)
+    content.add("simulate", function)
+    return content
+
+
+def digest(function: object) -> str:
+    return content_of(function).digest
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rate = 2.0", "rate = 2.0  # per day"),
+        ("rate = 2.0", "\n\n\nrate = 2.0"),
+        ("import math", "import math\n\nunused = 7"),
+    ],
+)
+def test_comments_lines_and_unused_variables_are_no_change(before: str, after: str) -> None:
+    assert digest(defined(MODEL.replace(before, after))) == digest(defined(MODEL))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rate = 2.0", "rate = 2"),
+        ("rate = 2.0", "rate = 2.5"),
+        ("math.exp(rate * x)", "math.exp(x * rate)"),
+        ("math.exp(rate * x)", "math.expm1(rate * x)"),
+        ("import math", "import cmath as math"),
+        ("def grown(x):", "def grown(x, more=1):"),
+        ('{"y"', '{"z"'),
+    ],
+)
+def test_code_constants_names_and_variables_are_a_change(before: str, after: str) -> None:
+    assert digest(defined(MODEL.replace(before, after))) != digest(defined(MODEL))
+
+
+def test_the_lines_that_a_try_covers_are_a_change() -> None:
+    """The exception table alone tells these two from each other."""
+    handler = "    except ValueError:\n        return 0\n"
+    before = f"def simulate(a, seed):\n    try:\n        x = 1\n        y = inverse(a)\n{handler}    return y\n"
+    after = (
+        f"def simulate(a, seed):\n    try:\n        x = 1\n{handler}    else:\n        y = inverse(a)\n    return y\n"
+    )
+    assert digest(defined(after)) != digest(defined(before))
+
+
+@pytest.fixture
+def modules() -> Iterator[tuple[types.ModuleType, types.ModuleType]]:
+    """Two modules with a function ``rate`` each, which has a cache."""
+    made = types.ModuleType("mops_test_va"), types.ModuleType("mops_test_vb")
+    for i, module in enumerate(made):
+        exec(f"import functools\n@functools.lru_cache\ndef rate():\n    return {i}\n", vars(module))
+        sys.modules[module.__name__] = module
+    yield made
+    for module in made:
+        del sys.modules[module.__name__]
+
+
+def test_functions_of_one_name_in_two_modules_differ(modules: tuple[types.ModuleType, types.ModuleType]) -> None:
+    one, other = modules
+    assert digest(defined(USES, value=one.rate)) == digest(defined(USES, value=one.rate))
+    assert digest(defined(USES, value=one.rate)) != digest(defined(USES, value=other.rate))
+    assert digest(defined(USES, value=math.sqrt)) != digest(defined(USES, value=cmath.sqrt))
+
+
+CACHED = """
+import functools
+
+
+@functools.lru_cache(maxsize=8)
+def helper(n):
+    return n if n < 2 else helper(n - 1) + helper(n - 2)
+
+
+def simulate(params, seed):
+    return {"y": [helper(params["x"])]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("n < 2", "n < 3"), ("maxsize=8", "maxsize=9"), ("maxsize=8", "maxsize=8, typed=True")]
+)
+def test_a_function_with_a_cache_counts_by_its_content(before: str, after: str) -> None:
+    called = defined(CACHED)
+    called({"x": 9}, 0)
+    assert digest(called) == digest(defined(CACHED))
+    assert digest(defined(CACHED.replace(before, after))) != digest(defined(CACHED))
+
+
+class ByName:
+    __module__ = "__main__"
+
+    def __reduce__(self) -> str:
+        return "helper"
+
+
+def test_an_object_that_pickle_would_look_up_in_the_program_is_refused_by_name() -> None:
+    with pytest.raises(ModelError) as refused:
+        digest(defined(USES, value=ByName()))
+    assert refused.value.what == (
+        "the variable 'value', which simulate uses, cannot go to the processes that run simulations: "
+        "other processes cannot import the ByName 'helper'"
+    )
+
+
+def test_a_type_variable_of_the_program_is_taken_along() -> None:
+    assert digest(defined("import typing\nT = typing.TypeVar('T')\ndef simulate(params, seed):\n    return T\n"))
+
+
+CLASS = """
+class Base:
+    rate = 2.0
+
+
+class Model(Base):
+    def simulate(self, params, seed):
+        return {"y": [self.rate * params["x"]]}
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("rate = 2.0", "rate = 2.5"), ("self.rate *", "self.rate +")])
+def test_a_class_takes_along_its_bases_and_methods(before: str, after: str) -> None:
+    assert digest(defined(CLASS, "Model")) == digest(defined(CLASS, "Model"))
+    assert digest(defined(CLASS.replace(before, after), "Model")) != digest(defined(CLASS, "Model"))
+
+
+@dataclass
+class Settings:
+    rate: float
+
+
+USES = "def simulate(params, seed):\n    return {'y': [value]}\n"
+VALUES: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+    (lambda: [1, 2.0, "a", None, True, (b"x", 2j)], lambda: [1, 2.0, "a", None, 1, (b"x", 2j)]),
+    (lambda: {"a": {1, 2}, "b": frozenset("xy")}, lambda: {"a": {1, 3}, "b": frozenset("xy")}),
+    (lambda: np.arange(6.0).reshape(2, 3), lambda: np.arange(6.0).reshape(3, 2)),
+    (lambda: np.array(["a", None], dtype=object), lambda: np.array(["a", "b"], dtype=object)),
+    (lambda: np.float64(0.5), lambda: np.float32(0.5)),
+    (
+        lambda: pd.DataFrame({"x": [1.0, 2.0], "s": ["a", "b"]}),
+        lambda: pd.DataFrame({"x": [1.0, 2.0], "s": ["a", "c"]}),
+    ),
+    (lambda: pl.DataFrame({"x": [1, 2]}), lambda: pl.DataFrame({"x": [1, 3]})),
+    (lambda: pa.table({"x": [1, 2]}), lambda: pa.table({"x": [1, 3]})),
+    (lambda: Settings(0.1), lambda: Settings(0.2)),
+    (lambda: functools.partial(max, 1), lambda: functools.partial(max, 2)),
+    (lambda: Settings, lambda: threading.Lock),
+    (lambda: math.pi.as_integer_ratio, lambda: (0.5).as_integer_ratio),
+    (lambda: np.random.default_rng(1), lambda: np.random.default_rng(2)),
+    (lambda: types.MappingProxyType({"a": 1}), lambda: types.MappingProxyType({"a": 2})),
+    (lambda: {"a": 1}.items(), lambda: {"a": 2}.items()),
+    (lambda: np.add, lambda: np.subtract),
+    (lambda: list[int], lambda: list[str]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), VALUES)
+def test_values_of_variables_count_by_their_content(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+    assert digest(defined(USES, value=one())) == digest(defined(USES, value=one()))
+    assert digest(defined(USES, value=one())) != digest(defined(USES, value=other()))
+
+
+def test_objects_that_contain_each_other_have_an_end() -> None:
+    both: list[Any] = [{}]
+    both[0]["list"] = both
+    assert digest(defined(USES, value=both))
+    recursive = "def simulate(params, seed):\n    return simulate(params, seed - 1) if seed else {}\n"
+    assert digest(defined(recursive)) == digest(defined(recursive))
+
+
+def test_a_closure_and_default_values_count() -> None:
+    def model(rate: float, start: int) -> Callable[..., Any]:
+        def simulate(params: dict[str, Any], seed: int = start) -> Any:
+            return {"y": [rate]}
+
+        return simulate
+
+    assert digest(model(1.0, 0)) == digest(model(1.0, 0))
+    assert len({digest(model(1.0, 0)), digest(model(2.0, 0)), digest(model(1.0, 1))}) == 3
+
+
+class OnGpu:
+    __cuda_array_interface__ = types.MappingProxyType({"version": 3})
+
+
+def opened() -> Any:
+    return io.TextIOWrapper(io.BytesIO(b"rows"))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (threading.Lock, "lock"),
+        (opened, "open file"),
+        (lambda: sqlite3.connect(":memory:"), "sqlite3.Connection"),
+        (lambda: (one for one in "abc"), "generator"),
+        (OnGpu, "a OnGpu is in the memory of a GPU"),
+        (lambda: {"deep": [{"lock": threading.Lock()}]}, "lock"),
+    ],
+    ids=["lock", "file", "database", "generator", "gpu", "inside"],
+)
+def test_what_cannot_go_to_another_process_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        digest(defined(USES, value=make()))
+    assert refused.value.what.startswith("the variable 'value', which simulate uses, cannot go to")
+    assert said in refused.value.what
+
+
+def test_a_socket_of_a_function_that_the_model_uses_is_refused() -> None:
+    source = "def send():\n    return connection\n\n\ndef simulate(params, seed):\n    return send()\n"
+    with socket.socket() as connection, pytest.raises(ModelError, match="'connection', which send uses,"):
+        digest(defined(source, connection=connection))
+
+
+@pytest.mark.parametrize("make", [lambda: np.zeros(1 << 18), lambda: pd.DataFrame({"x": np.zeros(1 << 18)})])
+def test_a_large_variable_is_refused_by_name_and_size(make: Callable[[], Any]) -> None:
+    source = "def read():\n    return frame, small\n\n\ndef simulate(params, seed):\n    return read()\n"
+    with pytest.raises(ModelError) as refused:
+        digest(defined(source, frame=make(), small=[1]))
+    assert refused.value.what.startswith("the variable 'frame', which read uses, has at least 2.0 MiB; ")
+
+
+def test_the_largest_of_several_variables_is_named() -> None:
+    source = "def simulate(params, seed):\n    return one, two, zoo\n"
+    values = {name: np.zeros(n) for name, n in {"one": 40_000, "two": 80_000, "zoo": 60_000}.items()}
+    with pytest.raises(ModelError, match="'two', which simulate uses, has at least"):
+        digest(defined(source, **values))
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ModelError, match="nested too deeply"):
+        digest(defined(USES, value=deep))
