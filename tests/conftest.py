@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from clocks import Clock
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 # Examples have no deadline: on a busy machine they are slow.
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +36,34 @@ def _no_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start Chromium, which Debian has as a package; ``MOPS_REQUIRE_BROWSER=1`` makes a missing one a failure."""
+    program = shutil.which("chromium")
+    if program is None:
+        missing = "no browser: apt-get install chromium"
+        (pytest.fail if os.environ.get("MOPS_REQUIRE_BROWSER") == "1" else pytest.skip)(missing)
+    from playwright.sync_api import sync_playwright
+
+    # Not for the whole run: while Playwright is open, no test of the same process can call asyncio.run.
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])  # root has no sandbox
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Open a page, and fail the test if the page reports an error on its console."""
+    context = browser.new_context()
+    opened, errors = context.new_page(), []
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    context.close()
+    assert errors == []
 
 
 @pytest.fixture

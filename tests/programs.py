@@ -1,12 +1,16 @@
-"""The environment, a free port, and the result of a program that a test runs."""
+"""The environment, a free port, the programs of the test cluster, and the result of a program that a test runs."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def environment() -> dict[str, str]:
@@ -20,6 +24,18 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def cluster_program(name: str) -> str:
+    """Return a program that k8s/testcluster/build makes, or that of the PATH. Without it, skip the test, or fail."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = Path(os.environ.get("MOPS_TESTCLUSTER_BIN") or cache / "mops-testcluster" / "bin", name)
+    found = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)
+    if found is None and os.environ.get("MOPS_REQUIRE_K8S") == "1":
+        pytest.fail(f"{name} is neither in the PATH nor {built}: k8s/testcluster/build makes it")
+    if found is None:
+        pytest.skip(f"{name} is missing: run k8s/testcluster/build")
+    return found
 
 
 @dataclass

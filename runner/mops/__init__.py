@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mops.calibration.calibrate import calibrate
     from mops.jobs.calls.checking import CheckedStudy, check
-    from mops.jobs.calls.connecting import connect
+    from mops.jobs.calls.connecting import connect, disconnect
     from mops.jobs.calls.overview import jobs, settings
     from mops.jobs.calls.sampling import sample
     from mops.jobs.derived.derive import extend, rescore, retry
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, submit
     from mops.jobs.tables.table import Table
+    from mops.report.notebook import Report
 
 __all__ = [
     "CheckedStudy",
     "Job",
+    "Report",
     "Table",
     "calibrate",
     "check",
     "connect",
+    "disconnect",
     "extend",
     "jobs",
     "open_job",
@@ -50,8 +53,10 @@ _HOMES = {
     **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
     **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derived.derive"),
     "Table": "mops.jobs.tables.table",
+    "Report": "mops.report.notebook",
     **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.calls.checking"),
     "connect": "mops.jobs.calls.connecting",
+    "disconnect": "mops.jobs.calls.connecting",
     "sample": "mops.jobs.calls.sampling",
 }
 _CALLS = "mops.jobs.calls.overview"

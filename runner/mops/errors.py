@@ -31,8 +31,10 @@ translates errors of other libraries where it calls them, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _PATH_SHOWN = 200  # characters
 
@@ -264,3 +266,30 @@ class InternalError(MopsError):
     """mops found a contradiction in its own counts, a defect, and stopped before it harmed results."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
+def nearest(name: str, known: Iterable[str], least_ratio: float = 0.6) -> str | None:
+    """Return the known name that the user may have meant, in upper or lower case; None: no name is similar.
+
+    Parameters
+    ----------
+    least_ratio
+        The least similarity of two names, from 0 to 1, as :class:`difflib.SequenceMatcher` measures it.
+    """
+    by_lower = {one.lower(): one for one in map(str, known)}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1, least_ratio)
+    return by_lower[near[0]] if near else None
+
+
+def known_name(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return the hint for an unknown name: the nearest known one; without one, ``otherwise``, or all names."""
+    names = [str(one) for one in known]
+    near = nearest(name, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return otherwise or f"use one of {', '.join(names)}"
+
+
+def message_of(fault: Mapping[str, Any]) -> str:
+    """Return the message of one fault that pydantic found, without the name of Python's exception."""
+    return str(fault["msg"]).removeprefix("Value error, ")

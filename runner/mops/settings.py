@@ -5,9 +5,9 @@ mops refuses unknown ``MODELOPS_JOB_*`` variables. Other ``MODELOPS_*`` variable
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 import mops
-from mops.errors import Problem, SettingsError
+from mops.errors import Problem, SettingsError, message_of, nearest
 from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
@@ -142,8 +142,8 @@ class Settings(BaseModel):
         for name in sorted(given.keys() - _variables().keys()):
             if name.startswith(PREFIX):
                 # Without the prefix, which would make any two names similar.
-                near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), cls.model_fields, 1, cutoff=0.75)
-                advice = f"did you mean {_variable(near[0])}?" if near else "this version does not have this setting"
+                near = nearest(name.removeprefix(PREFIX), cls.model_fields, 0.75)
+                advice = f"did you mean {_variable(near)}?" if near else "this version does not have this setting"
                 problems.append(Problem(name, f"unknown setting; {advice}"))
         values = {field: given[name] for name, field in _variables().items() if name in given}
         values |= {field: value for field, value in instead.items() if value is not None}
@@ -219,8 +219,15 @@ def _problem(error: Any) -> Problem:
     elif field == "max_failures":
         right = "a number of simulations, like 100, or a share of them, like 5%"
     else:
-        right = _right_value(field, error["type"], error.get("ctx", {})) or error["msg"]
-    return Problem(_variable(str(field)), f"{given!r} is not valid: write {right}")
+        right = _right_value(field, error["type"], error.get("ctx", {})) or message_of(error)
+    return Problem(_variable(str(field)), f"{given!r} is not valid: write {right}{_near(str(given), error)}")
+
+
+def _near(given: str, error: Any) -> str:
+    """Return which of a few fixed values may be meant; empty: none is near, or any value of a type is possible."""
+    known = re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
+    near = nearest(given.strip(), known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _right_value(field: str, fault: str, limits: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Defines what the runner sends to Dask and what comes back. Both are plain data, pickled between runner and worker."""
+"""Defines what a runner sends to a cluster and what comes back: plain data, which Dask pickles."""
 
 from __future__ import annotations
 
@@ -111,6 +111,9 @@ class TaskRequest:
     alone
         Whether nothing else may run on the worker at the same time, so that the simulations have the memory of all
         slots.
+    tries
+        How often other tasks have tried the replicates and targets of a group that runs alone, by number: the targets
+        follow the replicates. Those without a try are left out.
     pool
         The pool of child processes that runs the task on its worker; empty: that of the attempt.
     keep_folder
@@ -125,6 +128,9 @@ class TaskRequest:
     taken_over
         How many of a whole group's first replicates are stored already, by group; groups without any are left out.
         Their results come with the task, if it has targets.
+    reused
+        The replicates to run that another job has run already, by group. Their results come with the task, and the
+        task returns them like those of the others.
     """
 
     context: JobContext
@@ -135,17 +141,19 @@ class TaskRequest:
     bytes: int
     replicates: tuple[int, ...] | None = None
     alone: bool = False
+    tries: Mapping[int, int] = field(default_factory=dict)
     per_worker: int | None = None
     pool: str = ""
     keep_folder: bool = False
     encode: bool = False
     attempt: int | None = None
     taken_over: Mapping[int, int] = field(default_factory=dict)
+    reused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def has_input(self) -> bool:
-        """Whether results of replicates come with the task, for its targets."""
-        return self.replicates == () or bool(self.taken_over and self.context.targets)
+        """Whether results of replicates come with the task."""
+        return self.replicates == () or bool(self.reused) or bool(self.taken_over and self.context.targets)
 
     @property
     def key(self) -> str:
@@ -303,6 +311,9 @@ class TaskResult:
         For a group that runs in pieces: the finished replicates, good or failed.
     postponed
         What exceeded its share of memory and has to run again alone: groups, or replicates of a group in pieces.
+    tries
+        How often this task has tried replicates and targets of what it postponed, by (group, number). The numbers of
+        the targets follow those of the replicates.
     peak_bytes
         The highest resident memory of the task's processes.
     reports
@@ -330,6 +341,7 @@ class TaskResult:
     losses: list[Loss] = field(default_factory=list)
     prints: str = ""
     postponed: frozenset[int] = frozenset()
+    tries: Mapping[tuple[int, int], int] = field(default_factory=dict)
     peak_bytes: int = 0
     reports: list[Report] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 
@@ -39,8 +40,16 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Return a rate: ``2.5/s``, ``1,200/s``."""
-    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+    """Return a rate: ``1,200/s``, ``2.5/s``, ``1.2/min``, ``36/h``."""
+    if per_second <= 0:
+        return "0/s"
+    if per_second >= 0.1:
+        value, unit = per_second, "s"
+    elif per_second >= 1 / 60:
+        value, unit = per_second * 60, "min"
+    else:
+        value, unit = per_second * 3600, "h"
+    return f"{value:,.0f}/{unit}" if value >= 10 else f"{value:.{1 if value >= 0.1 else 3}f}/{unit}"
 
 
 def about(seconds: float) -> str:
@@ -54,6 +63,16 @@ def about(seconds: float) -> str:
 def counted(n: int, what: str) -> str:
     """Return a number of things: ``1 row``, ``2 rows``."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def number(value: float) -> str:
+    """Return an estimate with three digits: ``0.012``, ``1.50``, ``22,400,000``, ``1.2e-07``."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.3g}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{round(value, digits):,.{max(digits, 0)}f}"
 
 
 def without_numbers(message: str) -> str:

@@ -72,6 +72,11 @@ class Counts:
         )
 
     @property
+    def scores_failed(self) -> int:
+        """The number of targets that failed, without those that did not run because a simulation failed."""
+        return sum(self.verdicts.values()) - self.simulations_failed
+
+    @property
     def simulations(self) -> int:
         """Simulations, good and failed."""
         return self.simulations_good + self.simulations_failed
@@ -80,3 +85,8 @@ class Counts:
     def failed(self) -> int:
         """Failed simulations and failed targets."""
         return self.simulations_failed + self.targets_failed
+
+    @property
+    def by_verdict(self) -> list[str]:
+        """The failures by verdict, the most frequent first: ``3 oom``."""
+        return [f"{n:,} {verdict}" for verdict, n in sorted(self.verdicts.items(), key=lambda found: -found[1])]

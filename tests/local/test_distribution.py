@@ -49,7 +49,8 @@ def test_the_wheel_is_called_mops_runner_and_has_the_command_mops(wheel: Path) -
 def test_the_wheel_has_every_module_and_template(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("mops/")}
-    files = [*PACKAGE.rglob("*.py"), *(PACKAGE / "project" / "templates").glob("*/*"), PACKAGE / "py.typed"]
+    pages = [path for path in PACKAGE.glob("*/page/**/*") if path.is_file()]
+    files = [*PACKAGE.rglob("*.py"), *(PACKAGE / "project" / "templates").glob("*/*"), *pages, PACKAGE / "py.typed"]
     assert packed == {f"mops/{path.relative_to(PACKAGE)}" for path in files}
 
 

@@ -1,7 +1,8 @@
-"""Which Python `make setup` chooses."""
+"""Which Python `make setup` chooses, and what `make help` lists."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -73,3 +74,15 @@ def test_a_machine_without_a_usable_python_is_told_what_to_install(clone: Path, 
     assert ran.returncode
     assert "needs one of Python 3.14 3.13 3.12 3.11, with its venv module: apt-get install" in ran.stdout
     assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",)])
+def test_make_without_a_target_lists_all_targets(arguments: tuple[str, ...]) -> None:
+    """Without the variables of a make around the tests, which would print the folders that it enters."""
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")}
+    ran = subprocess.run(["make", *arguments], cwd=ROOT, env=own, check=True, capture_output=True, text=True)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    listed = [re.fullmatch(r"make (\S+) +\S.*", line) for line in ran.stdout.splitlines()]
+    assert sorted(line[1] for line in listed if line) == sorted(phony[1].split())
+    assert len(listed) == len(phony[1].split())

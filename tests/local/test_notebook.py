@@ -56,6 +56,36 @@ def test_the_example_shows_progress_and_results_and_runs_twice(folder: Path) -> 
     assert mops.open_job("walks", folder / "mops-storage", local=True).status().attempt == 1
 
 
+FAILING = """
+import mops
+
+limit = 1
+
+
+def simulate(params, seed):
+    if params["x"] > limit:
+        raise ValueError("x is too large")
+    return {"y": [params["x"]]}
+"""
+RUN = (
+    "job = mops.submit(model=simulate, sets=[{'x': 1}, {'x': 2}], name='j', if_exists='open', local=True)\njob.causes()"
+)
+
+
+@pytest.mark.timeout(240)
+def test_a_failure_in_a_cell_names_the_cell_and_shows_the_line(tmp_path: Path) -> None:
+    (tmp_path / "mops.toml").touch()
+    cells = [nbformat.v4.new_code_cell(text) for text in (FAILING, RUN)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    _, ran = run(notebook, tmp_path)
+    assert "ValueError: x is too" in shown(ran, "text/html")[-1]
+    (cause,) = mops.open_job("j", tmp_path / "mops-storage", local=True).causes().to_arrow().to_pylist()
+    assert cause["place"] == "cell of simulate:8 in simulate"
+    assert 'raise ValueError("x is too large")' in cause["traceback"]
+    cells.insert(0, nbformat.v4.new_code_cell("before = 1"))  # the cell has another number now, and a new kernel
+    run(nbformat.v4.new_notebook(cells=cells), tmp_path)
+
+
 @contextmanager
 def kernel(folder: Path) -> Iterator[tuple[Any, Any]]:
     manager, client = start_new_kernel(cwd=str(folder))

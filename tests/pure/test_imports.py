@@ -23,6 +23,7 @@ FLOORS: dict[str, set[str]] = {
     "system": set(),
     "waiting": set(),
     "settings": {"mops", "errors", "units"},
+    "figures": {"errors", "units"},
     "study": {"errors"},
     "parquet": {"errors", "study"},
     "child": {"units", "study", "system", "parquet"},
@@ -40,24 +41,30 @@ FLOORS: dict[str, set[str]] = {
     },
     "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "parquet", "child", "project", "task"),
-        *("k8s", "storage", "worker", "cluster", "attempt", "service"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "figures", "study", "parquet", "child"),
+        *("project", "task", "k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
-    "calibration": {"errors", "settings", "study", "project", "storage", "worker", "attempt", "jobs"},
+    "calibration": {
+        *("errors", "units", "settings", "study", "project", "storage", "worker", "attempt", "service", "jobs"),
+    },
+    "report": {
+        *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),
+    },
+    "ui": {"errors", "units", "verdicts", "study", "storage", "k8s", "service", "jobs", "report"},
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "storage"),
-        *("worker", "cluster", "attempt", "service", "jobs", "calibration"),
+        *("worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
     },
 }
-ON_FIRST_USE = {"mops": {"jobs", "calibration"}}  # `mops.submit`, `mops.open_job`
+ON_FIRST_USE = {"mops": {"jobs", "calibration", "report"}}  # `mops.submit`, `mops.open_job`
 
 # Heavy libraries, and the only places that may import them.
 HOMES = {
     "fsspec": ("storage/backends/azure.py", "storage/backends/memory.py"),
     "adlfs": ("storage/backends/",),
     "azure": ("storage/backends/azure.py", "storage/backends/azure_faults.py"),
-    "distributed": ("cluster/", "attempt/", "worker/run_task.py"),
-    "dask": ("cluster/", "attempt/tasks_in_flight.py"),
+    "distributed": ("cluster/", "worker/run_task.py"),
+    "dask": ("cluster/",),
     "pydantic": ("settings.py", "service/profile.py", "k8s/chart.py", "storage/"),
     "kr8s": ("k8s/client.py", "k8s/errors.py"),
     "httpx": ("k8s/client.py", "k8s/errors.py"),
@@ -65,11 +72,17 @@ HOMES = {
     "anyio": ("k8s/port_forward.py",),
     "dask_kubernetes": ("k8s/dedicated.py",),
     "scipy": ("study/sampling/draw.py",),
+    "optuna": ("calibration/optimiser.py",),
+    "cloudpickle": ("project/function_content.py", "project/shipped_functions.py", "project/functions_loader.py"),
     "tenacity": ("storage/",),
     "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
     **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/tables/",)),
+    "matplotlib": ("jobs/plots/drawing.py", "jobs/plots/style.py", "jobs/plots/plots.py"),
+    "jinja2": ("report/", "ui/"),
+    "vl_convert": ("report/drawing/svg.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
+    **dict.fromkeys(("starlette", "uvicorn"), ("ui/",)),
 }
 
 # Each slot has a child process, so a child imports the standard library, numpy and pyarrow, and none of these.

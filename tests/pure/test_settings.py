@@ -186,6 +186,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: st
         ("TASK_SECONDS", "0", "write a number above 0"),
         ("SLOTS", "0", "write 1 or more"),
         ("INSTALL", "yes", "write auto, never or always"),
+        ("INSTALL", "nevr", "write auto, never or always; did you mean never?"),
         ("INSTALL_TIMEOUT", "0", "write a number above 0"),
         ("SLOTS", "x", "write an integer"),
         ("SLOTS", "1.5", "write an integer"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.units import shortened, shortened_in_middle
+from mops.units import number, rate, shortened, shortened_in_middle
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,49 @@ def test_a_long_text_is_cut_after_a_word(text: str, expected: str) -> None:
     assert shortened(text, 10) == expected
 
 
+@pytest.mark.parametrize(
+    ("per_second", "expected"),
+    [
+        (1234.5, "1,234/s"),
+        (12.4, "12/s"),
+        (2.5, "2.5/s"),
+        (0.1, "0.1/s"),
+        (0.0999, "6.0/min"),
+        (0.04, "2.4/min"),
+        (1 / 60, "1.0/min"),
+        (0.01, "36/h"),
+        (0.0001, "0.4/h"),
+        (0.00001, "0.036/h"),
+        (0.0, "0/s"),
+    ],
+)
+def test_a_slow_rate_is_one_per_minute_or_per_hour(per_second: float, expected: str) -> None:
+    assert rate(per_second) == expected
+
+
 def test_a_long_text_is_shortened_in_the_middle() -> None:
     text = "a" * 50 + "b" * 1000 + "c" * 50
     assert shortened_in_middle(text, 50) == f"{'a' * 10} [... of 1,100 characters ...] {'c' * 9}"
     assert len(shortened_in_middle(text, 51)) == 51
     assert shortened_in_middle(text, 1100) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (22_414_321.0, "22,400,000"),
+        (100_000.0, "100,000"),
+        (1234.5, "1,230"),
+        (999.6, "1,000"),
+        (153.2, "153"),
+        (1.5, "1.50"),
+        (0.0123456, "0.0123"),
+        (-0.5, "-0.500"),
+        (0.0, "0"),
+        (1.23456e-7, "1.23e-07"),
+        (2.5e12, "2.5e+12"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_an_estimate_has_three_digits(value: float, expected: str) -> None:
+    assert number(value) == expected

@@ -41,6 +41,10 @@ class JobDisplay:
             f"job {job.name}: {units.counted(len(study.groups), 'parameter set')}, "
             f"{units.counted(study.n_simulations, 'simulation')}, {units.counted(n_targets, 'target')}"
         )
+        if (reuse := job.record.reuse) is not None:
+            n_run = study.n_simulations - sum(source.simulations for source in reuse.sources)
+            from_others = job_text.origins_of(job.record.origins)
+            terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {from_others}")
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
@@ -110,7 +114,7 @@ class JobDisplay:
         elif not sys.stdout.isatty():  # on a terminal, the summary has the name
             terminal.data(job.name)
         took = f" in {units.duration(self._last.seconds)}" if self._last else ""
-        terminal.say(f"{status.state}{took}")
+        terminal.say(job_text.state_of(status, took))
         terminal.say_fields(self._summary(job, status, reasons))
         raise typer.Exit(terminal.EXIT_CODES[status.state])
 
@@ -119,6 +123,7 @@ class JobDisplay:
         yield from job_text.reasons_of(reasons)
         if reasons:
             yield "causes", job_text.command("failures", job)
+        yield from job_text.after_failures(status)
         if self._last and self._last.peak_bytes:
             yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
         if status.state == "cancelled":

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mops import units
 from mops.cli import terminal
 from mops.jobs.location import locate
-from mops.jobs.status import JobState, Status
+from mops.jobs.status import ALL_FAILED, JobState, Status
 from mops.units import counted, shortened
-from mops.verdicts import Counts
 
 if TYPE_CHECKING:
     from mops.attempt.planning.forecast import Expected
@@ -53,6 +52,12 @@ def nearby(url: str) -> str:
     return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
 
 
+def origins_of(origins: Mapping[str, int]) -> str:
+    """Return how many simulations come from which other jobs."""
+    parts = ", ".join(f"{n:,} from {job}" for job, n in origins.items())
+    return f"{counted(sum(origins.values()), 'simulation')}: {parts}"
+
+
 def counts_of(status: Status) -> Iterator[tuple[str, str]]:
     """Yield what is committed."""
     counts = status.counts
@@ -65,6 +70,17 @@ def counts_of(status: Status) -> Iterator[tuple[str, str]]:
         yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
 
 
+def state_of(status: Status, took: str = "") -> str:
+    """Return the state of a job, and whether every simulation failed."""
+    return f"{status.state}{took}{f': {ALL_FAILED}' if status.all_failed else ''}"
+
+
+def after_failures(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield what to do after a job in which all simulations failed."""
+    if status.all_failed:
+        yield "next", "repair the cause, then submit the study with another --name"
+
+
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
     """Yield why simulations and targets failed, the most frequent reasons first."""
     for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
@@ -72,12 +88,6 @@ def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
         yield "" if i else "failures", f"{reason.n:,} x {reason.verdict}: {message}"
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
-
-
-def verdicts(counts: Counts) -> str:
-    """Return the number of failures by verdict, the most frequent first."""
-    most_first = sorted(counts.verdicts.items(), key=lambda found: -found[1])
-    return ", ".join(f"{n:,} {verdict}" for verdict, n in most_first)
 
 
 def expectation(expected: Expected) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import sys
 from collections import UserDict
 from collections.abc import Mapping
@@ -16,7 +17,16 @@ import mops
 from mops.cli import terminal
 from mops.cli.interrupt import interruptible
 from mops.cli.options import ADVANCED, AROUND, COMMON, SERVICE, STUDY
-from mops.errors import MopsError
+from mops.errors import MopsError, UsageError, nearest
+
+ELSEWHERE: Mapping[str, str] = {
+    "--replicates": "set 'n_replicates' in the study; for a job that has run: mops jobs extend JOB --replicates N",
+    "--sets": "set 'parameter_sets' in the study; for a job that has run: mops jobs extend JOB --sets FILE",
+    "--target": "set 'targets' in the study; for a job that has run: mops jobs extend JOB --target MODULE:NAME",
+}
+"""Options that people may expect of ``submit``, and where to find them."""
+
+_NOT_IN_LIST = re.compile(r"'(.*)' is not one of ('.*')\.")
 
 
 class Verb(NamedTuple):
@@ -42,13 +52,14 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
         "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
+        "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
+        "profiles": Verb("mops.cli.service.profiles:profiles", "List the profiles of cluster services."),
         "dashboard": Verb(
             "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
         ),
+        "ui": Verb("mops.cli.ui:ui", "Show the jobs of a storage in a browser."),
         "settings": Verb("mops.cli.settings:settings", "List every setting, its value, its source and its meaning."),
-        "doctor": Verb(
-            "mops.cli.service.doctor:doctor", "Check whether memory is bounded on this machine or the cluster."
-        ),
+        "doctor": Verb("mops.cli.service.doctor:doctor", "Check whether memory is bounded here or on the cluster."),
     },
     "jobs": {
         "submit": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
@@ -57,6 +68,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
         "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends."),
         "results": Verb("mops.cli.jobs.results:results", "List the committed results of a job, or export them."),
+        "report": Verb("mops.cli.jobs.report:report", "Write a report of a job with figures, as one HTML file."),
         "failures": Verb(
             "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
         ),
@@ -77,6 +89,10 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
         "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
+    },
+    "calibrations": {
+        "list": Verb("mops.cli.calibrations.list:list_", "List the calibrations of a storage, newest first."),
+        "delete": Verb("mops.cli.calibrations.delete:delete_", "Delete calibrations with the jobs of their rounds."),
     },
     "cluster": {
         "status": Verb(
@@ -119,6 +135,20 @@ def _command(name: str, verb: Verb) -> TyperCommand:
 class _Command(TyperCommand):
     """A command whose plain help has a section for each panel of options."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments. For an option that is elsewhere, say where."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as wrong:
+            wrong.message = _with_nearest(wrong.message)
+            raise
+        except Exception as unknown:
+            hint = ELSEWHERE.get(getattr(unknown, "option_name", ""))
+            if hint is None or self.name not in ("submit", "run"):
+                raise
+            what = f"{ctx.command_path} has no option {unknown.option_name}"  # type: ignore[attr-defined]
+            raise UsageError(what, where="the command line", hint=hint) from unknown
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's options, and then the panels of shared options."""
         sections: dict[str, list[tuple[str, str]]] = {
@@ -133,6 +163,15 @@ class _Command(TyperCommand):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+def _with_nearest(message: str) -> str:
+    """Return Typer's message of a wrong value without the name of a Python exception, and with the nearest value."""
+    text = message.removeprefix("Value error, ")
+    if (found := _NOT_IN_LIST.fullmatch(text)) is None:
+        return text
+    near = nearest(found[1], re.findall(r"'([^']*)'", found[2]))
+    return f"{text.removesuffix('.')}; did you mean {near!r}?" if near else text
 
 
 class _Group(TyperGroup):
@@ -170,6 +209,7 @@ app = typer.Typer(
 for group, (summary, example) in {
     "jobs": ("Run studies and read their results.", "mops jobs submit study.json --name waves"),
     "study": ("Prepare a study before it runs.", "mops study check study.json"),
+    "calibrations": ("List and delete calibrations.", "mops calibrations list"),
     "cluster": ("Show the connected cluster service.", "mops cluster status"),
 }.items():
     text = f"{summary}\n\nExample:\n\n    {example}"

@@ -1,4 +1,4 @@
-"""The options that submit, resume and retry share."""
+"""The options that commands share which start jobs."""
 
 from __future__ import annotations
 
@@ -79,16 +79,14 @@ WorkersOption = Annotated[
 
 
 @dataclass(frozen=True)
-class StartOptions:
-    """The command line's options for a start."""
+class RunnerOptions:
+    """The command line's options for the runner of one or several jobs."""
 
-    detach: DetachOption = False
     priority: PriorityOption = None
     storage: StorageOption = None
     env: EnvOption = None
     python: PythonOption = None
     local: RunLocallyOption = False
-    wait: WaitOption = False
     queue: QueueOption = None
     priority_class: PriorityClassOption = None
     deadline: DeadlineOption = None
@@ -97,6 +95,11 @@ class StartOptions:
     dedicated: DedicatedOption = None
     workers: WorkersOption = None
     as_json: JsonOption = False
+
+    @property
+    def local_by(self) -> str | None:
+        """The option of this command that makes this machine run the job; None: there is none."""
+        return "--local" if self.local else None
 
     @property
     def pod(self) -> PodOptions:
@@ -121,14 +124,14 @@ class StartOptions:
         ServiceError
             The service is out of reach, or no longer exists.
         """
-        location = locate(local=self.local or self.detach)
+        location = locate(local=self.local_by is not None)
         if location.local_by == "MODELOPS_SCHEDULER":
             terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
         if location.profile is not None:
             return Service.current(location.profile)
         names = ", ".join(self.pod.of_a_service)
         if names:
-            local_by = "--local" if self.local else "--detach" if self.detach else location.local_by
+            local_by = self.local_by or location.local_by
             verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
             raise UsageError(
                 f"only a cluster service has {names}, and this machine runs the job",
@@ -136,6 +139,19 @@ class StartOptions:
                 hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
             )
         return None
+
+
+@dataclass(frozen=True)
+class StartOptions(RunnerOptions):
+    """The command line's options for the start of one job."""
+
+    detach: DetachOption = False
+    wait: WaitOption = False
+
+    @property
+    def local_by(self) -> str | None:
+        """The option of this command that makes this machine run the job; None: there is none."""
+        return super().local_by or ("--detach" if self.detach else None)
 
     def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
         """Return the options for :mod:`mops.jobs.submit`, with the settings of the environment, checked."""
@@ -145,7 +161,7 @@ class StartOptions:
             pod=self.pod,
             settings=Settings.from_environment(priority=self.priority),
             wait=not self.detach and service is None,
-            local=self.local or self.detach,
+            local=self.local_by is not None,
             service=service,
             on_progress=display.progress,
             on_detach=display.detached,
@@ -154,12 +170,21 @@ class StartOptions:
 
 def with_start_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of :class:`StartOptions`, which it takes as its argument ``start``."""
+    return _with_options(StartOptions, command)
+
+
+def with_runner_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :class:`RunnerOptions`, which it takes as its argument ``start``."""
+    return _with_options(RunnerOptions, command)
+
+
+def _with_options(kind: type[RunnerOptions], command: Callable[..., None]) -> Callable[..., None]:
     own = [value for name, value in inspect.signature(command, eval_str=True).parameters.items() if name != "start"]
-    shared = inspect.signature(StartOptions, eval_str=True).parameters
+    shared = inspect.signature(kind, eval_str=True).parameters
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        start = StartOptions(**{name: values.pop(name) for name in shared})
+        start = kind(**{name: values.pop(name) for name in shared})
         command(**values, start=start)
 
     parameters = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in (*own, *shared.values())]

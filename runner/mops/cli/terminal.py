@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from mops.attempt.reporting.display import figures
+from mops.cli.job_screen import JobScreen, Rates, fields_of
 from mops.errors import MopsError, UsageError
 from mops.units import bytes_text, without_numbers
 from mops.verdicts import Report
@@ -29,6 +31,7 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
 size = bytes_text
 _LINE_SECONDS = 10.0
+_PER_SECOND = 4
 _EQUAL_SHOWN = 5
 _PIPE_COLUMNS = 100_000  # so that each record is one line
 
@@ -168,28 +171,32 @@ def set_up_logging(verbose: int) -> None:
 @contextmanager
 def progress() -> Iterator[Callable[[Snapshot], None]]:
     """Show the progress of a job: live on a terminal, else a line every 10 s."""
-    if stderr.is_terminal:
-        with _Live(console=stderr) as live:
-            yield live.show
+    # FORCE_COLOR makes a terminal of each output for rich, and a file needs no control codes.
+    if sys.stderr.isatty() and not stderr.is_dumb_terminal:
+        shown = _Shown()
+        with Live(console=stderr, transient=True, refresh_per_second=_PER_SECOND, get_renderable=shown.screen):
+            yield shown.show
     else:
         yield _Lines().show
 
 
-class _Live(Progress):
-    """A bar and a line of figures, so that 80 columns are enough for a million simulations."""
+class _Shown:
+    """The last progress, which the terminal shows a few times a second."""
 
-    def __init__(self, console: Console):
-        self._figures = "starting: importing the model"
-        super().__init__(SpinnerColumn(), BarColumn(), TaskProgressColumn(), console=console, transient=True)
-        self._job = self.add_task("", total=None)
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        yield Text(f"  {self._figures}", no_wrap=True, overflow="ellipsis")
+    def __init__(self) -> None:
+        self._last: Snapshot | None = None
+        self._rates = Rates()
+        self._start = Spinner("dots", "starting: importing the model")
 
     def show(self, now: Snapshot) -> None:
-        self._figures = figures(now)
-        self.update(self._job, total=now.total, completed=now.finished.simulations)
+        self._last = now
+        self._rates.add(now.job, now.seconds, now.rate)
+
+    def screen(self) -> RenderableType:
+        now = self._last
+        if now is None:
+            return self._start
+        return JobScreen(f"{now.job}: running", list(fields_of(now, list(self._rates.kept))))
 
 
 class _Lines:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mops.service.profile import Profile, save
+from mops.service.profile import DEFAULT, Profile, save, use
 from programs import Ran, environment
 
 from .warm import Warm
@@ -105,6 +105,7 @@ class CommandLab:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CONFIG_HOME", self.environment["XDG_CONFIG_HOME"])
             save(profile)
+            use(DEFAULT)
 
     def stored(self) -> list[str]:
         """Return every file in the storage."""

@@ -35,6 +35,19 @@ def broken(params, replicates):
     raise KeyError("no such column")
 """
 SPACE = {"x": {"min": 0, "max": 10}}
+HIDING = """
+import importlib.util
+import os
+
+found = importlib.util.find_spec
+
+
+def find_spec(name, package=None):
+    return None if name == os.environ["HIDDEN"] else found(name, package)
+
+
+importlib.util.find_spec = find_spec
+"""
 
 
 @pytest.fixture
@@ -179,6 +192,61 @@ def test_abc_takes_the_loss_as_a_distance(calibrate_lab: CommandLab) -> None:
     assert x["median"] == pytest.approx(3, abs=0.3)
 
 
+def test_an_optimiser_prints_the_best_sets_and_no_posterior(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "--method", "tpe", "-n", 16, "--rounds", 3]
+    ran = lab.run(*arguments, "--name", "fit", "--to", "out", cwd=lab.project)
+    assert ran.code == 0, ran.err
+    head, *rows = ran.out.splitlines()
+    assert head.split() == ["loss", "x"]
+    assert len(rows) == 5
+    losses = [float(row.split()[0]) for row in rows]
+    assert losses == sorted(losses)
+    assert float(rows[0].split()[1]) == pytest.approx(3, abs=0.5)
+    assert "round 3 ended: 16 sets scored, 0 failed; best loss " in ran.err
+    assert "no posterior: tpe is an optimiser; for intervals use --method importance" in ran.err
+    assert sorted(path.name for path in (lab.project / "out").glob("*.parquet")) == ["trials.parquet"]
+    trials = pq.read_table(lab.project / "out" / "trials.parquet")
+    assert trials.num_rows == 48
+    assert trials["weight"].null_count == 48
+    assert n_calls(lab) == 48 * 2
+    more = lab.run(*arguments[:-1], 4, "--name", "fit", "--json", cwd=lab.project)
+    assert (more.json["rounds"], more.json["posterior"], more.json["ess"]) == (4, None, None)
+    assert more.json["best"][0]["loss"] <= losses[0] * 1.001
+    assert n_calls(lab) == 64 * 2
+
+
+def test_several_objectives_give_the_pareto_set(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    arguments = ["study", "calibrate", "space.json", "--model", "model:run", "--target", "model:two", "--name", "fit"]
+    ran = lab.run(*arguments, "--method", "nsga2", "-n", 24, "--rounds", 3, "--to", "out", cwd=lab.project)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0].split() == ["two.low", "two.high", "x"]
+    pareto = pq.read_table(lab.project / "out" / "pareto.parquet")
+    assert 2 <= pareto.num_rows <= 72
+    for row in pareto.to_pylist():
+        assert 0.5 <= row["x"] <= 9.5, "between the optima of both losses"
+    assert f"Pareto set of {pareto.num_rows} sets" in ran.err
+    wrong = lab.run(*arguments, "--method", "nsga2", "--objective", "two.hight", cwd=lab.project)
+    assert wrong.code == 2
+    assert "no loss has the label 'two.hight'" in wrong.err
+
+
+def test_a_missing_package_is_named_with_its_command(calibrate_lab: CommandLab) -> None:
+    """Optuna is installed for the tests, so an import hook hides it."""
+    lab = calibrate_lab
+    lab.write("hidden/sitecustomize.py", HIDING)
+    arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 4, "--rounds", 1, "--method"]
+    for method, hint in {"tpe": "pip install 'mops-runner[calibrate]'", "gp": "pip install torch"}.items():
+        hidden = "torch" if method == "gp" else "optuna"
+        path = str(lab.project / "hidden")
+        ran = lab.run_cold(*arguments, method, cwd=lab.project, PYTHONPATH=path, HIDDEN=hidden)
+        assert ran.code == 2
+        assert f"the method '{method}' needs {hidden}" in ran.err
+        assert hint in ran.err
+    assert not lab.storage.exists() or lab.stored() == []
+
+
 def test_a_mistake_in_the_model_does_not_use_up_the_name(calibrate_lab: CommandLab) -> None:
     lab = calibrate_lab
     lab.write("model.py", "import nothing_like_this\n")
@@ -195,12 +263,14 @@ def test_a_mistake_in_the_model_does_not_use_up_the_name(calibrate_lab: CommandL
     [
         (["missing.json", *MODEL_OPTIONS], "this space file does not exist"),
         (["fixed.json", *MODEL_OPTIONS], "nothing varies in the space"),
-        (["space.json", "--model", "model:run"], "the study has no target"),
+        (["space.json", "--model", "model:run"], "the calibration has no target"),
         (["space.json", "--target", "model:near_3"], "$.model: missing"),
         (["space.json", *MODEL_OPTIONS, "--weight", "three"], "'three' is not a weight"),
         (["space.json", *MODEL_OPTIONS, "--name", "Fit"], "'Fit' is not a valid name"),
         (["space.json", *MODEL_OPTIONS, "--name", "f" * 53], "is too long for the name of a calibration"),
         (["space.json", *MODEL_OPTIONS, "--temperature", "0"], "temperature is 0"),
+        (["space.json", *MODEL_OPTIONS, "--objective", "a"], "the method 'importance' has one objective"),
+        (["kinds.json", *MODEL_OPTIONS, "--method", "cmaes"], "'cmaes' searches ranges only"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_stored(
@@ -208,6 +278,7 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
 ) -> None:
     lab = calibrate_lab
     lab.write("fixed.json", '{"x": 3}')
+    lab.write("kinds.json", '{"x": {"values": [3, 4]}}')
     ran = lab.run("study", "calibrate", *arguments, cwd=lab.project)
     assert ran.code == 2, ran.err
     assert said in ran.err
@@ -222,3 +293,60 @@ def test_another_space_needs_another_name(calibrate_lab: CommandLab) -> None:
     ran = lab.run(*arguments, "--seed", 1, cwd=lab.project)
     assert ran.code == 2
     assert "exists and fits something else; what differs: the seed, the space" in ran.err
+
+
+def test_calibrations_are_listed_and_deleted_with_their_jobs(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    assert lab.run("calibrations", "list").err.startswith("no calibrations in ")
+    options = ["-n", 8, "--rounds", 2, "--method", "tpe"]
+    for name in ("fit", "other"):
+        assert (
+            lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, "--name", name, cwd=lab.project).code
+            == 0
+        )
+    listed = lab.run("calibrations", "list", "--json").json
+    assert {one["calibration"] for one in listed} == {"fit", "other"}
+    assert (listed[0]["method"], listed[0]["rounds"], listed[0]["scored"], listed[0]["failed"]) == ("tpe", 2, 16, 0)
+    assert lab.run("jobs", "delete", "fit-r2", "--yes").code == 0  # a calibration may lack a job
+    shown = lab.run("calibrations", "list").out.splitlines()
+    assert shown[0].split() == ["calibration", "method", "rounds", "sets", "failed", "began", "open", "rounds"]
+    asked = lab.run("calibrations", "delete", "fit")
+    assert asked.code == 2
+    assert "stdin is not a terminal" in asked.err
+    wrong = lab.run("calibrations", "delete", "fitt", "--yes")
+    assert wrong.code == 2
+    assert "calibration 'fitt' does not exist" in wrong.err
+    assert "use the name of an existing calibration: fit" in wrong.err
+    ran = lab.run("calibrations", "delete", "fit", "--yes")
+    assert ran.code == 0, ran.err
+    assert "deleted job fit-r1" in ran.err
+    assert "deleted calibration fit" in ran.err
+    left = [path for path in lab.stored() if not path.startswith("bundles/")]
+    assert left
+    assert not [path for path in left if "/fit" in path]
+    assert [one["calibration"] for one in lab.run("calibrations", "list", "--json").json] == ["other"]
+    again = lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, "--name", "fit", cwd=lab.project)
+    assert again.code == 0, "the name is free again"
+
+
+def test_both_open_rounds_are_listed(calibrate_lab: CommandLab) -> None:
+    """The list had one of two rounds that overlap."""
+    lab = calibrate_lab
+    options = ["-n", 8, "--rounds", 3, "--method", "tpe", "--name", "fit"]
+    assert lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, cwd=lab.project).code == 0
+    for k in (2, 3):
+        (lab.storage / "calibrations" / "fit" / "rounds" / f"{k:08d}-told.json").unlink()
+    assert lab.run("calibrations", "list").out.splitlines()[1].endswith("fit-r2, fit-r3")
+    assert lab.run("calibrations", "list", "--json").json[0]["open_jobs"] == ["fit-r2", "fit-r3"]
+
+
+def test_a_damaged_calibration_is_listed_and_can_be_deleted(calibrate_lab: CommandLab) -> None:
+    lab = calibrate_lab
+    options = ["-n", 8, "--rounds", 1, "--method", "tpe", "--name", "fit"]
+    assert lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, cwd=lab.project).code == 0
+    (lab.storage / "calibrations" / "fit" / "rounds" / "00000001-asked.json").write_text("{")
+    ran = lab.run("calibrations", "list")
+    assert ran.code == 0
+    assert "warning: calibration fit cannot be read: " in ran.err
+    assert lab.run("calibrations", "delete", "fit", "--yes").code == 0
+    assert not [path for path in lab.stored() if not path.startswith("bundles/")]

@@ -87,7 +87,7 @@ def test_json_has_every_cause(failed: CommandLab) -> None:
     assert (found["job"], found["state"], found["targets_not_scored"]) == ("broken", "partial", 11)
     job = mops.open_job("broken", failed.storage)
     commands = [one.pop("command") for one in found["causes"]]
-    assert found["causes"] == job.causes().to_pylist()
+    assert found["causes"] == job.causes().to_arrow().to_pylist()
     assert [(one["stage"], one["verdict"], one["n"], one["sets"]) for one in found["causes"]] == [
         ("model", "error", 20, 10),
         ("model", "crashed", 2, 1),
@@ -96,7 +96,7 @@ def test_json_has_every_cause(failed: CommandLab) -> None:
     failures = {
         (row["group"], row["replicate"]): row for row in job.failures().to_arrow().to_pylist() if row["target"] != "*"
     }
-    assert all(command.startswith("mops study run project/study.json --set ") for command in commands)
+    assert all(command.startswith("mops study run --job broken --set ") for command in commands)
     sets = json.loads(failed.study.read_text())["parameter_sets"]
     for one in found["causes"]:
         assert json.loads(one["params"]) == sets[one["group"]]
@@ -109,31 +109,30 @@ def test_json_has_every_cause(failed: CommandLab) -> None:
 def test_the_command_runs_the_failed_simulation_alone(failed: CommandLab) -> None:
     for one in failed.run("jobs", "failures", "broken", "--json").json["causes"]:
         argv = shlex.split(one["command"])[1:]
-        assert argv[2:4] == ["project/study.json", "--set"]
+        assert argv[2:4] == ["--job", "broken"]
+        assert argv[-1] == "--with-new-code"
         assert ("--replicate" in argv) == (one["stage"] == "model")
         ran = failed.run(*argv)
         assert ran.code == 1
         assert (one["cause"] if one["verdict"] == "error" else "ended with SIGSEGV") in ran.err
 
 
-def test_without_the_study_file_the_command_runs_the_stored_job(failed: CommandLab) -> None:
-    study = failed.study.read_text()
-    failed.study.unlink()
+def test_without_the_project_the_command_runs_the_files_of_the_job(failed: CommandLab) -> None:
+    moved = failed.project.rename(failed.root / "moved")
     try:
         command = failed.run("jobs", "failures", "broken", "--json").json["causes"][0]["command"]
+        argv = shlex.split(command)[1:]
+        assert "--with-new-code" not in argv
+        assert "RuntimeError: no start" in failed.run(*argv).err
     finally:
-        failed.study.write_text(study)
-    argv = shlex.split(command)[1:]
-    assert argv[:4] == ["study", "run", "--job", "broken"]
-    assert "RuntimeError: no start" in failed.run(*argv).err
+        moved.rename(failed.project)
 
 
-def test_the_command_repeats_the_options_of_the_submit(lab: CommandLab) -> None:
+def test_the_command_has_the_options_of_the_submit(lab: CommandLab) -> None:
     lab.write("model.py", "import os\n\ndef run(params, seed):\n    raise ValueError(os.environ['WORD'])\n")
     lab.write_study(parameter_sets=[{"x": 1}], n_replicates=1)
     assert lab.submit("--name", "words", "--env", "WORD=two words").code == 3
     (one,) = lab.run("jobs", "failures", "words", "--json").json["causes"]
-    assert "--env 'WORD=two words'" in one["command"]
     assert "ValueError: two words" in lab.run(*shlex.split(one["command"])[1:]).err
 
 

@@ -56,10 +56,10 @@ def test_a_list_has_a_line_per_job_and_the_newest_is_first(lab: CommandLab) -> N
     lab.write_study()
     lab.submit("--name", "b-new")
     lines = lab.run("jobs", "list").out.splitlines()
-    assert lines[0].split() == ["job", "state", "sets", "failed", "submitted"]
-    assert [line.split()[:4] for line in lines[1:]] == [
-        ["b-new", "succeeded", "2/2", "0"],
-        ["a-old", "partial", "2/2", "2"],
+    assert lines[0].split() == ["job", "state", "sets", "finished", "durable", "failed", "submitted"]
+    assert [line.split()[:6] for line in lines[1:]] == [
+        ["b-new", "succeeded", "2/2", "4/4", "4", "0"],
+        ["a-old", "partial", "2/2", "4/4", "4", "2"],
     ]
     assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d$", lines[1])
     assert [job["job"] for job in lab.run("jobs", "list", "--state", "failed,partial", "--json").json] == ["a-old"]
@@ -156,7 +156,8 @@ def test_the_log_and_the_status_have_the_reason_of_a_failed_job(lab: CommandLab)
     assert re.search(r"\nwhy +mops jobs logs bad\n", lab.run("jobs", "status", "bad").out)
     said = lab.run("jobs", "logs", "bad").out
     assert re.search(
-        r"INFO bad: attempt 1 ends: the model has no output 'dayly'; it has: daily, summary\n  at: \$\.outputs\n", said
+        r" attempt 1 ends: UsageError: the model has no output 'dayly'; it has: daily, summary\n  at: \$\.outputs\n",
+        said,
     )
 
 
@@ -370,7 +371,7 @@ def test_a_running_job_is_resumed_only_with_take_over(lab: CommandLab) -> None:
 WRONG = {
     "an unknown state": (
         ["list", "--state", "runing"],
-        ("error: unknown state: 'runing'\n  at: --state\nhint: use running\n"),
+        ("error: unknown state: 'runing'\n  at: --state\nhint: did you mean 'running'?\n"),
     ),
     "an attempt that was not": (
         ["logs", "done", "--attempt", "4"],

@@ -18,7 +18,7 @@ import pytest
 from mops.errors import UsageError
 from mops.jobs.location import Location, locate
 from mops.k8s.chart import ServiceConfig
-from mops.service.profile import Profile, save
+from mops.service.profile import DEFAULT, Profile, save, use
 from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
 
@@ -63,6 +63,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
 @pytest.fixture
 def saved(environ: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     save(profile(storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"}))
+    use(DEFAULT)
     return environ
 
 
@@ -97,6 +98,7 @@ def test_settings_of_a_call_count_like_the_environment() -> None:
 @pytest.mark.usefixtures("environ")
 def test_the_variables_of_the_service_are_set_only_for_its_storage(tmp_path: Path) -> None:
     save(profile(storage=str(tmp_path / "service"), storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"}))
+    use(DEFAULT)
     locate(str(tmp_path / "mine")).open()
     assert "AZURE_STORAGE_ACCOUNT_NAME" not in os.environ
     locate(f"{tmp_path}/service/").open()
@@ -209,7 +211,7 @@ def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
 
 def test_settings_show_the_service_of_commands(connected: CommandLab) -> None:
     shown = lines(here(connected, "settings", "--json"))
-    saved = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
+    saved = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profiles", "default.json"))
     assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", saved)
     assert shown["MODELOPS_STORAGE"] == (STORAGE, "service")
     assert shown["MODELOPS_SCHEDULER"] == (SCHEDULER, "service")

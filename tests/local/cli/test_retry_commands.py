@@ -87,6 +87,8 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", end["job"]), "the name of a retry of a retry does not grow"
     status = partly.run("jobs", "status", end["job"]).out
     assert re.search(rf"derived from +{ran.name}\n", status)
+    assert re.search(rf"reused +8 simulations: 8 from {ran.name}\n", status)
+    assert re.search(rf"{end['job']} .* 8  \d{{4}}-", partly.run("jobs", "list").out), "the column 'reused'"
     assert re.search(r"simulations +10 good, 0 failed, of 10\n", status)
 
 

@@ -92,7 +92,7 @@ def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
     """Run the API server that allows everything, and give the lab's user a kubeconfig for it."""
     handler = type("Handler", (Yes,), {"posted": [], "described": described})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{http.server_port}"
         lab.environment["KUBECONFIG"] = str(kubeconfig(lab.root, url))
         yield url
@@ -172,14 +172,14 @@ def test_local_runs_on_this_machine_even_when_connected_to_a_service(connected: 
 @pytest.mark.parametrize("here", [[], ["--local"]])
 def test_a_broken_profile_is_reported_before_anything_is_written(connected: CommandLab, here: list[str]) -> None:
     """Regression: with --local, the error came after the job was created, and the job did not run."""
-    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profiles", "default.json")
     profile.write_text("{}")
     refused(
         connected,
         connected.submit(*here, "--storage", connected.storage),
         "this does not describe a mops service (namespace: Field required; service: Field required)",
         str(profile),
-        "run 'mops connect' again",
+        "replace it: mops connect --profile default --namespace NAME",
     )
     assert connected.submit("--storage", connected.storage, MODELOPS_PROFILE="none").code == 0
 
@@ -244,14 +244,16 @@ def test_a_submit_uses_the_current_values_of_the_chart(connected: CommandLab, de
     ran = connected.submit("--storage", connected.storage)
     assert "hint: leave out --storage to use the service's storage (/elsewhere)" in ran.err
     assert ran.err.startswith("warning: the service has changed since 'mops connect'; the profile is updated\n")
-    assert '"/elsewhere"' in Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json").read_text()
+    assert (
+        '"/elsewhere"' in Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profiles", "default.json").read_text()
+    )
     assert "warning:" not in connected.submit("--storage", connected.storage).err
 
 
 def test_a_read_only_profile_does_not_stop_a_job(connected: CommandLab, described: dict[str, str]) -> None:
     """A profile may be on a read-only mount. Here a folder has the name of the temporary file."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
-    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profiles", "default.json")
     kept = profile.read_text()
     program = (
         "import os, pathlib, runpy, sys\n"
@@ -347,12 +349,43 @@ def test_connect_uses_the_namespace_of_the_named_context(
 
 
 def test_forgetting_a_service(connected: CommandLab) -> None:
-    assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
-    assert connected.run("connect", "--off").err == "no service was connected\n"
+    assert connected.run("disconnect").err == "jobs run on this machine again\n"
+    assert connected.run("disconnect").err == "no service was connected\n"
     assert not_connected(connected)
 
 
+def test_services_have_named_profiles(connected: CommandLab) -> None:
+    assert connected.run("connect", "--profile", "other").code == 0
+    listed = {one["profile"]: one for one in connected.run("profiles", "--json").json}
+    assert {name: one["current"] for name, one in listed.items()} == {"default": False, "other": True}
+    assert listed["other"]["namespace"] == "studies"
+    assert "* other" in " ".join(connected.run("profiles").out.split())
+    assert connected.run("disconnect").code == 0
+    assert not_connected_now(connected)
+    assert connected.run("connect", "--profile", "default").code == 0
+    assert not not_connected_now(connected)
+    assert connected.run("disconnect", "--profile", "default").err == "profile default is deleted\n"
+    assert not_connected_now(connected), "the current profile is deleted"
+    assert not not_connected_now(connected, MODELOPS_PROFILE="other")
+    told = connected.run("disconnect", MODELOPS_PROFILE="other").err
+    assert "warning: MODELOPS_PROFILE is set to 'other', so commands in this shell still follow it" in told
+
+
+def not_connected_now(lab: CommandLab, **variables: str) -> bool:
+    lines = {one["name"]: one["value"] for one in lab.run("settings", "--json", **variables).json}
+    return lines["MODELOPS_PROFILE"] is None
+
+
+def test_a_wrong_name_of_a_profile(connected: CommandLab) -> None:
+    for arguments, what in {
+        ("connect", "--profile", "../prod"): "a profile cannot have the name '../prod'",
+        ("connect", "--profile", "none"): "a profile cannot have the name 'none'",
+        ("disconnect", "--profile", "prod"): "no profile 'prod' is saved",
+    }.items():
+        ran = connected.run(*arguments)
+        assert ran.code == 2
+        assert what in ran.err
+
+
 def not_connected(lab: CommandLab) -> bool:
-    return not Path(lab.environment["XDG_CONFIG_HOME"], "mops").is_dir() or not list(
-        Path(lab.environment["XDG_CONFIG_HOME"], "mops").iterdir()
-    )
+    return not Path(lab.environment["XDG_CONFIG_HOME"], "mops", "current-profile").exists()

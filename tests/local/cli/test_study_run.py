@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -146,12 +147,38 @@ def test_with_a_job_its_reference_schema_counts(study: CommandLab) -> None:
     assert study.run("study", "run", study.study, "--set", cause["param_id"]).code == 0
     ran = study.run("study", "run", "--job", "mixed", "--set", cause["param_id"])
     assert ran.code == 1
-    assert f"error: replicate 0 (seed {cause['seed']}): invalid_output: {cause['cause']}" in ran.err
+    said = f"error: replicate 0 (seed {cause['seed']}): invalid_output: {cause['cause']}"
+    assert said in ran.err
+    assert said in study.run("study", "run", "--job", "mixed", "--set", cause["param_id"], "--with-new-code").err
+
+
+def test_a_failed_simulation_of_a_job_runs_again_with_a_repaired_model(study: CommandLab) -> None:
+    """Its set came by an extension, so it is not in the study file."""
+    study.write("more.csv", "x,bad\n3,*\n")
+    study.write("model.py", MODEL.replace('seed == params["bad"]', 'params.get("bad")'))
+    study.submit("--name", "base", "--env", "WORD=spoken")
+    extended = study.run("jobs", "extend", "base", "--sets", study.project / "more.csv", "--name", "more")
+    assert extended.code == 3
+    causes = study.run("jobs", "failures", "more", "--json").json["causes"]
+    (cause,) = (one for one in causes if one["stage"] == "model")
+    alone = ("study", "run", "--job", "more", "--set", cause["param_id"], "--replicate", "0", "--json")
+    study.write("model.py", MODEL.replace("raise ValueError", "print"))
+    assert "ValueError: x is 3" in study.run(*alone).err, "the job keeps its files"
+    ran = study.run(*alone, "--with-new-code")
+    assert ran.code == 0, ran.err
+    (row,) = facts(ran)
+    assert (row["x"], row["word"]) == (3, "spoken")
+    moved = study.project.rename(study.root / "moved")
+    refused = study.run(*alone, "--with-new-code")
+    assert refused.code == 2
+    assert "the project of job 'more' is not on this machine" in refused.err
+    assert study.run(*alone, "--with-new-code", "--project", moved).code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--with-new-code",), "a study file always runs the present files of its project"),
         (("--set", "zz"), "no parameter set has an id that begins with 'zz'"),
         (("--replicate", "2"), "the parameter set has no replicate 2"),
         (("--job", "other"), "name a study file or a job, and not both"),
@@ -229,3 +256,8 @@ def test_json_has_the_failure(study: CommandLab) -> None:
     assert (ran.code, found["failed"], found["replicates"]) == (1, "replicate 0 (seed 8)", [])
     assert found["message"] == "error: ValueError: x is 3"
     assert found["traceback"].startswith("Traceback (most recent call last)")
+
+
+def test_a_failure_names_its_set_by_12_characters(study: CommandLab) -> None:
+    study.write_study(parameter_sets=[{"params": {"x": 3, "bad": 8}, "seed": 8}])
+    assert re.search(r"at: set [0-9a-f]{12}\n", study.run("study", "run", study.study).err)

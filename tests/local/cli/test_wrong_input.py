@@ -356,3 +356,27 @@ def test_a_record_of_a_newer_mops(lab: CommandLab) -> None:
     record = lab.storage / "jobs" / job / "job.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2, "mops": "9.1.0"}))
     refused(lab.run("jobs", "status", job), "format 2", "install mops-runner 9.1.0", where=f"at: {record}")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("study calibrate space.json --method tpee", "'nsga2'; did you mean 'tpe'?"),
+        (
+            "study sample space.json --method sobbol",
+            "'sobbol' is not one of 'sobol', 'lhs', 'grid'; did you mean 'sobol'?",
+        ),
+        (
+            "study sample space.json --method xyz",
+            "Invalid value for '--method': 'xyz' is not one of 'sobol', 'lhs', 'grid'.",
+        ),
+        ("jobs submit study.json --priority hihg", "did you mean 'high'?"),
+        ("jobs list --state parial", "did you mean 'partial'?"),
+    ],
+)
+def test_a_misspelled_value_of_an_option_is_named_with_the_nearest(lab: CommandLab, command: str, said: str) -> None:
+    """Regression: the message began with 'Value error,', the name of an exception of Python."""
+    ran = lab.run(*command.split())
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+    assert "Value error" not in ran.err

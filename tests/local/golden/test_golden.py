@@ -41,6 +41,7 @@ STUDY = {
 }
 COMMANDS = (
     ["jobs", "status", "one", "--json"],
+    ["jobs", "status", "one", "--losses", "--json"],
     ["jobs", "list", "--json"],
     ["jobs", "results", "one", "--json"],
     ["settings", "--json"],

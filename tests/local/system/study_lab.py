@@ -214,7 +214,9 @@ class StudyLab:
         path.write_text(json.dumps(self.study))
         return path
 
-    def start(self, *arguments: str, program: Sequence[str] = (), **settings: object) -> Runner:
+    def start(
+        self, *arguments: str, program: Sequence[str] = (), stdin: int = subprocess.DEVNULL, **settings: object
+    ) -> Runner:
         """Start ``mops jobs ...``, or another program; settings are MODELOPS_JOB_ variables without that prefix."""
         number = len(self.runners) + 1
         calls = self.folder / f"calls-{number}.txt"
@@ -235,7 +237,7 @@ class StudyLab:
         with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
             process = subprocess.Popen(
                 [*(program or (MOPS, "jobs")), *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
                 env=env,
@@ -309,12 +311,16 @@ class StudyLab:
         losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
 
-    def assert_nothing_lives(self, runner: Runner) -> None:
-        """Check that all processes of this command end soon, before any of them would end by itself."""
+    def assert_nothing_lives(self, runner: Runner, *, but: int | None = None) -> None:
+        """Check that all processes of this command, but one, end soon, before any of them would end by itself."""
+
+        def living() -> dict[int, str]:
+            return {pid: line for pid, line in runner.alive().items() if pid != but}
+
         deadline = time.monotonic() + GONE_SECONDS
-        while time.monotonic() < deadline and runner.alive():
+        while time.monotonic() < deadline and living():
             time.sleep(0.02)
-        left = runner.alive()  # read after the deadline, because reading takes time
+        left = living()  # read after the deadline, because reading takes time
         assert not left, f"alive {GONE_SECONDS:g} s after the kill: {left}"
 
 

@@ -63,7 +63,7 @@ def submit(
     outputs: Any = None,
     **settings: Any,
 ) -> mops.Job:
-    """Run a study of 140 sets, whose rows take 1 MiB each."""
+    """Run a study of 140 sets, whose rows take 1 MiB each. On a slow machine too, a task has time for many of them."""
     (folder / "mops.toml").touch()
     (folder / "model.py").write_text(MODEL)
     study = {
@@ -75,7 +75,9 @@ def submit(
     }
     (folder / "study.json").write_text(json.dumps(study))
     where = storage if "://" in storage else folder / storage
-    return mops.submit(folder / "study.json", storage=where, settings=Settings(slots=2, **settings), local=True)
+    return mops.submit(
+        folder / "study.json", storage=where, settings=Settings(slots=2, task_seconds=60.0, **settings), local=True
+    )
 
 
 def rows(job: mops.Job) -> list[pa.Table]:

@@ -71,6 +71,23 @@ def test_a_greedy_set_succeeds_alone_if_there_is_room(study: StudyLab) -> None:
 
 
 @pytest.mark.timeout(180)
+def test_a_replicate_that_ran_only_alone_was_tried_once(lab: StudyLab) -> None:
+    """Replicate 1 is out of memory, so the whole set runs alone at the end: replicate 2 for the first time."""
+    sets = [{"mib": 8, "i": i} for i in range(6)]
+    mixed = {"mib": 1200, "i": 6}
+    lab.write("mixed:run", [*sets, *({"params": mixed, "seed": seed} for seed in range(3))], n_replicates=1)
+    (lab.project / "takes.py").write_text(TAKES)
+    (lab.project / "mixed.py").write_text(
+        "import takes\n\ndef run(params, seed):\n"
+        "    if params['i'] == 6 and seed == 2:\n        raise ValueError('no')\n"
+        "    return takes.run(params if seed == 1 else {'mib': 8}, seed)\n"
+    )
+    lab.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2)
+    failures = lab.job().failures().to_arrow().sort_by("replicate").to_pylist()
+    assert [(row["replicate"], row["reason"], row["attempts"]) for row in failures] == [(1, "oom", 2), (2, "error", 1)]
+
+
+@pytest.mark.timeout(180)
 def test_without_retries_a_greedy_set_is_not_retried(study: StudyLab) -> None:
     study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2, RETRIES=0)
     (failure,) = study.job().failures().to_arrow().to_pylist()

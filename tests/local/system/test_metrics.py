@@ -24,12 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from study_lab import StudyLab, betas, wait_for
 
 import mops
+from dashboard_lab import DASHBOARD, names_in, queries
 from mops.attempt.reporting.progress import Snapshot
 from mops.settings import Settings
 from mops.system.cgroup import oom_kills
 from mops.worker import children
 
-DASHBOARD = Path(__file__).parents[3] / "helm" / "mops" / "dashboards" / "mops.json"
 SICK, REPLICATES = 1, 3
 BAD = {"raises": "error", "segfault": "crashed", "returns_none": "invalid_output"}
 """The misbehaviour of the model in its sick replicate, and the expected verdict."""
@@ -328,15 +328,7 @@ def names(families: list[Metric]) -> set[str]:
 
 def asked_for() -> set[str]:
     """Return the metrics in the queries of the dashboard."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    queries += [variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable]
-    found = set()
-    for query in queries:
-        bare = re.sub(r"\{[^}]*\}|\b(?:by|ignoring) \([^)]*\)|, \w+\)$", "", query)
-        found |= set(re.findall(r"\b(?:mops|dask|process)_\w+", bare))
-    assert len(found) > 20, "the queries were not read"
-    return found
+    return {metric for query in queries(json.loads(DASHBOARD.read_text())) for metric in names_in(query)[0]}
 
 
 def assert_well_named(watch: Watch) -> None:
@@ -354,37 +346,6 @@ def assert_well_named(watch: Watch) -> None:
         assert not labels & {"job", "instance", "namespace", "pod", "le", "quantile"}, (
             f"{name}: a label of the scrape's"
         )
-
-
-def test_the_dashboard_is_complete() -> None:
-    """Every panel has a unique id and position, a title, a unit and the selected Prometheus."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    assert variables == {"datasource", "namespace", "job"}
-    assert [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"] == [
-        "Jobs",
-        "Memory",
-        "Children",
-        "Dask",
-    ]
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert len(set(ids)) == len(ids)
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24
-        assert not cells & taken, f"{panel['title']} lies on another panel"
-        taken |= cells
-        if panel["type"] != "row":
-            assert panel["description"]
-            assert panel["fieldConfig"]["defaults"]["unit"]
-            assert panel["datasource"]["uid"] == "${datasource}"
-            assert set(re.findall(r"\$(\w+)", json.dumps(panel))) <= variables | {"__rate_interval", "__range"}
 
 
 def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab, runs: Runs, tmp_path: Path) -> None:

@@ -31,13 +31,15 @@ def one_fails(lab: StudyLab, do: str, **settings: object) -> str:
 
 @contextmanager
 def running(lab: StudyLab, n_sets: int) -> Iterator[tuple[DaskProcesses, Runner]]:
-    """Run sets of half a second on two workers: yield when some are committed, then wait for the end."""
+    """Run sets of half a second on two workers: yield when some are committed, then let the rest run quickly."""
     with dask_in(lab.folder / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
+        dask.pace_file.touch()
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("events:run", [{"i": i, "do": "work", "seconds": 0.5} for i in range(n_sets)])
         runner = lab.submit("waves")
         wait_for(lambda: lab.exists("waves") and lab.view("waves").committed, of=runner)
         yield dask, runner
+        dask.let_go()
         assert runner.wait() == 0, runner.said
 
 

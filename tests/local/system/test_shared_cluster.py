@@ -21,6 +21,7 @@ from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
 from mops.attempt.task_threads import TaskThreads
 from mops.attempt.tasks_in_flight import TaskLost, TasksInFlight
+from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import TASKS_PER_SHARED_SLOT
 from mops.cluster.worker_losses import UNKNOWN
@@ -201,8 +202,8 @@ def test_a_job_that_ends_early_does_not_change_the_rows_of_another_and_frees_its
     labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch, way: str
 ) -> None:
     one, two = labs
-    one.write("paced:simulate", sets(600, "one", seconds=0.1), n_replicates=2, targets=["scores:order"])
-    two.write("paced:simulate", sets(2000, "two", seconds=0.1), targets=["scores:order"])
+    one.write("paced:simulate", sets(300, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
+    two.write("paced:simulate", sets(1000, "two", seconds=0.2), targets=["scores:order"])
     stays = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.3)
     goes = two.submit("two", CHECKPOINT_SECONDS=0, TASK_SECONDS=0.3)
     watch.until(lambda: two.exists("two") and len(two.view("two").committed) > 3, of=goes)
@@ -218,7 +219,7 @@ def test_a_job_that_ends_early_does_not_change_the_rows_of_another_and_frees_its
     assert stays.wait() == 0, stays.said
     assert rows_of(one.job("one")) == one.serial()
     one.assert_sound("one")
-    assert calls(dask)["one"] == 1200, "nothing ran twice"
+    assert calls(dask)["one"] == 600, "nothing ran twice"
     again = two.resume("two")
     assert again.wait() == 0, again.said
     assert rows_of(two.job("two")) == two.serial()
@@ -239,7 +240,7 @@ def test_a_job_that_kills_its_workers_does_not_change_the_rows_of_another(tmp_pa
         dask.await_workers()
         for lab in (one, two):
             lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
-        one.write("paced:simulate", sets(600, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
+        one.write("paced:simulate", sets(300, "one", seconds=0.4), n_replicates=2, targets=["scores:order"])
         poison = [{"a": i, "kills": int(i in (2, 5))} for i in range(8)]
         two.write("takes_down:simulate", poison, targets=["scores:rows"])
         good = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.4)
@@ -279,7 +280,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     """Two workers die with the task. If the task did not announce that it runs, it is not to blame."""
-    monkeypatch.setattr("mops.attempt.tasks_in_flight.run_task", ending(runs=runs))
+    monkeypatch.setattr("mops.cluster.dask_connection.run_task", ending(runs=runs))
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with (
@@ -287,8 +288,8 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        given = {"annotations": lambda *_: {}, "loss_cause": lambda *_: UNKNOWN}
-        cluster: Any = SimpleNamespace(client=client, is_connected=True, **given)
+        connection = DaskConnection(client)
+        cluster: Any = SimpleNamespace(connection=connection, is_connected=True, loss_cause=lambda *_: UNKNOWN)
         with contextlib.closing(
             TasksInFlight(cluster, lambda *_: None, events.put, TaskThreads(events.put), 1 << 20)
         ) as tasks_in_flight:

@@ -1,22 +1,21 @@
-"""The window bounds memory. The tests observe each transition of the scheduler."""
+"""The window bounds memory. The test looks for each task that is in memory."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import defaultdict
+import weakref
 from typing import Any
 
 import pytest
-from distributed import SchedulerPlugin
 from study_lab import StudyLab, betas
 
 from mops.attempt.attempt import job_context, started_children
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.text_log import collecting
-from mops.cluster.embedded import start_embedded
+from mops.cluster.embedded import EmbeddedCluster, start_embedded
 from mops.jobs.prepare import make_record, prepare
 from mops.settings import Settings
 from mops.storage.files import Files
@@ -26,41 +25,34 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit
 from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import JobPaths
+from mops.task import TaskRequest
 
 SLOTS, BATCH = 2, 12
 
 
-class Watch(SchedulerPlugin):
-    """Records the groups with a live key and the states of tasks at each transition of the embedded scheduler."""
+class Watch:
+    """Records the groups of tasks that are in memory, each time the runner sends a task."""
 
-    name = "watch"
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.most_groups = 0
+        self._sent: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._submit = cluster.submit
 
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self.most_groups = self.most_processing = 0
-        self.too_many: list[str] = []
-        self.entered: dict[str, set[str]] = defaultdict(set)
+    def submit(self, task: Any, request: TaskRequest, given: Any, avoid: frozenset[str]) -> Any:
+        """Stand in for the cluster's method, which it calls."""
+        sent = self._submit(task, request, given, avoid)
+        self._sent.add(sent)
+        self.most_groups = max(self.most_groups, len({group for groups in self.live().values() for group in groups}))
+        return sent
 
     def live(self) -> dict[str, tuple[int, ...]]:
-        """Return the groups of each key of the scheduler. In-process, a Dask task holds its request unserialized."""
-        tasks = list(self.scheduler.tasks.items())
-        return {
-            key: tuple(group.index for group in task.run_spec.args[0].groups) for key, task in tasks if task.run_spec
-        }
-
-    def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        self.entered[finish].add(key)
-        self.most_groups = max(self.most_groups, len({group for groups in self.live().values() for group in groups}))
-        task = self.scheduler.tasks.get(key)
-        if task is not None and finish == "processing" and len(task.group) > 2 * SLOTS:
-            processing = sum(len(worker.processing) for worker in self.scheduler.workers.values())
-            self.most_processing = max(self.most_processing, processing)
-            if processing > SLOTS:
-                self.too_many.append(f"{key}: {processing}")
+        """Return the groups of each task that the cluster keeps, by its key."""
+        requests = [request for sent in list(self._sent) if (request := sent.request) is not None]
+        return {request.key: tuple(group.index for group in request.groups) for request in requests}
 
 
 @pytest.mark.parametrize("checkpoint_seconds", [0.0, 30.0])
-def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_scheduler(
+def test_groups_in_memory_never_exceed_the_batch(
     lab: StudyLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checkpoint_seconds: float
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "cache"))
@@ -76,8 +68,8 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
-        watch = Watch(cluster.client.cluster.scheduler)
-        cluster.client.cluster.scheduler.add_plugin(watch)  # this object; register_plugin would send a copy
+        watch = Watch(cluster)
+        monkeypatch.setattr(cluster, "submit", watch.submit)
         log = JobLog(files, paths)
         log.claim(by="person")
         job = ClaimedJob(files, record, load_groups(files, "job"), log, context, settings)
@@ -91,14 +83,11 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     assert drained_before == [True]  # checks the children before they end
     assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert BATCH / 2 < watch.most_groups <= BATCH
-    assert watch.entered["queued"]
-    assert watch.too_many == []
-    assert watch.most_processing == SLOTS
-    assert watch.entered["forgotten"] == watch.entered["processing"]
+    assert watch.live() == {}
 
 
 class following:  # noqa: N801 - a context manager
-    """Reads the log of a job while its runner runs, and yields the commits that still have a live key."""
+    """Reads the log of a job while its runner runs, and yields the commits of which a task is still in memory."""
 
     def __init__(self, lab: StudyLab, watch: Watch):
         self._lab, self._watch, self._over = lab, watch, threading.Event()

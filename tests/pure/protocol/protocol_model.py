@@ -8,7 +8,7 @@ docs/internals/storage.md has the rules and the invariants. The tests search sma
 Storage: put_new is atomic and create-only. Its answer may be lost after the write was done, or the request may time
 out and land at any later moment, even after its sender has stopped (`flight`). A GET may be stale (say 404), a listing
 may lack a record. A pause is "others step first" and a crash is "never steps again": a search over all interleavings
-contains both without a step of their own. A restarted runner is the next runner. C starts later than A and B.
+contains both without a separate step. A restarted runner is the next runner. C starts later than A and B.
 
 I1 valid commits never cover a group twice (1r: nor does what a reader puts together from several reads)
 I2 a commit that a reader has seen stays valid (2f: the same for a reader that saw the job finished)
@@ -135,7 +135,7 @@ class Log:
         if self.o.reader and n < len(self.log(dict(st.store))):
             yield f"reader gets log/{n + 1}", st._replace(reader=(n + 1, self.log(dict(st.store))[n]))
 
-    def cancels(self, st):  # where the place is taken it reads that record and goes on to the next
+    def cancels(self, st):  # if the place is taken, it reads that record and tries the next place
         log = self.log(dict(st.store))
         late = any(r[-1] == "complete" for r in log) and self.o.mutant != "blind cancel"
         add = set() if late else {(("L", len(log) + 1), ("cancel",))}
@@ -238,8 +238,8 @@ SCENARIOS = {
     "log-cancel": (Log, Opt(stale=True, cancel=True)),
     "log-clean": (Log, Opt(cleaner=True)),
     "log-all": (Log, Opt(stale=True, cancel=True, cleaner=True)),
-    "log!skip": (Log, Opt(mutant="skip")),  # an unanswered put is tried again under the next number
-    "log!deaf": (Log, Opt(mutant="deaf")),  # a runner that meets a claim goes on
+    "log!skip": (Log, Opt(mutant="skip")),  # a put without an answer is repeated under the next number
+    "log!deaf": (Log, Opt(mutant="deaf")),  # a runner that meets a claim continues
     "log!unread-claim": (Log, Opt(stale=True, mutant="unread claim")),  # a claim jumps to the end unread
     "log!blind-cancel": (Log, Opt(cancel=True, mutant="blind cancel")),  # cancels without looking for an end
     "log!rash-clean": (Log, Opt(cleaner=True, mutant="rash clean")),  # removes what the live attempt has not named yet

@@ -1,4 +1,4 @@
-"""Attempts and commits in folders of their own: the rule as written and its repairs, all rejected.
+"""Attempts and commits in separate folders: the rule as written and its repairs, all rejected.
 
 By hand: python protocol_model.py --rules rejected [-t NAME]
 
@@ -6,7 +6,7 @@ attempts/<n>.json (A, n) -> (runner, inherited)   commits/<n>-<seq>.json (C, n, 
 rule    newest: a commit of an older attempt counts if its groups lie in the newest claim's ranges
         chain: ... in the ranges of every later claim        hwm: its seq is at or under the newest claim's mark for it
 finish  bare: finished.json says only "done"                named: it names the commits that count, and overrides claims
-rename  a put without an answer is tried again under the next seq instead of being read back
+rename  a put without an answer is repeated under the next seq instead of being read back
 order   which of claims and commits is read first, by reader and by claimant;   naive: a reader keeps unknown attempts
 """
 

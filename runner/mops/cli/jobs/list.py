@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
+from mops.jobs.following.phases import OPEN_STATES
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
 
@@ -29,6 +31,9 @@ def list_(
 ) -> None:
     """List the jobs of a storage, newest first.
 
+    'sets' counts the committed parameter sets. 'finished' and 'durable' count simulations: those that have run, and
+    those that are committed. 'reused' counts simulations that come from other jobs.
+
     States: submitted, running, interrupted, succeeded, partial, failed, cancelled, unreadable.
 
     Example:
@@ -37,18 +42,34 @@ def list_(
     """
     files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
-    found = list_jobs(files.brief(), states, limit)
-    open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
-    service = service_with(files, local=local) if open_ones else None
-    phases = {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
+
+    @cache
+    def runners() -> Mapping[str, Phase]:
+        service = service_with(files, local=local)
+        return service.phases() if service else {}
+
+    found = list_jobs(files.brief(), states, limit, phases=runners)
+    open_ones = {job.job for job in found if job.state in OPEN_STATES}
+    phases = {job: phase for job, phase in runners().items() if job in open_ones} if open_ones else {}
     if as_json:
         kubernetes = {job: {"kubernetes": asdict(phase)} for job, phase in phases.items()}
         terminal.data_json([asdict(job) | kubernetes.get(job.job, {}) for job in found])
         return
     if found:
-        columns = ("job", "state", "sets", "failed", "submitted", *(("Kubernetes",) if phases else ()))
-        rows = [_row(job, phases) for job in found]
-        terminal.data_table(columns, rows, right=("sets", "failed"))
+        with_reused = any(job.simulations_reused for job in found)
+        columns = (
+            "job",
+            "state",
+            "sets",
+            "finished",
+            "durable",
+            "failed",
+            *(("reused",) if with_reused else ()),
+            "submitted",
+            *(("Kubernetes",) if phases else ()),
+        )
+        rows = [_row(job, phases, with_reused=with_reused) for job in found]
+        terminal.data_table(columns, rows, right=("sets", "finished", "durable", "failed", "reused"))
     else:
         terminal.say(f"no {' or '.join(states) + ' ' if states else ''}jobs in {files.url}")
     for job in found:
@@ -56,10 +77,12 @@ def list_(
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
 
 
-def _row(job: Listed, phases: Mapping[str, Phase]) -> tuple[str, ...]:
+def _row(job: Listed, phases: Mapping[str, Phase], *, with_reused: bool) -> tuple[str, ...]:
     submitted = units.moment(job.created) if job.created else "-"
     kubernetes = (str(phases.get(job.job, "")),) if phases else ()
     if job.groups is None or job.n_groups is None:
-        return job.job, job.state, "-", "-", submitted, *kubernetes
-    counts = (f"{job.groups:,}/{job.n_groups:,}", f"{job.simulations_failed:,}")
-    return job.job, job.state, *counts, submitted, *kubernetes
+        return job.job, job.state, "-", "-", "-", "-", *(("-",) if with_reused else ()), submitted, *kubernetes
+    simulations = (f"{job.simulations_finished:,}/{job.n_simulations:,}", f"{job.simulations_durable:,}")
+    counts = (f"{job.groups:,}/{job.n_groups:,}", *simulations, f"{job.simulations_failed:,}")
+    reused = (f"{job.simulations_reused:,}",) if with_reused else ()
+    return job.job, job.state, *counts, *reused, submitted, *kubernetes

@@ -5,30 +5,43 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mops import units
 from mops.cli import job_text, terminal
+from mops.cli.loss_table import loss_fields, print_losses
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
 from mops.storage.live_record import Live
 
 if TYPE_CHECKING:
+    from mops.jobs.plots.loss_summary import LossSummary
     from mops.jobs.results import Reason
     from mops.k8s.job_phase import Phase
 
 
 def status(
-    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+    job: JobArgument,
+    losses: Annotated[
+        bool, typer.Option("--losses", help="Show how each loss is spread, and the five best parameter sets")
+    ] = False,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the state of a job.
 
-    The command prints what is committed, why simulations failed, and when the runner was last seen.
+    The command prints what is committed, why simulations failed, and when the runner was last seen. 'finished' and
+    'durable' count simulations: those that have run, and those that are committed.
 
     Example:
 
         mops jobs status waves
+
+        mops jobs status waves --losses
     """
     found = JobState(storage_of(job, storage, local=local), job)
     now = found.status()
@@ -36,11 +49,30 @@ def status(
     service = None if complete else service_with(found.files, local=local)
     phase = service.phase(job) if service else None
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
+    summary = _summary(found) if losses else None
     if as_json:
-        more = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
-        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in _reasons(found, now)]} | more)
-    else:
-        terminal.data_fields(_fields(found, now, phase, cluster))
+        kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
+        terminal.data_json(_as_json(found, now, summary) | kubernetes)
+        return
+    terminal.data_fields([*_fields(found, now, phase, cluster), *loss_fields(found, now, summary)])
+    if summary is not None and summary.spreads and summary.best is not None:
+        print_losses(summary.spreads, summary.best)
+
+
+def _as_json(job: JobState, now: Status, summary: LossSummary | None) -> dict[str, object]:
+    finished = {
+        "simulations_finished": now.finished.simulations,
+        "simulations_durable": now.counts.simulations,
+        "reasons": [asdict(reason) for reason in _reasons(job, now)],
+    }
+    return asdict(now) | finished | ({"losses": asdict(summary)} if summary is not None else {})
+
+
+def _summary(job: JobState) -> LossSummary:
+    from mops.jobs.job import Job  # noqa: PLC0415 - Arrow, as in _reasons
+    from mops.jobs.plots.loss_summary import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
+
+    return loss_summary_of(Job(job.files, job.name))
 
 
 def _reasons(job: JobState, now: Status) -> list[Reason]:
@@ -63,17 +95,23 @@ def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
 
 def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
     yield "job", now.job
-    yield "state", now.state
+    yield "state", job_text.state_of(now)
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)
     if now.parent is not None:
         yield "derived from", now.parent
+    if now.origins:
+        yield "reused", job_text.origins_of(now.origins)
     yield "attempts", str(now.attempt)
+    finished = now.finished.simulations
+    yield "finished", f"{finished:,} of {now.n_simulations:,} simulations"
+    yield "durable", f"{now.counts.simulations:,} of {finished:,} finished"
     yield from job_text.counts_of(now)
     yield from job_text.reasons_of(_reasons(job, now))
+    yield from job_text.after_failures(now)
     if now.live is not None:
-        yield from _runner(now.live)
+        yield from _runner(now.live, is_running=now.state == "running")
     if now.children:
         yield "child processes", now.children
     if now.sizing:
@@ -84,12 +122,13 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
         yield "why", job_text.command("logs", job)
 
 
-def _runner(live: Live) -> Iterator[tuple[str, str]]:
+def _runner(live: Live, *, is_running: bool) -> Iterator[tuple[str, str]]:
     age = units.duration(max(time.time() - live.at, 0))
     yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
-    finished = live.counts.simulations
-    yield "", f"{finished:,} simulations finished, {finished - live.durable:,} not durable yet, {units.rate(live.rate)}"
+    if not is_running:
+        return
+    yield "", f"rate {units.rate(live.rate)}" if live.rate else "no rate yet"
     yield "", f"{units.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)} of memory, {terminal.size(live.peak_bytes)} at its peak"
     if live.counts.verdicts:
-        yield "", f"failed: {job_text.verdicts(live.counts)}"
+        yield "", f"failed: {', '.join(live.counts.by_verdict)}"

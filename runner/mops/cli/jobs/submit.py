@@ -18,6 +18,9 @@ def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
     project: ProjectOption = None,
     name: NameOption = None,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take simulations that other jobs of the storage have run already")
+    ] = False,
     *,
     start: StartOptions,
 ) -> None:
@@ -26,6 +29,10 @@ def submit(
     Results are durable while the job runs. On a service, the command returns when Kubernetes has accepted the job; with
     --wait it follows the job. mops stores NAME=VALUE of --env with the job. For a secret, give only NAME: the runner
     takes the value from its environment.
+
+    With --reuse, the job runs only simulations that no complete job of the storage has run with the same project files,
+    --env, parameters and seed. The study and its file of parameter sets may differ. All targets run again. mops does
+    not compare libraries, data outside the project, or variables that simulations inherit from the shell.
 
     Example:
 
@@ -42,6 +49,7 @@ def submit(
             name=name,
             storage=start.storage,
             on_start=shown.started,
+            reuse=reuse,
             **start.run_options(service, shown),
         )
         if not start.detach and service is None:

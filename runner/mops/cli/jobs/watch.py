@@ -6,35 +6,34 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live as Display
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from mops import units
 from mops.attempt.planning.forecast import Expected
 from mops.cli import job_text, terminal
+from mops.cli.job_screen import MOST_POINTS, Field, JobScreen, Rates, fields_of, plain
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.following.phases import Phases
+from mops.jobs.following.wait import snapshot_of
 from mops.jobs.job import Job, open_job
 from mops.jobs.location import service_with
 from mops.jobs.status import Status
 from mops.service.service import Service
 from mops.storage.live_record import Live
-from mops.verdicts import Counts
 
 POLL_SECONDS = 2.0
+FIRST_POLL_SECONDS = 1.0
+"""In the first minute, in which the runner reports its progress every second."""
+
+FIRST_SECONDS = 60.0
 LINE_SECONDS = 10.0
 INTERRUPTED_EXIT = 1
-_POINTS = 24
-_BAR_COLUMNS = 50
 _LOG_LINES = 6
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def watch(
@@ -84,7 +83,7 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
     else:
         took = f" after {units.duration(now.seconds)}" if now.seconds else ""
         ended = ": its runner ended without a result" if now.state == "interrupted" else ""
-        terminal.data(f"{now.job}: {now.state}{took}{ended}")
+        terminal.data(f"{now.job}: {job_text.state_of(now, took)}{ended}")
         terminal.data_fields(_summary(job, now))
     raise typer.Exit(terminal.EXIT_CODES.get(now.state, INTERRUPTED_EXIT))
 
@@ -92,17 +91,16 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
 def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> Status:
     while phases.may_continue(now := seen.look()):
         show(now)
-        time.sleep(POLL_SECONDS)
+        time.sleep(FIRST_POLL_SECONDS if (now.seconds or 0.0) < FIRST_SECONDS else POLL_SECONDS)
     return now
 
 
 class History:
-    """The status of a job, and its rate and memory over time."""
+    """The status of a job, and its rate over time."""
 
     def __init__(self, job: Job):
-        kept = job.samples(newest=_POINTS // 6 + 1).to_arrow()  # an object holds about six
-        self.rates = deque(kept["rate"].to_pylist(), _POINTS)
-        self.memory = deque(kept["memory_bytes"].to_pylist(), _POINTS)
+        kept = job.samples(newest=MOST_POINTS // 6 + 1).to_arrow()  # an object holds about six
+        self.rates = Rates(deque(kept["rate"].to_pylist(), MOST_POINTS), job.name)
         self._at = kept["time"][-1].as_py().timestamp() if kept.num_rows else 0.0
         self._status = job.follower()
 
@@ -111,8 +109,7 @@ class History:
         now = self._status()
         if now.live is not None and now.live.at > self._at:
             self._at = now.live.at
-            self.rates.append(now.live.rate)
-            self.memory.append(now.live.memory_bytes)
+            self.rates.add(now.job, now.live.at, now.live.rate)
         return now
 
 
@@ -152,7 +149,7 @@ def line(now: Status, kubernetes: str = "") -> str:
     more = f"; Kubernetes: {kubernetes}" if kubernetes else ""
     if now.live is None:
         return f"{now.state}: {now.groups:,} of {now.n_groups:,} parameter sets committed{more}"
-    done = _finished(now)
+    done = now.finished
     parts = [
         f"{now.state}: {done.simulations:,} of {now.n_simulations:,} simulations",
         f"{done.simulations_failed:,} failed",
@@ -166,11 +163,11 @@ def line(now: Status, kubernetes: str = "") -> str:
 def _pace(now: Status, live: Live) -> Iterator[str]:
     if live.rate:
         yield units.rate(live.rate)
-        if left := now.n_simulations - _finished(now).simulations:
+        if left := now.n_simulations - now.finished.simulations:
             yield f"{units.duration(left / live.rate)} to go"
 
 
-def screen(seen: History, now: Status, time_s: float, kubernetes: str = "") -> RenderableType:
+def screen(seen: History, now: Status, time_s: float, kubernetes: str = "") -> JobScreen:
     """Return what a terminal shows of a job.
 
     Parameters
@@ -180,27 +177,11 @@ def screen(seen: History, now: Status, time_s: float, kubernetes: str = "") -> R
     kubernetes
         The runner's phase in Kubernetes.
     """
-    live = now.live
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    completed, total = _finished(now).simulations, max(now.n_simulations, 1)
-    table.add_row(f"{completed / total:.0%}", ProgressBar(total, completed, width=_BAR_COLUMNS))
-    for name, value in _fields(seen, now):
-        table.add_row(name, Text(value))
+    log = [plain(one) for one in now.live.lines[-_LOG_LINES:]] if now.live else []
+    fields = list(_fields(seen, now, time_s))
     if kubernetes:
-        table.add_row("Kubernetes", Text(kubernetes))
-    log = [_cut(plain(one), "dim") for one in live.lines[-_LOG_LINES:]] if live else []
-    return Group(_cut(f"{now.job}: {_state(now, time_s)}", "bold"), table, *log)
-
-
-def _finished(now: Status) -> Counts:
-    """Return what has finished: by the last sign of life, or by the log, which may be newer."""
-    return now.live.counts if now.live and now.live.counts.simulations > now.counts.simulations else now.counts
-
-
-def _cut(text: str, style: str) -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+        fields.append(Field("Kubernetes", [kubernetes]))
+    return JobScreen(f"{now.job}: {_state(now, time_s)}", fields, log)
 
 
 def _state(now: Status, time_s: float) -> str:
@@ -212,38 +193,16 @@ def _state(now: Status, time_s: float) -> str:
     return f"{now.state}, attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last seen {age} ago"
 
 
-def _fields(seen: History, now: Status) -> Iterator[tuple[str, str]]:
+def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
     live = now.live
     if live is None:
-        yield "durable", f"{now.groups:,} of {now.n_groups:,} parameter sets"
+        yield Field("durable", [f"{now.groups:,} of {now.n_groups:,} parameter sets"])
         return
-    done = _finished(now)
-    good, failed = f"{done.simulations_good:,} good", f"{done.simulations_failed:,} failed"
-    yield "simulations", f"{good}, {failed}, {now.n_simulations - done.simulations:,} left, of {now.n_simulations:,}"
-    yield "rate", f"{sparkline(seen.rates)}  {', '.join(_pace(now, live)) or 'no rate yet'}"
-    memory = f"{terminal.size(live.memory_bytes)}, peak {terminal.size(live.peak_bytes)}"
-    yield "memory", f"{sparkline(seen.memory)}  {memory}, runner {terminal.size(live.runner_bytes)}"
-    yield (
-        "durable",
-        f"{now.counts.simulations:,} of {done.simulations:,} finished; {terminal.size(live.open_bytes)} not durable",
-    )
-    yield "in flight", f"{units.counted(live.in_flight, 'parameter set')}; {live.slots:,} simulations at once"
-    if done.verdicts:
-        yield "failures", job_text.verdicts(done)
+    yield from fields_of(snapshot_of(now), list(seen.rates.kept), time_s)
+    memory = [f"{terminal.size(live.runner_bytes)} of memory", f"{terminal.size(live.open_bytes)} not durable"]
+    yield Field("runner", memory, is_detail=True)
     if expected := Expected.of_live(live.expected):
-        yield "expected", job_text.expectation(expected)
-
-
-def sparkline(values: Iterable[float]) -> str:
-    """Return a bar for each value, from 0 to the highest, in a fixed number of columns."""
-    points = list(values)
-    top = max(points, default=0.0) or 1.0
-    return "".join(_BARS[round(value / top * (len(_BARS) - 1))] for value in points).rjust(_POINTS)
-
-
-def plain(text: str) -> str:
-    """Return a line that a model printed, without terminal control codes."""
-    return "".join(one if one.isprintable() else " " for one in Text.from_ansi(text.rstrip()).plain)
+        yield Field("expected", [job_text.expectation(expected)], is_detail=True)
 
 
 def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
@@ -253,4 +212,5 @@ def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
         yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the job"
     if now.state in ("interrupted", "cancelled", "failed"):
         yield "continue", job_text.command("resume", job)
+    yield from job_text.after_failures(now)
     yield "results", job_text.command("results", job)

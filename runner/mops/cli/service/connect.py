@@ -9,7 +9,8 @@ import typer
 
 from mops.cli import terminal
 from mops.service import profile as profiles
-from mops.service.connect import connect as find_service
+from mops.service.connect import Wanted
+from mops.service.connect import connect as connect_service
 from mops.service.service import another_version
 
 
@@ -28,33 +29,32 @@ def connect(
     dedicated: Annotated[
         bool, typer.Option("--dedicated", help="Run jobs on dedicated Dask clusters by default")
     ] = False,
-    off: Annotated[bool, typer.Option("--off", help="Disconnect: run jobs on this machine again")] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Save this profile, or use it if it exists; default: default"),
+    ] = None,
 ) -> None:
     """Connect to a cluster service, so that jobs run there.
 
-    The command finds the service in your kubectl context, checks your permissions, and saves a profile. To run one job
-    on this machine, use 'mops jobs submit --local'.
+    The command finds the service in your kubectl context, checks your permissions, and saves a profile. With the
+    --profile of a saved profile and nothing else, it connects to that service again. To run one job on this machine,
+    use 'mops jobs submit --local'.
 
     Example:
 
-        mops connect --namespace studies
+        mops connect --namespace studies --profile prod
     """
-    if off:
-        removed = profiles.remove()
-        terminal.say("jobs run on this machine again" if removed else "no service was connected")
-        return
     where = str(kubeconfig.absolute()) if kubeconfig else None
-    profile = find_service(namespace, context, where, release, dedicated=dedicated)
-    saved = profiles.save(profile)
-    service = profile.service
+    found, saved = connect_service(profile, Wanted(namespace, context, where, release, dedicated))
+    service = found.service
     terminal.data_fields(
         [
-            ("service", f"{service.release} in namespace {profile.namespace}, mops {service.version}"),
+            ("service", f"{service.release} in namespace {found.namespace}, mops {service.version}"),
             ("storage", service.storage),
-            ("scheduler", "dedicated for each job" if dedicated else service.scheduler),
+            ("scheduler", "dedicated for each job" if found.dedicated else service.scheduler),
             ("image", service.runner.image),
             ("saved in", str(saved)),
         ]
     )
-    if warning := another_version(service):
+    for warning in filter(None, (another_version(service), profiles.overridden())):
         terminal.say(f"warning: {warning}")

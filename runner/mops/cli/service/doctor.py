@@ -34,7 +34,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether memory is bounded on this machine or the cluster.
+    """Check whether memory is bounded here or on the cluster.
 
     The command checks the cluster of MODELOPS_SCHEDULER. If the variable is not set, the command checks the connected
     service. Without a service, it checks this machine. If you name a job, the command also shows how the job's child

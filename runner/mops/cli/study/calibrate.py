@@ -21,17 +21,12 @@ from mops.cli import job_text, terminal
 from mops.cli.options import (
     ADVANCED,
     STUDY,
-    EnvOption,
-    JsonOption,
     ModelOption,
-    PriorityOption,
-    PythonOption,
-    RunLocallyOption,
-    StorageOption,
     TargetOption,
     WeightOption,
     read_weights,
 )
+from mops.cli.start_options import RunnerOptions, with_runner_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
@@ -40,11 +35,14 @@ from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
 from mops.worker.environment.variables import read_variables
 
-FILES = ("trials.parquet", "posterior.parquet")
+FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
 NO_POSTERIOR_EXIT = 3
 _SHARES_SHOWN = 3
+_BEST_SHOWN = 5
+_PARETO_SHOWN = 20
 
 
+@with_runner_options
 def calibrate(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
     study: Annotated[
@@ -59,15 +57,22 @@ def calibrate(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the calibration, or continue it")] = None,
     method: Annotated[Method, typer.Option(help="Choose the sets with this method")] = Method.IMPORTANCE,
-    n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Run this many parameter sets in each round")] = 256,
+    n: Annotated[
+        int | None,
+        typer.Option("-n", metavar="N", min=1, help="Run this many parameter sets in each round (256; optimisers 32)"),
+    ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Run at most this many rounds in all")] = 8,
     ess: Annotated[
-        float | None, typer.Option(metavar="N", help="Require this effective sample size (200; with abc 50)")
+        float | None, typer.Option(metavar="N", help="Give no posterior below this effective sample size (200; abc 50)")
     ] = None,
     temperature: Annotated[
         float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
     ] = 1,
     weight: WeightOption = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option("--objective", metavar="LOSS", help="Minimise this loss as an objective by itself; repeatable"),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
@@ -75,52 +80,67 @@ def calibrate(
     draws: Annotated[int, typer.Option(metavar="N", min=1, help="Draw this many sets for posterior.parquet")] = 1000,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist")] = False,
     project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
+    overlap: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Begin the next round when this share of sets has ended (1: all)"),
+    ] = 1,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace a runner that runs the round's job", rich_help_panel=ADVANCED)
     ] = False,
-    storage: StorageOption = None,
-    env: EnvOption = None,
-    python: PythonOption = None,
-    local: RunLocallyOption = False,
-    priority: PriorityOption = None,
-    as_json: JsonOption = False,
+    *,
+    start: RunnerOptions,
 ) -> None:
     """Fit parameters to data in rounds of jobs.
 
     The total loss of a set counts as minus the logarithm of its likelihood, or as a distance with --method abc. Each
-    set gets a posterior weight, and the command prints the 95 % interval of each parameter. To continue after a stop or
-    a kill, or to add rounds, repeat the command with the same --name. Round 1 is the job NAME-r1, and so on.
+    set gets a posterior weight, and the command prints the 95 % interval of each parameter. The rounds end when --ess
+    is reached. With abc, all --rounds run, unless less than 5 % of the sets of a round are nearer than before. To
+    continue after a stop or a kill, or to add rounds, repeat the command with the same --name. Round 1 is the job
+    NAME-r1, and so on.
+
+    The methods tpe, cmaes, gp and nsga2 are optimisers of Optuna. They run all --rounds, search for the smallest total
+    loss, and print the best sets. With several --objective, or nsga2, they print the Pareto set.
 
     Example:
 
         mops study calibrate space.json --study study.json --name fit --to fitted
 
-    Exit codes: 0 posterior found, 3 too few rounds for a posterior, 1 a round failed, 130 stopped, 2 wrong input, 4
-    storage out of reach.
+    Exit codes: 0 posterior found, or optimiser finished; 3 too few rounds for a posterior, 1 a round failed, 130
+    stopped, 2 wrong input, 4 storage out of reach.
     """
     if to is not None:
         _refuse_existing(to, overwrite=overwrite)
     with as_command(), terminal.progress() as show:
         options = CalibrateOptions(
             method=method,
-            n=n,
             rounds=rounds,
             seed=seed,
             weights=read_weights(weight),
+            objectives=objective,
             temperature=temperature,
+            overlap=overlap,
             take_over=take_over,
-            env=read_variables(env or []),
-            python=python,
-            settings=Settings.from_environment(priority=priority),
-            local=local,
+            env=read_variables(start.env or []),
+            python=start.python,
+            pod=start.pod,
+            settings=Settings.from_environment(priority=start.priority),
+            local=start.local,
+            service=start.service(),
             on_progress=show,
         )
-        for key, value in {"model": model, "targets": target, "replicates": replicates, "ess": ess}.items():
+        for key, value in {"model": model, "targets": target, "replicates": replicates, "n": n, "ess": ess}.items():
             if value is not None:
                 options[key] = value  # type: ignore[literal-required]
         progress = Progress(_starts(rounds), _say_round)
-        found = calibrate_study(space, study, name=name, project=project, storage=storage, progress=progress, **options)
-    _show(found, to, draws, as_json=as_json)
+        place = {"name": name, "project": project, "storage": start.storage}
+        try:
+            found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            terminal.say(
+                "stopped waiting; runners in other processes may continue; to continue, repeat the command with --name"
+            )
+            raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None
+    _show(found, to, draws, as_json=start.as_json)
 
 
 def _refuse_existing(folder: Path, *, overwrite: bool) -> None:
@@ -152,42 +172,88 @@ def _say_round(now: Calibration) -> None:
     last = now.rounds[-1].told
     n_failed = sum(outcome.failure is not None for outcome in last.outcomes)
     scored = f"{len(last.outcomes) - n_failed:,} sets scored, {n_failed:,} failed"
-    terminal.say(f"round {last.k} ended: {scored}; effective sample size {now.ess:.3g}")
+    terminal.say(f"round {last.k} ended: {scored}; {' '.join(_so_far(now))}")
+
+
+def _so_far(now: Calibration) -> tuple[str, str]:
+    """Return the name and the value of what a method tries to reach."""
+    if now.method.gives_posterior:
+        return "effective sample size", f"{now.ess:.3g}"
+    if now.objectives:
+        return "Pareto set of", units.counted(now.pareto().num_rows, "set")
+    best = now.best(1)["loss"].to_pylist()
+    return "best loss", f"{best[0]:.4g}" if best else "none"
 
 
 def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> None:
     """Print and write the result, and exit."""
-    has_posterior = found.has_posterior
+    written = _files(found, draws)
     if to is not None:
         list_exported(to, list(FILES))
-        _write(found.trials(), to / FILES[0])
-        (to / FILES[1]).unlink(missing_ok=True)  # of an earlier call, with other weights
-        if has_posterior:
-            _write(found.posterior(draws), to / FILES[1])
-    marginals = found.marginals() if has_posterior else []
+        for name in FILES:
+            if name in written:
+                _write(written[name], to / name)
+            else:
+                (to / name).unlink(missing_ok=True)  # of an earlier call, with other options
     if as_json:
-        terminal.data_json(_as_json(found, marginals))
-    elif marginals:
-        names = ("parameter", "mean", "2.5 %", "median", "97.5 %")
-        terminal.data_table(names, map(_row, marginals), right=names[1:])
-    terminal.say_fields(_fields(found, to))
+        terminal.data_json(_as_json(found))
+    else:
+        _show_table(found)
+    terminal.say_fields(_fields(found, to, list(written)))
     if found.stopped is not None:
         terminal.say(f"stopped in job {found.stopped}; to continue, repeat the command with --name {found.name}")
         raise typer.Exit(terminal.EXIT_CODES["cancelled"])
-    if not has_posterior:
+    if not found.method.gives_posterior:
+        terminal.say(f"no posterior: {found.method} is an optimiser; for intervals use --method importance")
+    elif not found.has_posterior:
         terminal.say("no posterior: a few sets carry all weight, so an interval would be too narrow")
         again = "a larger --rounds" + (" and --overwrite" if to is not None else "")
         terminal.say(f"hint: repeat the command with {again}; if losses are noisy, use more replicates")
         raise typer.Exit(NO_POSTERIOR_EXIT)
 
 
-def _fields(found: Calibration, to: Path | None) -> Iterator[tuple[str, str]]:
+def _files(found: Calibration, draws: int) -> dict[str, pa.Table]:
+    """Return the tables that a calibration has, by the names of their files."""
+    tables = {FILES[0]: found.trials()}
+    if found.has_posterior:
+        tables[FILES[1]] = found.posterior(draws)
+    if found.objectives:
+        tables[FILES[2]] = found.pareto()
+    return tables
+
+
+def _show_table(found: Calibration) -> None:
+    """Print the interval of each parameter, or the best sets."""
+    if found.has_posterior:
+        names = ("parameter", "mean", "2.5 %", "median", "97.5 %")
+        terminal.data_table(names, map(_row, found.marginals()), right=names[1:])
+    elif not found.method.gives_posterior and found.n_scored:
+        columns = (*(found.objectives or ("loss",)), *found.varying)
+        rows = _best(found)
+        terminal.data_table(columns, ([_cell(row[name]) for name in columns] for row in rows), right=columns)
+        if found.objectives and len(rows) < (n := found.pareto().num_rows):
+            terminal.say(f"the Pareto set has {n:,} sets; these are the first {len(rows):,}")
+
+
+def _best(found: Calibration) -> list[dict[str, Any]]:
+    """Return the rows of the best sets, or of the Pareto set."""
+    table = found.pareto()[:_PARETO_SHOWN] if found.objectives else found.best(_BEST_SHOWN)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return [row | {name: row.get(f"param.{name}", row[name]) for name in found.varying} for row in rows]
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator[tuple[str, str]]:
     yield "calibration", found.name
     yield "rounds", f"{len(found.rounds):,}"
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
-    yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
+    if found.method.gives_posterior:
+        yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
     if to is not None:
-        yield "written to", str(to) if found.has_posterior else f"{to}, only {FILES[0]}"
+        yield "written to", f"{to}: {', '.join(written)}"
 
 
 def _row(marginal: Marginal) -> list[str]:
@@ -198,18 +264,22 @@ def _row(marginal: Marginal) -> list[str]:
     return [marginal.parameter, *(f"{number:.4g}" for number in numbers)]
 
 
-def _as_json(found: Calibration, marginals: list[Marginal]) -> dict[str, Any]:
+def _as_json(found: Calibration) -> dict[str, Any]:
+    is_posterior = found.method.gives_posterior
     return {
         "calibration": found.name,
         "storage": found.storage,
+        "method": found.method,
         "rounds": len(found.rounds),
         "jobs": [each.asked.job for each in found.rounds],
         "scored": found.n_scored,
         "failed": found.n_failed,
-        "ess": found.ess,
-        "least_ess": found.least_ess,
+        "ess": found.ess if is_posterior else None,
+        "least_ess": found.least_ess if is_posterior else None,
         "stopped": found.stopped,
-        "posterior": [asdict(marginal) for marginal in marginals] or None,
+        "posterior": [asdict(marginal) for marginal in found.marginals()] if found.has_posterior else None,
+        "best": found.best(_BEST_SHOWN).to_pylist(),
+        "pareto": found.pareto().to_pylist() if found.objectives else None,
     }
 
 

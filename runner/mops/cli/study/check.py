@@ -19,6 +19,7 @@ from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import check_model, try_model
 from mops.settings import Settings
+from mops.study.ids_and_seeds import short_id
 from mops.worker.environment.options import child_environment
 from mops.worker.environment.variables import read_variables
 
@@ -93,7 +94,8 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "project", plan["project"]
     if len(plan["import_folders"]) > 1:
         yield "imports from", ", ".join(plan["import_folders"])
-    yield "bundle", f"{units.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
+    size = f"{units.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}"
+    yield "bundle", f"{size}, {short_id(bundle['digest'])}"
     if plan["python"]:
         yield "python", plan["python"]
     if plan["env"]:

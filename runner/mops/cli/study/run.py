@@ -34,7 +34,12 @@ _PARAMS_SHOWN = 200  # characters
 
 def run(
     study: Annotated[Path | None, typer.Argument(metavar="[STUDY]", help="The study file, like study.json")] = None,
-    job: Annotated[str | None, typer.Option(metavar="JOB", help="Use the files and options of this job")] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Use the files, parameter sets and options of this job")
+    ] = None,
+    with_new_code: Annotated[
+        bool, typer.Option("--with-new-code", help="With --job: use the present files of the project")
+    ] = False,
     param_id: Annotated[
         str, typer.Option("--set", metavar="ID", help="Run the set whose param_id begins so (default: the first)")
     ] = "",
@@ -53,37 +58,53 @@ def run(
 
     Parameters, seed, variables and working folder are those of a job. The output of the model appears at once. Without
     --replicate, all replicates of the set run, and then the targets. Limits of time and memory do not apply, and the
-    command stores nothing. With --job, the files, the parameter sets and the options are those of the job.
+    command stores nothing.
+
+    With --job, the parameter sets, the seeds and the options are those of the job, and so are the files, unless you add
+    --with-new-code: then you can repair the model and run the failed simulation again. The columns of the outputs must
+    still be those of the job.
 
     Example:
 
         mops study run study.json --set 761edf35ca16 --replicate 2 --debug
 
-        mops study run --job waves --set 761edf35ca16
+        mops study run --job waves --set 761edf35ca16 --with-new-code
 
     Exit codes: 0 all that ran is good, 1 a simulation or a target failed, 2 wrong input.
     """
     settings = Settings.from_environment()
-    if (study is None) == (job is None):
-        raise UsageError(
-            "name a study file or a job, and not both",
-            where="the command line",
-            hint="mops study run study.json, or mops study run --job JOB",
+    _refuse(
+        (study is None) == (job is None),
+        "name a study file or a job, and not both",
+        where="the command line",
+        hint="mops study run study.json, or mops study run --job JOB",
+    )
+    if study is not None:
+        _refuse(
+            with_new_code,
+            "a study file always runs the present files of its project",
+            where="--with-new-code",
+            hint="leave it out, or name a job: --job JOB",
         )
-    if job is not None:
-        if project or env or python:
-            raise UsageError(
-                "a job has its project, variables and interpreter",
-                where="--project, --env, --python",
-                hint="leave them out, or name the study file instead of the job",
-            )
-        source = of_job(open_job(job, storage, local=local), settings)
-        terminal.say(f"the files are those of job {job}; to run the present files, name a study file")
-    else:
-        assert study is not None
         child = child_environment(read_variables(env or []), python, install=settings.install)
         source = of_study(prepare(study, project, settings.storage), settings, child)
+    else:
+        assert job is not None
+        _refuse(
+            bool(env or python or (project and not with_new_code)),
+            "a job has its project, variables and interpreter",
+            where="--project, --env, --python",
+            hint="leave them out; to run the present files of a project, add --with-new-code",
+        )
+        source = of_job(open_job(job, storage, local=local), settings, with_new_code=with_new_code, project=project)
+        if not with_new_code:
+            terminal.say(f"the files are those of job {job}; to run the present files, add --with-new-code")
     _run(source, source.group(param_id), replicate, debug=debug, as_json=as_json)
+
+
+def _refuse(is_wrong: bool, message: str, *, where: str, hint: str) -> None:
+    if is_wrong:
+        raise UsageError(message, where=where, hint=hint)
 
 
 def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as_json: bool) -> None:
@@ -98,7 +119,7 @@ def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as
         _show(ran)
     if ran.failed:
         trace = f"\n{ran.traceback.rstrip()}" if ran.traceback and not debug else ""
-        raise TrialFailed(f"{ran.failed}: {ran.message}{trace}", where=f"set {group.param_id}")
+        raise TrialFailed(f"{ran.failed}: {ran.message}{trace}", where=f"set {short_id(group.param_id)}")
 
 
 def _params(group: Group) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import job_progress, job_text
+from mops.cli import job_progress
 from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
@@ -49,7 +49,7 @@ def retry(
     if verdict is None and (counts := found.status().counts).verdicts:
         raise UsageError(
             "no verdict is named",
-            where=f"the failures of {found.name}: {job_text.verdicts(counts)}",
+            where=f"the failures of {found.name}: {', '.join(counts.by_verdict)}",
             hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all",
         )
     # all: the error says that nothing has failed

@@ -43,7 +43,7 @@ def failures(
     """
     found = open_job(job, storage, local=local)
     status = found.status()
-    causes = found.causes().to_pylist()
+    causes = found.causes().to_arrow().to_pylist()
     unscored = max(status.counts.targets_failed - sum(row["n"] for row in causes if row["stage"] == "target"), 0)
     command = reproducer(found)
     for row in causes:

@@ -1,0 +1,32 @@
+"""Hints for names that are unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from mops.errors import known_name, nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("infect", ["day", "infected"], "infected"),
+        ("BETA", ["beta", "gamma"], "beta"),
+        ("beta", ["Beta", "Gamma"], "Beta"),  # names of a model may have upper case, and a user types without it
+        ("day", ["beta"], None),
+        ("day", [], None),
+    ],
+)
+def test_the_nearest_name_ignores_upper_and_lower_case(name: str, known: list[str], near: str | None) -> None:
+    assert nearest(name, known) == near
+
+
+def test_names_must_be_as_similar_as_the_caller_wants() -> None:
+    assert nearest("retry", ["retries"]) == "retries"
+    assert nearest("retry", ["retries"], 0.75) is None
+
+
+def test_a_hint_has_the_nearest_name_or_what_the_caller_says_or_all_names() -> None:
+    assert known_name("runing", ["running", "failed"]) == "did you mean 'running'?"
+    assert known_name("x", ["running", "failed"], "the table has 2 columns") == "the table has 2 columns"
+    assert known_name("x", ["running", "failed"]) == "use one of running, failed"
