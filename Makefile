@@ -1,4 +1,4 @@
-# The whole interface: setup, demo, test, test-k8s, lint, docs, bench, wheel.
+# `make help` lists the targets that have a text after `##`.
 
 # For each of these versions, every package of requirements.lock has a wheel: `make lock` checks it.
 VERSIONS := 3.14 3.13 3.12 3.11
@@ -7,9 +7,13 @@ PYTHON ?= $(firstword $(foreach v,$(VERSIONS),$(shell python$(v) -c 'import ensu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo check test test-k8s soak lint format docs bench lock wheel
+.PHONY: help setup demo check test test-k8s soak lint format docs bench lock wheel
 
-setup: $(STAMP)
+# Plain `make` does the same: it changes nothing.
+help: ## list these targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP) ## make .venv, with all packages at locked versions
 
 # An environment of another version is removed, because venv would mix the two.
 $(STAMP): requirements.lock pyproject.toml
@@ -21,45 +25,47 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup
+demo: setup ## run the example
 	$(BIN)/mops jobs submit examples/sir/study.json
 
 # For the inner loop, in less than a minute: tests that start no process of their own (tests/pure).
-check: lint
+check: lint ## lint, types, and the tests that start no processes (1 min)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/pure
 
-# MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some. Many tests wait for processes that
-# they have killed: three at a time also on two processors. examples/compiled needs a C compiler.
-test: setup
+# MOPS_REQUIRE_AZURITE=1, MOPS_REQUIRE_BROWSER=1: a missing Azurite or Chromium fails the tests instead of skipping some.
+# Tests wait more than they compute: four at a time also on two processors. examples/compiled needs a C compiler.
+test: setup ## all tests except those on Kubernetes
 	@command -v cc >/dev/null || { echo "the tests need a C compiler: apt-get install gcc libc6-dev"; exit 1; }
-	$(BIN)/pytest -n 3 --dist worksteal -m 'not k8s'
+	$(BIN)/pytest -n 4 --dist worksteal -m 'not k8s'
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
-# Each file has services in namespaces of its own, and waits more than it computes: three files at a time.
-test-k8s: setup
-	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster -m k8s
+# Each file has services in namespaces of its own, and waits more than it computes: three files at a time. The test of
+# the dashboard needs no Kubernetes, but a Prometheus, which is built with it.
+test-k8s: setup ## start a real Kubernetes, and run the tests on it
+	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster \
+	  tests/local/system/test_dashboard.py -m k8s
 
 # Hours: kills at random moments, many more examples, and whether tests notice changes of the pure modules. A failing
 # test prints the MOPS_SOAK_SEED that repeats it. mutmut stays out of requirements.lock: nothing else needs its packages.
-soak: setup
-	MOPS_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n 3 --dist worksteal -m 'not k8s' --timeout 3600
+soak: setup ## the long tests, for hours: random kills, mutation tests
+	MOPS_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n 4 --dist worksteal -m 'not k8s' --timeout 3600
 	$(BIN)/pip install --quiet --disable-pip-version-check mutmut==3.8.1
 	$(BIN)/python tests/mutation.py --least 90
 
-lint: setup
+lint: setup ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup
+format: setup ## format the code, and repair what ruff can repair
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # The documentation site, into build/docs. A warning is an error: a dead link, a page that no other page lists.
-docs: setup
+docs: setup ## build the documentation into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs build/docs
 
-bench: setup
+bench: setup ## measure throughput, memory, limits and shares
 	$(BIN)/python bench/start.py
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/memory.py
@@ -68,17 +74,18 @@ bench: setup
 	$(BIN)/python bench/compaction.py
 
 # dist/mops_runner-VERSION-py3-none-any.whl, to install without a clone.
-wheel: setup
+wheel: setup ## build dist/mops_runner-VERSION-py3-none-any.whl
 	rm -rf build/lib build/bdist.*  # modules that were deleted since the last build would be in the wheel
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 
 # Pins every package with its hashes, and names no index.
 COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-header \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-lock:
+lock: ## pin the dependencies in the lock files
 	$(BIN)/pip install --quiet pip-tools
 	$(BIN)/$(COMPILE) --allow-unsafe --all-extras -o requirements.lock pyproject.toml
 	cp requirements.lock requirements-image.lock  # the same versions; scipy draws samples, which pods do not: 110 MB
-	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image -o requirements-image.lock pyproject.toml
+	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image --extra ui -o requirements-image.lock pyproject.toml
+	sed -i '/^$$/,$$d' requirements-image.lock  # a warning that scipy is not in it
 	for version in $(VERSIONS); do $(BIN)/pip install --quiet --dry-run --ignore-installed --no-deps --require-hashes \
 	  --only-binary :all: --python-version $$version --target build/wheels -r requirements.lock || exit 1; done

@@ -16,6 +16,8 @@ PACKAGE = HERE.parents[1] / "runner" / "mops"
 FLOORS = (
     *(
         "cli",
+        "ui",
+        "report",
         "calibration",
         "jobs",
         "service",
@@ -28,7 +30,7 @@ FLOORS = (
         "project",
         "child",
     ),
-    *("parquet", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
+    *("parquet", "study", "figures", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {
     "command": "cli.jobs.submit",
