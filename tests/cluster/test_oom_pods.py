@@ -130,9 +130,7 @@ def test_simulations_for_which_the_kernel_kills_a_container_or_a_process_are_fou
         pod for pod in pods if f"the container of pod {pod} was OOMKilled (exit code 137)" in failures[3]["signals"]
     ]
     assert len(named) == 1, (failures[3]["signals"], said)
-    assert f"ran out of memory: the container of pod {pods[0]} was OOMKilled" in said or (
-        f"ran out of memory: the container of pod {pods[1]} was OOMKilled" in said
-    )
+    assert any(f"ran out of memory: the container of pod {pod} was OOMKilled" in said for pod in pods), said
     assert "window: 6 parameter sets (before: 12)" in said
     assert "Kubernetes does not tell" not in said
 

@@ -124,16 +124,13 @@ class Concurrency:
         own = [key for key in loss.keys if self._job.context.mark in key]
         if not own:
             return
-        what, consequence = loss.cause.text, f"tasks to run again: {len(own)}"
+        consequence = f"tasks to run again: {len(own)}"
         related = [key for key in set(own) - self._unrelated_keys if task_number(key) > self._halved_at_task]
         if loss.cause.memory and related:
             before, self._halved_at_task = self.window.size, last_task
-            window = _window_text(self.window.halve(), before)
-            message = "%s: worker %s ran out of memory: %s; %s; %s"
-            logger.warning(message, self._job.name, loss.worker, what, consequence, window)
-        else:
-            why, level = f": {what}" if what else "", logging.INFO if loss.cause.removed else logging.WARNING
-            logger.log(level, "%s: worker %s was lost%s; %s", self._job.name, loss.worker, why, consequence)
+            consequence = f"{consequence}; {_window_text(self.window.halve(), before)}"
+        level = logging.INFO if loss.cause.removed else logging.WARNING
+        logger.log(level, "%s: %s; %s", self._job.name, loss, consequence)
 
     def _first_window(self, pods: Pods | None) -> Window:
         """Return the window; half of the previous attempt's if its runner ran out of memory."""

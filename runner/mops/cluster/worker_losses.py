@@ -91,6 +91,12 @@ class WorkerLoss:
         """The Dask keys of all tasks that run again."""
         return self.running | self.results
 
+    def __str__(self) -> str:
+        """Say which worker was lost, and why."""
+        what = "ran out of memory" if self.cause.memory else "was lost"
+        why = f": {self.cause.text}" if self.cause.text else ""
+        return f"worker {self.worker} {what}{why}"
+
 
 class LossSource(Protocol):
     """A source of causes. Its methods may take seconds, so call them outside of event loops."""

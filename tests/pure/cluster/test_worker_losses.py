@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from clocks import Clock
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
@@ -43,6 +45,19 @@ def judged(losses: WorkerLosses, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
     losses.judge()
     return [loss.cause.text for loss in losses.take()]
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (KnownCause("its nanny restarted it at 600 MiB", memory=True), "ran out of memory: its nanny restarted it"),
+        (KnownCause("pod x was deleted", removed=True), "was lost: pod x was deleted"),
+        (UNKNOWN, "was lost"),
+    ],
+)
+def test_a_loss_has_the_name_of_its_cause(cause: LossCause, text: str) -> None:
+    """Regression: the log said that workers were lost for memory if their deaths did not change the window."""
+    assert str(WorkerLoss(ONE, frozenset({"sim-job-1-1"}), cause=cause)).startswith(f"worker {ONE} {text}")
 
 
 def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock) -> None:
