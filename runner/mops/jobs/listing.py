@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 import threading
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError, known_name
-from mops.jobs.following.phases import with_runner
+from mops.jobs.following.phases import with_later_phase
 from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -209,8 +208,8 @@ def list_jobs(
     contains
         Only jobs whose names contain this text, in upper or lower case.
     phases
-        Asks Kubernetes for the phase of each job's runner. Called at most once, and only if a running job may
-        be in the list.
+        Returns the phase of each job's runner, as :func:`mops.jobs.following.phases.phases_of`. Called for each
+        running job that may be in the list.
 
     Raises
     ------
@@ -219,15 +218,11 @@ def list_jobs(
     StorageError
         The storage refuses, or is out of reach.
     """
-    known = functools.cache(phases)
     changes_list = not states or not {"running", "interrupted"}.isdisjoint(states)
 
     def seen(listed: Listed) -> Listed:
-        phase = known().get(listed.job) if changes_list and listed.state == "running" else None
-        if with_runner(listed, phase) is listed:
-            return listed
-        # The runner may have finished the job after its state was read, and before Kubernetes answered.
-        return with_runner(_line_again(files, listed), phase)
+        phase = phases().get(listed.job) if changes_list and listed.state == "running" else None
+        return with_later_phase(listed, phase, lambda: _line_again(files, listed))
 
     return JobLists(files).read(states, limit, contains=contains, seen=seen)
 

@@ -184,7 +184,10 @@ class JobState:
         return load_job(self.files, self.name)
 
     def status(self) -> Status:
-        """Return the state of the job.
+        """Return the state of the job, as the storage has it.
+
+        A job whose runner was killed in another pod is ``running`` until 45 s after the runner's last sign of life.
+        ``mops jobs status`` and :func:`mops.jobs` also ask Kubernetes, and show it as ``interrupted`` at once.
 
         Returns
         -------

@@ -9,7 +9,11 @@ import time
 import pytest
 from made import below, claimed, commit, created, ended, finished, hooked, lives
 
+import mops
+from mops.cli.jobs import status
+from mops.cli.jobs.list import list_ as list_command
 from mops.errors import UsageError
+from mops.jobs.following import phases
 from mops.jobs.job import Job
 from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, list_jobs
 from mops.k8s.job_phase import Phase
@@ -196,17 +200,66 @@ def test_a_list_of_a_service_shows_a_runner_whose_pod_has_ended_as_interrupted(f
         created(files, name)
         claimed(files, name, at=time.time())
         lives(files, name, 1, host=host, age_s=0)
-    asked = []
 
     def phases():
-        asked.append(1)
         return {name: Phase("failed", "OOMKilled", pod=f"{name}-1-x") for name in ("killed", "laptop")}
 
     found = list_jobs(files, phases=phases)
     assert {job.job: job.state for job in found} == {"killed": "interrupted", "laptop": "running"}
-    assert asked == [1], "one question for all jobs"
     assert [job.job for job in list_jobs(files, ["interrupted"], phases=phases)] == ["killed"]
     assert [job.job for job in list_jobs(files, ["running"], phases=phases)] == ["laptop"]
+
+
+class KilledRunners:
+    """A service on which the pod of each runner has ended; counts the questions for all jobs."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def phases(self):
+        self.asked += 1
+        return {name: self.phase(name) for name in ("waves", "tides")}
+
+    def phase(self, job):
+        return Phase("failed", "OOMKilled", pod=f"{job}-1-x")
+
+
+def test_every_view_of_a_job_shows_the_same_state_when_its_pod_has_ended(tmp_path, monkeypatch, capsys):
+    """Regression: `mops jobs list` said interrupted, and `mops jobs status` and mops.jobs() said running."""
+    service = KilledRunners()
+    for module in (phases, status):
+        monkeypatch.setattr(module, "service_with", lambda files, *, local: service)
+    files = Files.open(str(tmp_path))
+    for name in ("waves", "tides"):
+        created(files, name)
+        claimed(files, name, at=time.time())
+        lives(files, name, 1, host=f"{name}-1-x", age_s=0)
+
+    table = mops.jobs(storage=tmp_path)
+    assert table.to_arrow().column("state").to_pylist() == ["interrupted", "interrupted"]
+    assert service.asked == 1, "one question for all jobs"
+    list_command(storage=str(tmp_path), as_json=True)
+    listed = json.loads(capsys.readouterr().out)
+    assert [(job["state"], job["kubernetes"]["word"]) for job in listed] == [("interrupted", "failed")] * 2
+    assert service.asked == 2, "one question for the list and its column"
+    status.status("waves", storage=str(tmp_path), as_json=True)
+    assert json.loads(capsys.readouterr().out)["state"] == "interrupted"
+
+
+def test_status_shows_the_end_of_a_job_that_finishes_before_kubernetes_answers(tmp_path, monkeypatch, capsys):
+    files = Files.open(str(tmp_path))
+    record = created(files, "waves")
+    job = claimed(files, "waves", at=time.time())
+    lives(files, "waves", 1, host="waves-1-x", age_s=0)
+
+    class Slow(KilledRunners):
+        def phase(self, name):
+            ended(files, job, record, "cancelled")
+            return super().phase(name)
+
+    monkeypatch.setattr(status, "service_with", lambda files, *, local: Slow())
+    status.status("waves", storage=str(tmp_path), as_json=True)
+    assert json.loads(capsys.readouterr().out)["state"] == "cancelled"
 
 
 def test_a_list_without_running_jobs_asks_kubernetes_nothing(files):

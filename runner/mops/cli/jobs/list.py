@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +11,9 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.following.phases import OPEN_STATES
+from mops.jobs.following.phases import OPEN_STATES, phases_of
 from mops.jobs.listing import Listed, list_jobs
-from mops.jobs.location import locate, service_with
+from mops.jobs.location import locate
 
 if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
@@ -42,12 +41,7 @@ def list_(
     """
     files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
-
-    @cache
-    def runners() -> Mapping[str, Phase]:
-        service = service_with(files, local=local)
-        return service.phases() if service else {}
-
+    runners = phases_of(files, local=local)
     found = list_jobs(files.brief(), states, limit, phases=runners)
     open_ones = {job.job for job in found if job.state in OPEN_STATES}
     phases = {job: phase for job, phase in runners().items() if job in open_ones} if open_ones else {}

@@ -13,6 +13,7 @@ from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.loss_table import loss_fields, print_losses
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.following.phases import with_later_phase
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
 from mops.storage.live_record import Live
@@ -48,6 +49,7 @@ def status(
     complete = now.state in ("succeeded", "partial")
     service = None if complete else service_with(found.files, local=local)
     phase = service.phase(job) if service else None
+    now = with_later_phase(now, phase, found.status)
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
     summary = _summary(found) if losses else None
     if as_json:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from mops.jobs.following.phases import phases_of
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import described, locate
 from mops.jobs.tables.conditions import Where
@@ -67,7 +68,7 @@ def jobs(
     Raises
     ------
     UsageError
-        A state is unknown. This and errors of the storage are raised when the table is read.
+        A state is unknown. This and errors of the storage and of Kubernetes are raised when the table is read.
 
     Examples
     --------
@@ -75,11 +76,12 @@ def jobs(
     """
     files = locate(storage, local=local).open()
     wanted = [states] if isinstance(states, str) else list(states)
-    return Table(f"jobs in {files.url}", functools.partial(_jobs, files, wanted, limit, where))
+    return Table(f"jobs in {files.url}", functools.partial(_jobs, files, wanted, limit, where, local))
 
 
-def _jobs(files: Files, states: list[str], limit: int | None, where: Where | None) -> Computed:
-    rows = [_row(job) for job in list_jobs(files.brief(), states, limit)]
+def _jobs(files: Files, states: list[str], limit: int | None, where: Where | None, local: bool) -> Computed:
+    listed = list_jobs(files.brief(), states, limit, phases=phases_of(files, local=local))
+    rows = [_row(job) for job in listed]
     return Computed(pa.Table.from_pylist(rows, schema=JOBS), Selection(where=where))
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from mops.jobs.location import service_with
 from mops.jobs.status import Status
+from mops.storage.files import Files
 
 if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
@@ -62,13 +66,36 @@ class Phases:
         return self._last is None or not self._last.over
 
 
+def phases_of(files: Files, *, local: bool) -> Callable[[], Mapping[str, Phase]]:
+    """Return a function that returns the phase of each job's runner. Only its first call asks Kubernetes."""
+
+    @cache
+    def phases() -> Mapping[str, Phase]:
+        service = service_with(files, local=local)
+        return service.phases() if service else {}
+
+    return phases
+
+
 def with_runner(now: Seen, phase: Phase | None) -> Seen:
     """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended.
 
-    The sign of life alone would tell this only after 45 s.
+    The sign of life alone would tell this only after 45 s. Read the job after the phase; else use
+    :func:`with_later_phase`.
     """
     has_ended = phase is not None and phase.over and phase.is_of(now.host)
     return replace(now, state="interrupted") if now.state == "running" and has_ended else now
+
+
+def with_later_phase(now: Seen, phase: Phase | None, again: Callable[[], Seen]) -> Seen:
+    """Return the job as :func:`with_runner` does, if it was read before Kubernetes told the phase.
+
+    Parameters
+    ----------
+    again
+        Reads the job again: the runner may have finished it before Kubernetes answered.
+    """
+    return now if with_runner(now, phase) is now else with_runner(again(), phase)
 
 
 def phase_text(now: SeenJob, phase: Phase | None) -> str:
