@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from mops.report.drawing.svg import drawn
@@ -117,7 +118,20 @@ class Section:
 
 
 def csv_address(table: pa.Table) -> str:
-    """Return a table as a ``data:`` address of a CSV file."""
+    """Return a table as a ``data:`` address of a CSV file for a spreadsheet.
+
+    A report goes to people who have not seen the study, and a spreadsheet runs a text such as ``=HYPERLINK(...)`` as a
+    formula. So each text and name that it could run gets a ``'`` first, as OWASP advises. Numbers stay exact, also as
+    text. Files that programs read stay exact too, as those of pandas and polars: exported results and sampled sets.
+    """
+    columns = [_no_formulas(column) if pa.types.is_string(column.type) else column for column in table.columns]
+    names = _no_formulas(pa.array(table.column_names, pa.string())).to_pylist()
     out = io.BytesIO()
-    pa_csv.write_csv(table, out)
+    pa_csv.write_csv(pa.table(columns, names), out)
     return f"data:text/csv;charset=utf-8;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def _no_formulas(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    is_number = pc.match_substring_regex(texts, r"^[+-](\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    could_run = pc.match_substring_regex(texts, r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]")
+    return pc.if_else(pc.and_not(could_run, is_number), pc.binary_join_element_wise("'", texts, ""), texts)

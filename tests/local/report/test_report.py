@@ -147,6 +147,17 @@ def test_names_of_a_study_may_be_those_that_figures_use(odd: Job, odd_page: Path
     }
 
 
+def test_a_spreadsheet_runs_no_text_of_a_figures_data_and_gets_exact_numbers(tmp_path: Path) -> None:
+    """A text parameter such as =HYPERLINK(...) would run when a reader of the report opens its data."""
+    texts = ["=1+1", "-2+3+cmd|'/c calc'!A1", "@x", "\tx", "\rx", "+x", "\uff1dx", "-1.5e-3", "+.5", "plain", "a=b", ""]
+    sets = [{"beta": -0.1 * i, "@text": text} for i, text in enumerate(texts, 1)]
+    page = render(submit(tmp_path, sets, settings=Settings(slots=2)))
+    found = {int(row["group"]): row for row in csv_of(page, "waves-best.csv")}
+    run = [f"'{text}" for text in texts[:7]]
+    assert [found[i]["'@text"] for i in range(len(texts))] == [*run, *texts[7:]]
+    assert [float(found[i]["beta"]) for i in range(len(texts))] == [one["beta"] for one in sets]
+
+
 def test_the_text_of_a_divided_fan_has_each_division(odd_page: Path) -> None:
     assert re.search(
         r'aria-label="At the last date, the median of cases is for policy = a [^;"]+; for policy = b [^;"]+\."',
