@@ -81,9 +81,13 @@ class _Flight:
     avoid: frozenset[str]
     connection: Connection
     given: object = None
-    is_sent: bool = False
-    sent: SentTask = field(init=False)
+    sent: SentTask = field(init=False)  # once the connection has taken the task
     failed_at: float = 0.0  # s, monotonic
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the connection has taken the task."""
+        return hasattr(self, "sent")
 
 
 class TasksInFlight:
@@ -227,7 +231,6 @@ class TasksInFlight:
     def _submit(self, flight: _Flight) -> None:
         try:
             flight.sent = flight.connection.submit(flight.task, flight.request, flight.given, flight.avoid)
-            flight.is_sent = True
             self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
