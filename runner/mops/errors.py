@@ -276,9 +276,16 @@ def nearest(name: str, known: Iterable[str], least_ratio: float = 0.6) -> str | 
     least_ratio
         The least similarity of two names, from 0 to 1, as :class:`difflib.SequenceMatcher` measures it.
     """
-    by_lower = {one.lower(): one for one in map(str, known)}
-    near = difflib.get_close_matches(name.lower(), by_lower, 1, least_ratio)
-    return by_lower[near[0]] if near else None
+    return next(iter(similar(name, known, 1, least_ratio)), None)
+
+
+def similar(name: str, known: Iterable[str], n: int, least_ratio: float = 0.6) -> list[str]:
+    """Return up to ``n`` known names that the user may have meant, as :func:`nearest`; the most similar first."""
+    by_lower: dict[str, list[str]] = {}
+    for one in map(str, known):
+        by_lower.setdefault(one.lower(), []).append(one)
+    near = difflib.get_close_matches(name.lower(), by_lower, n, least_ratio)
+    return [one for lower in near for one in by_lower[lower]][:n]
 
 
 def known_name(name: str, known: Iterable[str], otherwise: str | None = None) -> str:

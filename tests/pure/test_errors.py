@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.errors import known_name, nearest
+from mops.errors import known_name, nearest, similar
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,12 @@ from mops.errors import known_name, nearest
 )
 def test_the_nearest_name_ignores_upper_and_lower_case(name: str, known: list[str], near: str | None) -> None:
     assert nearest(name, known) == near
+
+
+def test_similar_names_ignore_upper_and_lower_case_and_come_most_similar_first() -> None:
+    known = ["tides", "Waves-10", "WAVES-1", "waves-1", "waves-200"]
+    assert similar("waves-1", known, 3) == ["WAVES-1", "waves-1", "Waves-10"]
+    assert similar("storm", known, 3) == []
 
 
 def test_names_must_be_as_similar_as_the_caller_wants() -> None:

@@ -26,7 +26,7 @@ FLOORS: dict[str, set[str]] = {
     "figures": {"errors", "units"},
     "study": {"errors"},
     "parquet": {"errors", "study"},
-    "child": {"units", "study", "system", "parquet"},
+    "child": {"errors", "units", "study", "system", "parquet"},
     "project": {"errors", "units", "system", "study"},
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},

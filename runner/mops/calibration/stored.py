@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from mops.calibration.rounds import comparable, outcomes_of
-from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.errors import CorruptRecord, JobError, NewerFormat, similar
 from mops.storage.calibration_records import CalibrationRecords, calibration_names
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
@@ -78,7 +77,7 @@ def stored_calibration(files: Files, name: str) -> CalibrationRecords:
     names = calibration_names(files)
     if name in names:
         return CalibrationRecords(files, name)
-    near = difflib.get_close_matches(name, names, 3) or names[-3:]
+    near = similar(name, names, 3) or names[-3:]
     hint = f"use the name of an existing calibration: {', '.join(near)}" if near else "this storage has none"
     raise JobError(f"calibration {name!r} does not exist", where=files.url, hint=hint)
 

@@ -16,7 +16,6 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +28,7 @@ from mops.child.forms.replicates import Form, Unresolved, UnsupportedForm, form_
 from mops.child.outputs import as_tables, is_writable
 from mops.child.replacement import ReplacementPolicy
 from mops.child.working_folder import WorkingFolder, links_to
+from mops.errors import known_name
 from mops.study.entry_point import EntryPoint
 from mops.study.output_schema import InvalidOutput
 from mops.system.folders import make_read_only
@@ -204,8 +204,7 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         own = sorted(n for n, value in vars(module).items() if n[0] != "_" and not isinstance(value, ModuleType))
-        near = get_close_matches(name, own, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(own[:20]) or 'nothing public'}"
+        advice = known_name(name, own, otherwise=f"it has: {', '.join(own[:20]) or 'nothing public'}")
         raise CannotLoad(f"the module of {text!r} has no {name!r}; {advice}") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 import mops
-from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.errors import CorruptRecord, JobError, NewerFormat, similar
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
@@ -404,7 +403,7 @@ def load_job(files: Files, job: str) -> JobRecord:
     if record is not None:
         return record
     names = job_names(files)
-    near = difflib.get_close_matches(job, names, 3) or names[-3:]
+    near = similar(job, names, 3) or names[-3:]
     records = files.get_many([JobPaths(name).record for name in near])
     there = [name for name, data in zip(near, records, strict=True) if data is not None]
     if there:

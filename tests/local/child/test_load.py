@@ -325,6 +325,8 @@ class TestModulesAndFiles:
             model(code, "the_model:swim")
         with pytest.raises(CannotLoad, match=r"no 'rum'; did you mean 'run'\?"):
             model(code, "the_model:rum")
+        with pytest.raises(CannotLoad, match=r"no 'WALK'; did you mean 'walk'\?"):
+            model(code, "the_model:WALK")
 
     def test_an_error_in_the_module_is_raised(self, model):
         with pytest.raises(ZeroDivisionError):

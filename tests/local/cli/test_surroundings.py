@@ -402,7 +402,7 @@ def test_for_a_folder_the_error_names_the_interpreter_in_it(lab: CommandLab, bar
 
 
 def test_the_error_suggests_a_similar_path_or_a_command(lab: CommandLab, bare_python: Path) -> None:
-    misspelled = bare_python.with_name("pyhton")
+    misspelled = bare_python.with_name("PYHTON")
     assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
     named = lab.submit("--python", "sh").err.splitlines()[1]
     assert named.startswith(f"  --python {lab.root / 'sh'}: this file does not exist; did you mean /")

@@ -6,7 +6,6 @@ accepts (docs/internals/decisions.md).
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from mops.errors import ModelError, Problem, path_fault, path_refused, printable_path
+from mops.errors import ModelError, Problem, nearest, path_fault, path_refused, printable_path
 
 NEEDED = {"python": Version("3.11"), "numpy": Version("1.23"), "pyarrow": Version("18.0")}
 START = str(Path(__file__).parents[2] / "child" / "start.py")
@@ -111,8 +110,8 @@ def _elsewhere(path: Path) -> str:
     if path.parent == Path.cwd() and (found := shutil.which(path.name)):
         return f"; did you mean {found}?"
     there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, 1)
-    return f"; did you mean {path.parent / near[0]}?" if near else f"; name an interpreter{_LIKE}"
+    near = nearest(path.name, there)
+    return f"; did you mean {path.parent / near}?" if near else f"; name an interpreter{_LIKE}"
 
 
 def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
