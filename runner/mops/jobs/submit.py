@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +60,7 @@ def submit(
     storage: str | Path | None = None,
     name: str | None = None,
     if_exists: IfExists = "error",
-    on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
+    on_start: Callable[[PreparedStudy, Job], None] | None = None,
     **options: Unpack[SubmitOptions],
 ) -> Job:
     """Run a study and return its job when the job has ended, or at once with ``wait=False``.
@@ -79,7 +81,8 @@ def submit(
         What to do if a job of this ``name`` exists: raise JobError; return it as it is; or continue it if it is not
         complete, and return it. A job with another study is an error in each case.
     on_start
-        Called with the prepared study and the job, when the job exists and before it runs.
+        Called with the prepared study and the job, when the job exists and before it runs. None: notes on the study
+        are warnings of Python.
     model : function, class or str
         The model: ``f(params, seed)``, or text like ``"module:name"``. If a notebook or the program itself defines
         the function, the job keeps the function with the variables that it uses.
@@ -124,6 +127,11 @@ def submit(
         and other outputs show nothing.
     on_detach : callable
         Called with the job and its runner when another process runs the job.
+
+    Warns
+    -----
+    UserWarning
+        Something about the study that you may not have meant, such as a parameter that only some sets have.
 
     Raises
     ------
@@ -188,12 +196,24 @@ def submit(
         study = pending.pop()
         params = encode_groups(study.study.groups, files.spool())
         create_job(files, record, study.bundle, study.text, params, found.table if found else None)
-        on_start(study, job)
+        if on_start is not None:
+            on_start(study, job)
+        else:
+            warn(study.study.warnings)
         del study
         trim_memory()
 
     launch.start(files, record, context, create, Asked.behind(0))
     return job
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Issue each line as a UserWarning at the line of the program that called mops."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "mops":
+        level, frame = level + 1, frame.f_back
+    for line in lines:
+        warnings.warn(line, UserWarning, stacklevel=level)
 
 
 def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
@@ -247,7 +267,7 @@ def resume(
     job: Job,
     *,
     take_over: bool = False,
-    on_start: Callable[[Job, list[str]], None] = lambda *_: None,
+    on_start: Callable[[Job, list[str]], None] | None = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Continue a job from what is committed, and return it when it has ended.
@@ -260,7 +280,7 @@ def resume(
         Replace a runner that runs the job: it stops at the new attempt's claim and commits nothing more.
     on_start
         Called with the job before anything runs, and with a line for each setting or option that has changed since
-        the last attempt.
+        the last attempt. None: these lines are warnings of Python.
     **options
         As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the job, in this and later
         attempts. Entries of ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``:
@@ -300,7 +320,10 @@ def resume(
         keep_options(job.files, record, kept, launch.options)
         if service is not None and replaces:
             service.remove_runner(job.name)  # last, when no check can refuse the new runner
-        on_start(job, changes)
+        if on_start is not None:
+            on_start(job, changes)
+        else:
+            warn(changes)
 
     context = stored_context(job, record, launch.child, launch.settings)
     launch.start(job.files, record, context, begin, Asked.behind(view.k))

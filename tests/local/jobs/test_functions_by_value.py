@@ -119,7 +119,7 @@ def test_later_jobs_and_commands_use_the_functions_of_the_submit(project: Path) 
     assert extended.status().counts.simulations_good == 6
     rescored = job.rescore(name="scored")
     assert sorted(rescored.losses().to_arrow()["loss"].to_pylist()) == [0.0, 2.0]
-    assert "changed since the submit: none" in command("jobs", "rescore", "j", "--name", "by-command", "--local").stderr
+    assert "changed since the submit" not in command("jobs", "rescore", "j", "--name", "by-command", "--local").stderr
     assert "replicate 1" in command("study", "run", "--job", "j", "--replicate", "1", "--local").stdout
 
 

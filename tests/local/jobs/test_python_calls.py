@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,32 @@ def test_best_keeps_parameters_that_have_the_name_of_a_loss(tmp_path: Path) -> N
     assert best.column_names == ["param_id", "group", "loss", "near", "x", "param.loss", "param.near"]
     assert best["loss"].to_pylist() == [0, 1]
     assert best["param.loss"].to_pylist() == [8, 9]
+
+
+def in_project(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text("def run(params, seed):\n    return {'y': [params['x']]}\n")
+    return {"model": "model:run", "project": tmp_path, "storage": tmp_path / "s", "settings": Settings(slots=1)}
+
+
+def test_notes_on_a_study_are_warnings_at_the_line_of_the_call(tmp_path: Path) -> None:
+    """Only the command line showed them."""
+    call = in_project(tmp_path)
+    with pytest.warns(UserWarning, match="'bta' is in 1 of 2 sets") as seen:
+        job = mops.submit(sets=[{"x": 1}, {"x": 2, "bta": 3}], name="notes", local=True, **call)
+    assert {Path(one.filename) for one in seen if one.category is UserWarning} == {Path(__file__)}
+    (tmp_path / "model.py").write_text("def run(params, seed):\n    return {'y': [2 * params['x']]}\n")
+    with pytest.warns(UserWarning, match=r"runs the submitted files, which differ in: model.py") as seen:
+        job.extend(replicates=2, settings=Settings(slots=1))
+    assert {Path(one.filename) for one in seen if one.category is UserWarning} == {Path(__file__)}
+
+
+def test_the_log_has_the_lines_of_mops_and_the_console_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that Python ran had an empty log."""
+    job = mops.submit(sets=[{"x": 1}], name="logged", local=True, **in_project(tmp_path))
+    assert "attempt 1 ends: every simulation has run" in job.logs()
+    assert not [record for record in caplog.records if record.name.startswith("mops") and record.levelname == "INFO"]
+    logger = logging.getLogger("mops")
+    assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, True, [])

@@ -27,7 +27,7 @@ from mops.jobs.derived.new_code import NewCode, read_new_code
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.jobs.prepare import checked_name, derived_name, given_project, kept_functions
-from mops.jobs.submit import changed_files, changed_settings, stored_context
+from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
 from mops.project.function_files import FunctionFiles
 from mops.project.functions import Code, GivenCode
 from mops.project.import_folders import with_import_folders
@@ -58,7 +58,7 @@ def retry(
     new_code: bool = False,
     trust_model: bool = False,
     project: str | Path | None = None,
-    on_start: Started = lambda *_: None,
+    on_start: Started | None = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
@@ -78,8 +78,8 @@ def retry(
     trust_model, project
         As for :func:`rescore`, with ``new_code``.
     on_start
-        Called with the new job when it exists and before it runs, and with a line for each setting or option that
-        differs from the old job's.
+        Called with the new job when it exists and before it runs, and with a line for each setting, option or file that
+        differs from the old job's. None: these lines are warnings of Python.
     **options
         As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
         ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``: None reads the
@@ -114,7 +114,7 @@ def rescore(
     name: str | None = None,
     trust_model: bool = False,
     project: str | Path | None = None,
-    on_start: Started = lambda *_: None,
+    on_start: Started | None = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Evaluate the targets again on the stored simulations, with the present code of the project, in a new job.
@@ -167,7 +167,7 @@ def extend(
     name: str | None = None,
     trust_model: bool = False,
     project: str | Path | None = None,
-    on_start: Started = lambda *_: None,
+    on_start: Started | None = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Add replicates, parameter sets or targets to a study, in a new job that computes only what is missing.
@@ -273,12 +273,12 @@ class _Derived:
     advice: str = ""
 
 
-def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options: RunOptions) -> Job:
+def _start(job: Job, new: _Derived, name: str | None, on_start: Started | None, options: RunOptions) -> Job:
     record, view, now = job.record, new.view, datetime.now(UTC)
     name = checked_name(name) if name else derived_name(job.name, new.verb, now)
     launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
     unused = [line + new.advice for line in changed_files(job, record)] if new.code is None else []
-    files_changed = [new.code.change] if new.code else unused
+    files_changed = new.code.changes if new.code else unused
     settings_changed = changed_settings(job, view, launch.settings, launch.service)
     changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
     counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
@@ -301,7 +301,10 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started, options
 
     def create() -> None:
         create_derived(job.files, derived, parent, files)
-        on_start(child, changes)
+        if on_start is not None:
+            on_start(child, changes)
+        else:
+            warn(changes)
 
     context = stored_context(child, derived, launch.child, launch.settings)
     launch.start(job.files, derived, context, create, Asked.behind(0))

@@ -19,11 +19,11 @@ from mops.storage.job_records import JobRecord
 
 @dataclass(frozen=True)
 class NewCode:
-    """The present files of a project, and a line for people about what has changed since the submit."""
+    """The present files of a project, and a line for people if files have changed since the submit."""
 
     bundle: Bundle
     root: Path
-    change: str
+    changes: list[str]
 
 
 def present_bundle(
@@ -96,5 +96,5 @@ def read_new_code(
             hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
         )
     listed = listed_files([f"{name} ({how})" for name, how in difference.files.items()])
-    change = f"uses the present files of the project; changed since the submit: {listed or 'none'}"
-    return NewCode(bundle, root, change)
+    changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
+    return NewCode(bundle, root, changes)
