@@ -198,6 +198,8 @@ ARROW = ("pyarrow", "numpy", "mops.jobs.job")
     [
         ("mops.cli.jobs.list", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.jobs.status", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.early_child", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
         ("mops.cli.jobs.submit", RARELY_NEEDED),
         ("mops.cli.study.check", RARELY_NEEDED),
     ],

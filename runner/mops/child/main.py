@@ -51,7 +51,8 @@ from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
 from mops.system.lifeline import adopt_orphans, die_with_parent
 
-_FORK_DESCRIPTORS = 4
+_DESCRIPTORS = 4
+"""Those that a process gets: its socket, lifeline, page and output."""
 
 # The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
 _adopt_once = functools.cache(adopt_orphans)
@@ -59,7 +60,10 @@ _adopt_once = functools.cache(adopt_orphans)
 
 def main() -> None:
     """Serve tasks until the worker closes the socket."""
-    channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:4])
+    descriptors = [int(text) for text in sys.argv[1:]]
+    if len(descriptors) == 1:
+        descriptors = _received(descriptors[0])
+    channel_fd, lifeline_fd, page_fd = descriptors
     for fd in (channel_fd, lifeline_fd, page_fd):
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
@@ -73,11 +77,26 @@ def main() -> None:
             channel, page = _serve(code, channel, page)
 
 
+def _received(waiting_fd: int) -> list[int]:
+    """Wait for the descriptors of a process that has started early; exit if its reaper ends first."""
+    waiting = Channel(socket.socket(fileno=waiting_fd))
+    try:
+        *found, output = [fd for _ in range(_DESCRIPTORS) if (fd := waiting.receive()[1]) is not None]
+    except EOFError:
+        sys.exit()
+    waiting.close()
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output, fd)
+        setattr(sys, name, os.fdopen(fd, "w", closefd=False))  # the old stream belongs to /dev/null, which can seek
+    os.close(output)
+    return found
+
+
 def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
     """Serve one request; return the channel and the page to continue with: a process just forked has its own."""
     request, fd = channel.receive()
     if request["kind"] == "fork":
-        own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
+        own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process
             code.folder = code.folder.of(own_folder(code.scratch))
         return own

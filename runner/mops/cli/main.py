@@ -40,17 +40,22 @@ class Verb(NamedTuple):
         The first sentence of its help, for the group's help, which imports no verb.
     hidden
         Whether the group's help leaves it out: Kubernetes and detached processes run it.
+    simulates
+        Whether it runs simulations: on this machine, a child process starts while the verb is imported.
     """
 
     where: str
     summary: str
     hidden: bool = False
+    simulates: bool = False
 
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
         "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
-        "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
+        "run": Verb(
+            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", simulates=True
+        ),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
         "profiles": Verb("mops.cli.service.profiles:profiles", "List the profiles of cluster services."),
@@ -62,7 +67,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "doctor": Verb("mops.cli.service.doctor:doctor", "Check whether memory is bounded here or on the cluster."),
     },
     "jobs": {
-        "submit": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
+        "submit": Verb(
+            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", simulates=True
+        ),
         "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first."),
         "status": Verb("mops.cli.jobs.status:status", "Show the state of a job."),
         "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
@@ -72,23 +79,37 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "failures": Verb(
             "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
         ),
-        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
+        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed.", simulates=True),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
-        "retry": Verb("mops.cli.jobs.derived.retry:retry", "Run the parameter sets with failures again, in a new job."),
-        "extend": Verb("mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job."),
-        "rescore": Verb("mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations."),
+        "retry": Verb(
+            "mops.cli.jobs.derived.retry:retry",
+            "Run the parameter sets with failures again, in a new job.",
+            simulates=True,
+        ),
+        "extend": Verb(
+            "mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job.", simulates=True
+        ),
+        "rescore": Verb(
+            "mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations.", simulates=True
+        ),
         "compare": Verb("mops.cli.jobs.derived.compare:compare", "Count what differs between the results of two jobs."),
-        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
+        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True, simulates=True),
         "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
         "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
         "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
     },
     "study": {
-        "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
+        "check": Verb(
+            "mops.cli.study.check:check",
+            "Check a study and its model, and print what submit would run.",
+            simulates=True,
+        ),
         "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
-        "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
+        "calibrate": Verb(
+            "mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs.", simulates=True
+        ),
     },
     "calibrations": {
         "list": Verb("mops.cli.calibrations.list:list_", "List the calibrations of a storage, newest first."),
@@ -124,6 +145,8 @@ class _Verbs(UserDict[str, Any]):
 
 def _command(name: str, verb: Verb) -> TyperCommand:
     with interruptible():
+        if verb.simulates:
+            pkgutil.resolve_name("mops.cli.early_child:start_early_child")()
         function = pkgutil.resolve_name(verb.where)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name, cls=_Command, hidden=verb.hidden)(function)

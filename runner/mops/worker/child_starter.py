@@ -19,6 +19,7 @@ from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replace
 from mops.worker.deaths import Death
 from mops.worker.environment.install import install
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
+from mops.worker.reaper.early import take_reaper
 from mops.worker.scratch import Scratch
 from mops.worker.slots import PoolSlots
 
@@ -250,7 +251,7 @@ class ChildStarter:
             if can_reap() and (self._reaper is None or not self._reaper.lives):
                 if self._reaper is not None:
                     self._reaper.close()
-                self._reaper = Reaper()
+                self._reaper = take_reaper()
             return self._reaper
 
     def await_start(self, within_s: float) -> None:

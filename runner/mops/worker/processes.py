@@ -16,7 +16,7 @@ from typing import IO, Protocol
 
 from mops.system.lifeline import can_watch, readable
 from mops.task import JobContext
-from mops.worker.environment.interpreter import cannot_start, command
+from mops.worker.environment.interpreter import cannot_start, child_command
 from mops.worker.environment.variables import environment
 from mops.worker.reaper.client import Reaper
 
@@ -123,7 +123,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
     OSError
         The system has no room for another process.
     """
-    argv = [*command(context.python), "mops.child.main"]
+    argv = child_command(context.python)
     env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
         if reaper is None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import psutil
 import pyarrow
 import pytest
 
 import mops
 from mops.settings import Settings
 from mops.storage.kept_options import read_options
+from waiting import until
 
 from .command_lab import CommandLab
 from .test_commands import wait_for
@@ -429,3 +431,34 @@ def test_problems_of_variables_and_interpreter_are_reported_together(lab: Comman
         f"  --python {tmp_path / 'nothing'}: this file does not exist; name an interpreter, like .venv/bin/python",
         ENV_HINT,
     ]
+
+
+def test_a_child_process_starts_before_the_study_is_read(lab: CommandLab) -> None:
+    """A child that started early has one descriptor on its command line, another one has three."""
+    command = "open('/proc/self/cmdline').read().split('mops.child.main\\0')[1]"
+    lab.write("model.py", f"def run(p, s):\n    return {{'n': {command}.count('\\0')}}\n")
+    lab.write_study(parameter_sets=[{"x": 1}], n_replicates=1)
+    options: dict[str, list[str]] = {"early": [], "other": ["--env", "MODE=fast"]}
+    for name, more in options.items():
+        assert lab.run_cold("jobs", "submit", lab.study, "--name", name, "--storage", lab.storage, *more).code == 0
+    found = {
+        name: mops.open_job(name, storage=lab.storage).outputs("output").to_arrow()["n"].to_pylist() for name in options
+    }
+    assert found == {"early": [1], "other": [3]}
+
+
+def test_a_child_process_that_started_early_ends_with_a_wrong_command(lab: CommandLab) -> None:
+    ran = lab.run_cold("jobs", "submit", "missing.json", MARK=str(lab.root))
+    assert ran.code == 2
+
+    def left() -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if _has_mark(process, str(lab.root))]
+
+    until(lambda: not left())
+
+
+def _has_mark(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False

@@ -49,6 +49,11 @@ def command(python: str | None) -> list[str]:
     return [python or sys.executable, "-P", START]
 
 
+def child_command(python: str | None) -> list[str]:
+    """Return the command line of a child process; the numbers of its descriptors follow."""
+    return [*command(python), "mops.child.main"]
+
+
 def cannot_start(python: str, error: OSError, *, installed: bool = False) -> ModelError:
     """Return the error for an interpreter that cannot start.
 

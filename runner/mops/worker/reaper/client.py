@@ -57,6 +57,17 @@ class Reaper:
         """Whether it can serve requests."""
         return not self._closed and not self._broken and self._process.poll() is None
 
+    def prepare(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a process that waits for its descriptors: the first :meth:`spawn` of the same command takes it.
+
+        Raises
+        ------
+        OSError
+            This reaper has ended.
+        """
+        with self._asking:
+            self._channel.send({"kind": "prepare", "argv": list(argv), "env": dict(env)})
+
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int]) -> int:
         """Start a process in a new session; return its number.
 

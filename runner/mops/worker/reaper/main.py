@@ -9,6 +9,7 @@ for it, so no signal can reach another process.
 ::
 
     worker (client.py)                                 reaper (this file)
+      prepare {argv, env}                                 ──►  (0 or 1: the first spawn takes it or ends it)
       spawn {argv, env}                                   ──►
         + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}
@@ -67,6 +68,7 @@ class _Reaper:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._prepared: _Prepared | None = None
         self._kept: set[int] = set()
         self._lasting: set[int] = set()
 
@@ -75,6 +77,8 @@ class _Reaper:
         request, _ = self._channel.receive()
         if request["kind"] == "spawn":
             self._channel.send(self._spawn(request))
+        elif request["kind"] == "prepare":
+            self._prepare(request)
         elif request["kind"] == "keep":
             self._kept = {*children_of(os.getpid())} - self._started.keys()
             self._channel.send({"kind": "kept"})
@@ -84,20 +88,19 @@ class _Reaper:
             self.end_leftovers(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
             self._channel.send({"kind": "status", "returncode": returncode})
 
+    def _prepare(self, request: Message) -> None:
+        with contextlib.suppress(OSError):  # the spawn will report it, if it lasts
+            self._prepared = _Prepared(request["argv"], request["env"])
+
     def _spawn(self, request: Message) -> Message:
         fds: list[int] = []
         try:
             self._take_descriptors(fds)
-            *passed, output = fds
-            process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                [*request["argv"], *map(str, passed)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=passed,
-                env=request["env"],
-                start_new_session=True,
-            )
+            prepared, self._prepared = self._prepared, None
+            process = prepared.take(request, fds) if prepared is not None else None
+            if process is None:
+                *passed, output = fds
+                process = _popen([*request["argv"], *map(str, passed)], request["env"], passed, output)
         except OSError as refused:
             return {"kind": "not_spawned", "errno": refused.errno, "message": refused.strerror}
         except Exception as refused:  # noqa: BLE001 - a bad request must not end the other processes
@@ -156,6 +159,44 @@ class _Reaper:
                 if left == self._lasting:
                     return
                 time.sleep(0.001)
+
+
+class _Prepared:
+    """A process that imports what every child process needs, and then waits for its descriptors."""
+
+    def __init__(self, argv: list[str], env: dict[str, str]):
+        self._argv, self._env = argv, env
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._channel = Channel(ours)
+            self._process = _popen([*argv, str(theirs.fileno())], env, [theirs.fileno()], subprocess.DEVNULL)
+
+    def take(self, request: Message, fds: list[int]) -> subprocess.Popen[bytes] | None:
+        """Give the process its descriptors if it runs this command, else end it; return it, or None."""
+        try:
+            if (request["argv"], request["env"]) == (self._argv, self._env):
+                for fd in fds:
+                    self._channel.send({}, fd)
+                return self._process
+        except OSError:  # it has ended: start another one, whose output tells why
+            pass
+        finally:
+            self._channel.close()
+        self._process.kill()
+        self._process.wait()
+        return None
+
+
+def _popen(argv: list[str], env: dict[str, str], passed: list[int], output: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own program, no shell
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=passed,
+        env=env,
+        start_new_session=True,
+    )
 
 
 def _take_status(pid: int) -> bool:
