@@ -7,6 +7,7 @@ recognizes one by what its objects can do. See docs/reference/models.md.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ from mops.units import counted
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
 Target = Callable[[dict[str, Any], list[dict[str, pa.Table]]], dict[str, float]]
+T = TypeVar("T")
 
 DEFAULT_LOSS = "loss"
 _FUNCTION_NAMES = ("run", "simulate", "model")
@@ -60,11 +62,17 @@ class CannotLoad(Exception):
     ----------
     missing
         The entry point whose file or module does not exist; empty: another reason.
+
+    Attributes
+    ----------
+    others
+        The messages for the other entry points of the study that mops cannot load.
     """
 
     def __init__(self, message: str, missing: str = ""):
         super().__init__(message)
         self.missing = missing
+        self.others: list[str] = []
 
 
 def load_model(text: str, scenario: str, folders: Sequence[Path], parameters: Collection[str] = ()) -> Model:
@@ -406,6 +414,36 @@ _READ_ONLY = " (the project's files are read-only; a simulation may write new fi
 _COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
 
 
+def _loaded(load: Message, folders: Sequence[Path]) -> tuple[Model, list[Target]]:
+    """Import the model and the targets.
+
+    Raises
+    ------
+    CannotLoad
+        Some of them cannot be loaded; the error is that of the first one, and has the messages of the others.
+    """
+    parameters = load["parameters"]
+    refused: list[CannotLoad] = []
+
+    def attempted(load_code: Callable[[], T]) -> T | None:
+        try:
+            return load_code()
+        except CannotLoad as error:
+            refused.append(error)
+        except BaseException:  # the user's import may raise anything
+            if not refused:
+                raise
+        return None
+
+    model = attempted(lambda: load_model(load["model"], load["scenario"], folders, parameters))
+    targets = [attempted(functools.partial(load_target, text, folders, parameters)) for text in load["targets"]]
+    if refused:
+        refused[0].others = list(map(str, refused[1:]))
+        raise refused[0]
+    assert model is not None
+    return model, [target for target in targets if target is not None]
+
+
 class UserCode:
     """The user's code, imported: the model, the targets, and the folder in which they run."""
 
@@ -417,9 +455,8 @@ class UserCode:
         entry = EntryPoint.parse(load["model"])
         sys.argv = [str(_file(entry, folders) or root / entry.file)]  # as if the model's file ran as a script
         before = _threads()
-        self.model = load_model(load["model"], load["scenario"], folders, load["parameters"])
         self.target_names: list[str] = load["targets"]
-        self.targets = [load_target(text, folders, load["parameters"]) for text in load["targets"]]
+        self.model, self.targets = _loaded(load, folders)
         self.outputs = load["outputs"]
         self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())

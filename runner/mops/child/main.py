@@ -174,10 +174,11 @@ def _load(load: Message, channel: Channel) -> UserCode | None:
     try:
         code = UserCode(load, folder)
     except CannotLoad as refused:
-        channel.send({"kind": "refused", "message": str(refused), "traceback": "", "missing": refused.missing})
+        why = {"message": str(refused), "missing": refused.missing, "others": refused.others}
+        channel.send({"kind": "refused", "traceback": ""} | why)
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        channel.send({"kind": "refused", "missing": missing or ""} | describe(error))
+        channel.send({"kind": "refused", "missing": missing or "", "others": []} | describe(error))
     else:
         # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0
         # ms: -10 % of the memory of the job.

@@ -11,7 +11,7 @@ from mops import units
 from mops.cli import terminal
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
-from mops.units import counted, shortened
+from mops.units import counted, shortened_in_middle
 
 if TYPE_CHECKING:
     from mops.attempt.planning.forecast import Expected
@@ -84,7 +84,7 @@ def after_failures(status: Status) -> Iterator[tuple[str, str]]:
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
     """Yield why simulations and targets failed, the most frequent reasons first."""
     for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
-        message = shortened(reason.message, _MESSAGE_COLUMNS)
+        message = shortened_in_middle(reason.message, _MESSAGE_COLUMNS)
         yield "" if i else "failures", f"{reason.n:,} x {reason.verdict}: {message}"
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"

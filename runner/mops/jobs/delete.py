@@ -78,7 +78,7 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
     found, refused = [], []
     for job in _children_first(jobs, derived):
         try:
-            _refuse_parent(files, job, [child for child in derived[job] if child not in jobs])
+            _refuse_parent(files, job, [child for child in derived[job] if child not in jobs], derived)
             entries = _all_of(files, job)
             if not entries:
                 load_job(files, job)  # raises, with the nearest names
@@ -117,11 +117,11 @@ def derived_jobs(files: Files) -> Mapping[str, list[str]]:
     return found
 
 
-def _children_first(jobs: Iterable[str], derived: Mapping[str, list[str]]) -> list[str]:
+def _children_first(jobs: Iterable[str], derived: Mapping[str, Sequence[str]]) -> list[str]:
     wanted, order = dict.fromkeys(jobs), dict[str, None]()
 
     def visit(job: str) -> None:
-        for child in derived[job]:
+        for child in derived.get(job, ()):
             if child in wanted and child not in order:
                 visit(child)
         order[job] = None
@@ -131,10 +131,17 @@ def _children_first(jobs: Iterable[str], derived: Mapping[str, list[str]]) -> li
     return list(order)
 
 
-def _refuse_parent(files: Files, job: str, children: Sequence[str]) -> None:
+def _refuse_parent(files: Files, job: str, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
     if children:
         what = f"job {job!r} is the parent of {', '.join(children)}, which read rows from it"
-        raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join([*children, job])}")
+        every = _children_first([job, *_descendants(job, derived)], derived)
+        raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join(every)}")
+
+
+def _descendants(job: str, derived: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for child in derived.get(job, ()):
+        yield child
+        yield from _descendants(child, derived)
 
 
 def _raise_all(errors: Sequence[JobError], files: Files) -> None:
@@ -170,7 +177,7 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
     derived = derived_jobs(files)
     for hidden in hidden_jobs:
         try:
-            hidden.check_unused(derived[hidden.job])
+            hidden.check_unused(derived)
         except JobError as error:
             refused.append(error)
         else:
@@ -198,10 +205,10 @@ class _HiddenJob:
     log: JobLog | None
     hosts: tuple[str, ...]
 
-    def check_unused(self, derived: Sequence[str]) -> None:
+    def check_unused(self, derived: Mapping[str, Sequence[str]]) -> None:
         """Restore the job and raise if someone claimed it, or derived a job from it, before its record was removed."""
         try:
-            _refuse_parent(self.files, self.job, derived)
+            _refuse_parent(self.files, self.job, derived.get(self.job, ()), derived)
             if self.log:
                 self.log.poll()
         except (JobError, Superseded) as error:

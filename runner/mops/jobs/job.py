@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import mops
-from mops.errors import JobError, MopsError, PartsReplaced
+from mops.errors import JobError, MopsError, PartsReplaced, UsageError, known_name
 from mops.jobs import text_log
 from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Exported, Format, export
@@ -552,6 +552,10 @@ class Job(JobState):
         StorageError
             The folder cannot be written.
         """
+        if file_format not in tuple(Format):
+            raise UsageError(
+                f"the format {file_format!r} is unknown", where="Job.export", hint=known_name(str(file_format), Format)
+            )
         # Not `seeds` and `params`: the outputs have the seeds, the other columns the parameters, and CSV has no lists.
         sets = ["param_id", "group", *self._parameters().fields(())]
         tables = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mops.errors import ModelError
+from mops.errors import ModelError, UsageError
 from mops.project.function_content import WHERE
 from mops.project.function_files import free_module
 from mops.project.import_folders import files_of, import_folders
@@ -61,7 +61,16 @@ class GivenCode:
         return self._entry_point(code, "model")
 
     def targets(self, codes: Sequence[object]) -> list[str]:
-        """Return the entry points of targets, as :meth:`model`."""
+        """Return the entry points of targets, as :meth:`model`.
+
+        Raises
+        ------
+        UsageError
+            They are no list.
+        """
+        if isinstance(codes, str) or not isinstance(codes, Sequence):
+            what = repr(codes) if isinstance(codes, str) else f"of type {type(codes).__name__}"
+            raise UsageError(f"the targets are {what}, not a list", where="targets", hint="write targets=[...]")
         return [self._entry_point(code, "target") for code in codes]
 
     def files(self) -> dict[str, bytes]:

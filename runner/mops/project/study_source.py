@@ -104,7 +104,7 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     code = GivenCode(root, folder)
     if "model" in data:
         data["model"] = code.model(model)
-    if isinstance(targets := data.get("targets"), Sequence) and not isinstance(targets, str):
+    if (targets := data.get("targets")) is not None:
         data["targets"] = code.targets(targets)
     if "parameter_sets" in data:
         data["parameter_sets"] = _sets(data["parameter_sets"])

@@ -150,7 +150,8 @@ def load(name: str | None = None) -> Profile | None:
 
 def _unknown(name: str, where: str) -> UsageError:
     saved = ", ".join(names())
-    hint = f"use one of {saved}, or '{NONE}' to run on this machine" if saved else "connect first: mops connect"
+    save_it = f"connect first: mops connect --profile {name} --namespace NAME"
+    hint = f"use one of {saved}, or '{NONE}' to run on this machine" if saved else save_it
     return UsageError(f"no profile {name!r} is saved", where=where, hint=hint)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 SHOWN_CHARACTERS = 12
+_IDS_LISTED = 5
 
 _PREFIX = b"contracts:param:v1|"
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -30,6 +31,12 @@ def param_id(params: Mapping[str, object]) -> str:
 def short_id(identity: str) -> str:
     """Return the part of a param_id that people see."""
     return identity[:SHOWN_CHARACTERS]
+
+
+def told_apart(start: str, ids: Sequence[str]) -> str:
+    """Return ids that begin alike, as a list for a person who gave only this beginning."""
+    listed = ", ".join(one[: max(SHOWN_CHARACTERS, len(start) + 4)] for one in ids[:_IDS_LISTED])
+    return listed + (f" and {len(ids) - _IDS_LISTED:,} more" if len(ids) > _IDS_LISTED else "")
 
 
 def replicate_seed(identity: str, replicate: int) -> int:

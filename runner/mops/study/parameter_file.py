@@ -72,7 +72,7 @@ def _file_fault(path: Path, name: str) -> str | None:
         if path.is_dir():
             return f"{json_text(name)} is a folder; name a file in it"
         if not path.is_file():
-            return f"the study's folder has no file {json_text(name)}: {path.absolute()}"
+            return f"there is no file {json_text(name)}: {path.absolute()}"
         return None if os.access(path, os.R_OK) else f"{json_text(name)} is not readable; check its owner and mode"
     except (OSError, ValueError) as bad:
         return f"{json_text(name)} cannot be read: {path_fault(bad)}"

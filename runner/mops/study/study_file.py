@@ -92,8 +92,8 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
     if kind == "CalibrationSpec" or "algorithm" in data:
         check.add(
             "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
-            "a calibration chooses its parameter sets while it runs, but mops needs them all at the start; "
-            "write the sets to score into a study",
+            "a calibration chooses its parameter sets while it runs, but a study lists them; write the ranges of the "
+            "parameters into a space, and run: mops study calibrate space.json",
         )
         return True
     if kind not in (None, "SimulationStudy"):

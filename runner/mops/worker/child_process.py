@@ -462,7 +462,8 @@ def _refusal(message: Message, context: JobContext, root: str) -> ModelError:
     found = advice.found if advice is not None else ""
     return ModelError(
         f"the {'target' if target else 'model'} cannot be loaded: {said}{found}"
-        + (f"\n{trace}" if trace not in ("", said) else ""),
+        + (f"\n{trace}" if trace not in ("", said) else "")
+        + "".join(f"\nalso: {in_project(other, context.bundle)}" for other in message["others"]),
         where=target or context.model,
         hint=advice.hint if advice is not None else hint,
     )

@@ -332,16 +332,17 @@ def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: CommandLab) -> No
 
 
 def test_a_parent_of_another_job_is_not_deleted(lab: CommandLab) -> None:
-    for name in ("parent", "child"):
+    for name in ("parent", "child", "grandchild"):
         lab.submit("--name", name)
-    record = lab.storage / "jobs" / "child" / "job.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"parent": {"job": "parent"}}))
+    for name, parent in (("child", "parent"), ("grandchild", "child")):
+        record = lab.storage / "jobs" / name / "job.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"parent": {"job": parent}}))
     ran = lab.run("jobs", "delete", "parent", "--yes")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
         "error: job 'parent' is the parent of child, which read rows from it\n"
         f"  at: {lab.storage}\n"
-        "hint: delete them too: mops jobs delete child parent\n"
+        "hint: delete them too: mops jobs delete grandchild child parent\n"
     )
 
 

@@ -210,7 +210,7 @@ def test_a_truncated_parquet_file(lab: CommandLab) -> None:
 
 
 def no_file(lab: CommandLab) -> tuple[str, str]:
-    return "sets.csv", f"the study's folder has no file 'sets.csv': {lab.project}/sets.csv"
+    return "sets.csv", f"there is no file 'sets.csv': {lab.project}/sets.csv"
 
 
 def a_folder(lab: CommandLab) -> tuple[str, str]:

@@ -62,7 +62,7 @@ BAD_FIELDS = {
     "a list as a value": ({"parameter_sets": [{"x": [1]}]}, ["$.parameter_sets[0].x", "a list", "a number"]),
     "bad seed": ({"parameter_sets": [{"params": {"x": 1}, "seed": -1}]}, ["[0].seed", "-1", "2^64 - 1"]),
     "no replicates": ({"n_replicates": 0}, ["$.n_replicates", "0", "at least 1"]),
-    "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "needs them all at the start"]),
+    "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "mops study calibrate space.json"]),
     "an algorithm": ({"algorithm": "optuna"}, ["$.algorithm", "calibration"]),
     "a target without a function": ({"targets": ["model"]}, ["$.targets[0]", "'model:function'"]),
     "a model that is not an entry point": ({"model": "../model.py:run"}, ["$.model", "is outside the project"]),
@@ -111,6 +111,11 @@ BAD_MODELS = {
     ),
     "unknown target": ({}, {"targets": ["model:nothing"]}, ["no 'nothing'", "it has:"]),
     "a target that is not a function": ({}, {"targets": ["model:NOT_A_FUNCTION"]}, ["is a int, not a function"]),
+    "several of them": (
+        {},
+        {"model": "model:ran", "targets": ["model:nothing", "nowhere:score"]},
+        ["the model cannot be loaded: ", "no 'ran'", "\nalso: ", "no 'nothing'", "\nalso: module 'nowhere' was not"],
+    ),
     "no scenarios": ({}, {"scenario": "masks"}, ["takes no scenario", "'baseline'", "'masks'"]),
 }
 

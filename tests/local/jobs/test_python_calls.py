@@ -9,7 +9,7 @@ import pytest
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
-from mops.errors import UsageError
+from mops.errors import StudyError, UsageError
 from mops.settings import Settings
 
 
@@ -120,3 +120,27 @@ def test_the_log_has_the_lines_of_mops_and_the_console_does_not(
     assert not [record for record in caplog.records if record.name.startswith("mops") and record.levelname == "INFO"]
     logger = logging.getLogger("mops")
     assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, True, [])
+
+
+def test_targets_without_a_list_and_an_unknown_format_are_errors(tmp_path: Path) -> None:
+    """The first letter of a target was taken for a target, and an export raised a ValueError."""
+    call = in_project(tmp_path)
+    job = mops.submit(sets=[{"x": 1}], name="listless", local=True, **call)
+    for targets, said in (("model:run", "'model:run'"), (in_project, "of type function")):
+        for attempt in (
+            lambda targets=targets: job.extend(targets=targets),
+            lambda targets=targets: mops.submit(sets=[{"x": 1}], targets=targets, local=True, **call),
+        ):
+            with pytest.raises(UsageError, match=f"the targets are {said}, not a list"):
+                attempt()
+    with pytest.raises(UsageError, match="the format 'cvs' is unknown") as raised:
+        job.export(tmp_path / "out", "cvs")
+    assert raised.value.hint == "did you mean 'csv'?"
+
+
+def test_wrong_sets_of_an_extension_are_named_as_such(tmp_path: Path) -> None:
+    job = mops.submit(sets=[{"x": 1}], name="grows", local=True, **in_project(tmp_path))
+    with pytest.raises(StudyError, match="the added parameter sets are not valid") as raised:
+        job.extend(sets=str(tmp_path / "more.csv"))
+    assert "there is no file '" in str(raised.value)
+    assert raised.value.where == "the added sets"

@@ -154,6 +154,13 @@ def test_a_name_that_is_not_saved_is_refused(profile: Profile, monkeypatch: pyte
     assert raised.value.hint == "use one of default, or 'none' to run on this machine"
 
 
+def test_the_first_profile_gets_the_name_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELOPS_PROFILE", "prod")
+    with pytest.raises(UsageError, match="no profile 'prod' is saved") as raised:
+        load()
+    assert raised.value.hint == "connect first: mops connect --profile prod --namespace NAME"
+
+
 # What cannot be read
 
 

@@ -304,7 +304,7 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
         plan_deletion(files, ["old"])
     assert timeless(caught.value) == (
         f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete them too: "
-        "mops jobs delete new old"
+        "mops jobs delete newer new old"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 

@@ -19,8 +19,8 @@ from mops.study.study_file import KEYS, Study, parse_study
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"
 CALIBRATION = (
-    "a calibration chooses its parameter sets while it runs, but mops needs them all at the start; "
-    "write the sets to score into a study"
+    "a calibration chooses its parameter sets while it runs, but a study lists them; write the ranges of the "
+    "parameters into a space, and run: mops study calibrate space.json"
 )
 ABSENT = object()
 

@@ -126,7 +126,8 @@ class ForegroundRun:
         try:
             return step()
         except CannotLoad as refused:
-            self._report["failure"] = {"reason": "error", "message": str(refused), "traceback": ""}
+            message = "\nalso: ".join([str(refused), *refused.others])
+            self._report["failure"] = {"reason": "error", "message": message, "traceback": ""}
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._fail(error, describe)
         finally:

@@ -41,8 +41,9 @@ def run(
         bool, typer.Option("--with-new-code", help="With --job: use the present files of the project")
     ] = False,
     param_id: Annotated[
-        str, typer.Option("--set", metavar="ID", help="Run the set whose param_id begins so (default: the first)")
-    ] = "",
+        str | None,
+        typer.Option("--set", metavar="ID", help="Run the set with this param_id, or its beginning"),
+    ] = None,
     replicate: Annotated[
         int | None, typer.Option(metavar="N", help="Run this replicate (default: all, then the targets)")
     ] = None,

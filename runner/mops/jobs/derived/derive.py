@@ -10,7 +10,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from mops.errors import JobError, UsageError, nearest
+from mops.errors import JobError, StudyError, UsageError, nearest
 from mops.jobs.derived.choice import (
     Choice,
     complete_view,
@@ -386,4 +386,7 @@ def _new_names(old: GroupTable, added: Study) -> list[str]:
 def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:
     study = {"model": record.spec.model, "parameter_sets": sets, "n_replicates": n_replicates}
     source = given_study(study, None)
-    return parse_study(source.data, where=source.where, folder=source.folder)
+    try:
+        return parse_study(source.data, where=source.where, folder=source.folder)
+    except StudyError as bad:
+        raise StudyError("the added parameter sets are not valid", bad.problems, where="the added sets") from None

@@ -13,14 +13,13 @@ import pyarrow.dataset as ds
 
 from mops.errors import UsageError, known_name
 from mops.jobs.tables import condition_text
-from mops.study.ids_and_seeds import SHOWN_CHARACTERS
+from mops.study.ids_and_seeds import told_apart
 
 Where: TypeAlias = str | pc.Expression | Mapping[str, object]
 """A condition for rows: a text such as ``"beta > 0.3 and name == 'peak'"``, an expression such as
 ``pc.field("beta") > 0.3``, or a value, or a list of values, for each column: ``{"beta": 0.3, "name": ["peak",
 "total"]}``. In a mapping, None finds null, and a param_id may be shortened."""
 
-_SHOWN = 5
 
 _TYPES = re.compile(r"no kernel matching input types \((.*?)\)$")
 _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
@@ -166,10 +165,8 @@ def full_id(start: str, ids: pa.Array) -> str:
             where="param_id",
             hint="job.params() lists the parameter sets",
         )
-    listed = ", ".join(one[: max(SHOWN_CHARACTERS, len(start) + 4)] for one in found[:_SHOWN])
-    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     raise UsageError(
-        f"{len(found):,} parameter sets have a param_id that begins with {start!r}: {listed}{more}",
+        f"{len(found):,} parameter sets have a param_id that begins with {start!r}: {told_apart(start, found)}",
         where="param_id",
         hint="give more characters",
     )

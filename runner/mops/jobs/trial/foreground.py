@@ -33,6 +33,7 @@ from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
+from mops.study.ids_and_seeds import told_apart
 from mops.task import JobContext
 from mops.worker.child_process import load_message
 from mops.worker.deaths import how_it_ended
@@ -42,8 +43,6 @@ from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import environment
 from mops.worker.run_task import bundle_folder
 from mops.worker.scratch import Scratch
-
-_IDS_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,18 @@ class Source:
     groups: GroupTable
     reference: Families | None
 
-    def group(self, prefix: str) -> Group:
-        """Return the parameter set whose id begins with this text; empty: the first set.
+    def group(self, prefix: str | None) -> Group:
+        """Return the parameter set whose id begins with this text; None: the first set.
 
         Raises
         ------
         UsageError
             No set has such an id, or several have one.
         """
-        if not prefix:
+        if prefix is None:
             return self.groups.group(0)
+        if not prefix:
+            raise UsageError("the id is empty", where="--set", hint="give the first characters of a param_id")
         found: list[tuple[int, str]] = []
         for piece in self.groups.pieces():
             rows = pc.indices_nonzero(pc.starts_with(piece.ids, prefix.lower()))
@@ -82,9 +83,9 @@ class Source:
                 where="--set",
                 hint="use a param_id of the results, or run the stored study of the job: --job JOB",
             )
-        shown = ", ".join(param_id[: len(prefix) + 4] for _, param_id in found[:_IDS_SHOWN])
+        ids = [param_id for _, param_id in found]
         raise UsageError(
-            f"{len(found)} parameter sets have an id that begins with {prefix!r}: {shown}",
+            f"{len(found):,} parameter sets have an id that begins with {prefix!r}: {told_apart(prefix, ids)}",
             where="--set",
             hint="give more characters of the id",
         )
