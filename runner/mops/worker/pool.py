@@ -191,7 +191,7 @@ class Pool:
             if is_taken and request.alone:  # it gets the memory of unused processes too
                 self._close_unused()
                 on_alone()
-            if request.replicates is None:
+            if not only_targets:  # targets free the results of their group
                 room = self.context.held_bytes // self._children.n_pools
                 result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
                 self._wait_for_memory()

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PATIENCE_S, SEEN, PoolLab, request_for, values
+from pool_lab import PATIENCE_S, SEEN, PoolLab, groups_of, request_for, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
@@ -181,27 +181,41 @@ def test_a_stop_kills_a_simulation_in_c_code_after_the_grace_period(lab: PoolLab
     assert (got[0].done, got[0].failures) == (set(), [])
 
 
-def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskResult]:
+def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]], **budget: Any) -> list[TaskResult]:
     """Run a task in a thread, which appends the result to the returned list."""
     got: list[TaskResult] = []
-    threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
+    threading.Thread(target=lambda: got.append(lab.run(pool, sets, **budget)), daemon=True).start()
     return got
 
 
+@pytest.mark.parametrize("replicates", [None, (0,)])
 def test_a_task_waits_until_buffers_are_freed(
-    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: PoolLab,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    replicates: tuple[int, ...] | None,
 ) -> None:
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
     pool = lab.pool(code, held_bytes=held_bytes())
-    first = lab.run(pool, [{"a": 1}])
+    first = lab.run(pool, [{"a": 1}], replicates=replicates)
     assert held_bytes() > pool.context.held_bytes
-    got = started(lab, pool, [{"a": 2}])
+    got = started(lab, pool, [{"a": 2}], replicates=replicates)
     until(lambda: "results are not fetched yet" in caplog.text)  # the task waits
     assert not (lab.folder / "ran-2").exists()
     del first
     until(lambda: bool(got))
-    assert got[0].done == {0}
+    assert sorted(values(got[0], "x")) == [(0, 0)]
+
+
+def test_targets_do_not_wait_until_the_results_that_they_read_are_freed(lab: PoolLab) -> None:
+    code = "def run(p, s):\n    return {'x': s}\n\ndef score(p, replicates):\n    return len(replicates)\n"
+    pool = lab.pool(code, targets=("model:score",), held_bytes=held_bytes())
+    (group,) = groups_of([{"a": 1}], 2)
+    replicates = pool.run(request_for(pool.context, (group,), replicates=(0, 1)))
+    assert held_bytes() > pool.context.held_bytes
+    scored = pool.run(request_for(pool.context, (group,), replicates=()), replicates.parts)
+    assert [loss.loss for loss in scored.losses] == [2.0]
 
 
 def test_a_task_that_waits_for_buffers_returns_empty_on_a_stop(lab: PoolLab) -> None:
