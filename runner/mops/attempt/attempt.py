@@ -108,6 +108,7 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
         The dependencies cannot be installed here.
     """
     pool = pool_of(context if context.slots else replace(context, slots=1))
+    assert pool is not None  # no two attempts share a pool
     try:
         pool.install()
         if warm and context.slots:

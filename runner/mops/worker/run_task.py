@@ -22,6 +22,7 @@ from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
 from mops.worker.results.part_store import store_files
+from mops.worker.task_progress import TaskProgress
 
 THIS_MACHINE = "this machine"
 """The address of the worker that is the runner's process."""
@@ -30,7 +31,7 @@ _ASK_SECONDS = 10.0
 _children = ChildRegistry()
 _pools: dict[str, Pool] = {}
 _stopped: set[str] = set()
-"""Names of pools that start nothing, even if they are made later."""
+"""Names of pools that start nothing. No pool of such a name is made, because nothing would close it."""
 _lock = threading.Lock()
 """Guards the two above."""
 
@@ -49,9 +50,8 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
         No simulation can run here; the result has the failures of single simulations.
     """
     pool = pool_of(request.context, request.pool)
-    result = pool.run(
-        request, given, (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
-    )
+    on_alone = (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
+    result = pool.run(request, given, on_alone) if pool is not None else TaskProgress(request, given).result()
     result.worker = THIS_MACHINE if request.context.slots else _dask_worker().address
     if request.attempt is not None:
         store_files(result, request.context, request.attempt)
@@ -78,8 +78,8 @@ def _dask_worker() -> Any:
     return get_worker()
 
 
-def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Pool:
-    """Return this process's pool of this name, made at the first call. A pool with a stopped name starts nothing.
+def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Pool | None:
+    """Return this process's pool of this name, made at the first call; None: the pool was stopped before it was made.
 
     Parameters
     ----------
@@ -93,13 +93,15 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     ClusterError
         The bundle does not reach this worker.
     """
+    name = name or context.run
+    if name in _stopped:
+        return _pools.get(name)
     root = str(bundle_folder(context))
     worker: Any = None if context.slots else dask_worker or _dask_worker()
     slots = context.slots or max(worker.state.nthreads // context.threads, 1)
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
-        name = name or context.run
-        if name not in _pools:
+        if name not in _pools and name not in _stopped:
             _pools[name] = Pool(context, root, slots, worker_limit, _children)
             if worker is not None:
                 worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
@@ -107,9 +109,7 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
                     expose(pools)
-            if name in _stopped:
-                _pools[name].stop(0.0)
-        return _pools[name]
+        return _pools.get(name)
 
 
 def warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
@@ -124,12 +124,11 @@ def warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
 
 
 def _warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
-    if name in _stopped:
-        return
     with contextlib.suppress(MopsError, OSError):  # the first task meets the same fault, and reports it
         pool = pool_of(context, name, dask_worker)
-        pool.install()
-        pool.warm_template()
+        if pool is not None:
+            pool.install()
+            pool.warm_template()
 
 
 def pools() -> list[Pool]:

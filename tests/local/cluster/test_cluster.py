@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -15,8 +16,10 @@ from mops.cluster import embedded
 from mops.cluster.embedded import EmbeddedCluster, start_embedded
 from mops.errors import ClusterError, ModelError
 from mops.settings import Settings
+from mops.study.groups import Group
 from mops.task import JobContext, TaskRequest, TaskResult
 from mops.waiting import polls
+from mops.worker import run_task as worker_tasks
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
@@ -151,15 +154,50 @@ def test_a_closed_cluster_starts_no_task(worker: Worker) -> None:
     assert waiting.request is None
 
 
-def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of a bundle that is unpacked on this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     digest = "ab" * 32
     project = tmp_path / "mops" / "bundles" / digest
     project.mkdir(parents=True)
     (project / "model.py").write_text("def run(p, s):\n    return {'x': s}\n")
-    context = JobContext("job", "done", digest, "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
+    return digest
+
+
+def context_of(bundle: str, run: str) -> JobContext:
+    return JobContext("job", run, bundle, "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
+
+
+@pytest.mark.parametrize(("module", "name"), [(embedded, "run_task"), (worker_tasks, "bundle_folder")])
+def test_a_task_that_a_thread_starts_after_the_pool_is_closed_makes_no_pool(
+    bundle: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """Regression: such a task made the pool again. Nothing closed it, and it took room from later jobs."""
+    context, has_begun, is_closed = context_of(bundle, f"late {name}"), threading.Event(), threading.Event()
+    function = getattr(module, name)
+
+    def late(*args: Any) -> Any:
+        has_begun.set()
+        assert is_closed.wait(30)
+        return function(*args)
+
+    with started_children(context), start_embedded(context.run, 1) as cluster:
+        monkeypatch.setattr(module, name, late)
+        request = TaskRequest(context, 1, (Group(0, "1a99", {}, (1,)),), None, 60.0, 1)
+        task: Any = None
+        sent = cluster.submit(task, request, None, frozenset())
+        assert has_begun.wait(30)
+    is_closed.set()
+    wait_for(lambda: sent.status == "finished")
+    ((found,),) = cluster.results([sent], lambda _: False)
+    assert isinstance(found[1], TaskResult)
+    assert (found[1].done, found[1].failures) == (frozenset(), [])
+    assert context.run not in worker_tasks._pools
+
+
+def test_an_attempt_that_is_done_has_its_children_ended_beside_it(bundle: str) -> None:
+    context = context_of(bundle, "done")
     with started_children(context) as pool, start_embedded(context.run, 2) as cluster:
         pool.check()
         (child,) = map(psutil.Process, pool.pids())
