@@ -46,7 +46,7 @@ def print_losses(spreads: Sequence[LossSpread], best: Sequence[BestSet]) -> None
 
 
 def _print_best(best: Sequence[BestSet]) -> None:
-    low, high = min(0.0, best[0].loss), max(0.0, best[-1].loss)
+    low, high = min(0.0, best[0].loss), best[-1].loss  # a zero far above all losses would leave every bar empty
     head = ["best sets", "loss"]
     rows = [[short_id(one.param_id), _number(one.loss)] for one in best]
     if _has_bars():

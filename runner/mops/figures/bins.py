@@ -15,6 +15,9 @@ MOST_BINS = 20
 MOST_NUMBERS = 12
 """A column with at most this many different numbers has a bin for each of them."""
 
+ROUNDING = 1e-12
+"""Numbers that differ by less, as a part of the greater one, differ by rounding only, and are equal in all figures."""
+
 OTHER_VALUES = "other values"
 
 _EXACT_INTEGERS = 2.0**51  # up to here, a float tells an integer from the next half
@@ -65,7 +68,7 @@ class Bins:
 
     def _index_of_values(self, column: pa.ChunkedArray | pa.Array) -> Integers:
         if is_number(column.type):
-            column = pa.array(numbers(column) + 0.0)  # -0.0 becomes 0.0: Arrow tells them apart
+            return self._index_of_numbers(numbers(column))
         found: Any = pc.index_in(column, pa.array(self.values, column.type)) if self.values else pa.nulls(len(column))
         found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
         at: Integers = np.asarray(found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
@@ -74,6 +77,18 @@ class Bins:
             valid = valid.combine_chunks() if isinstance(valid, pa.ChunkedArray) else valid
             at = np.where((at < 0) & valid.to_numpy(zero_copy_only=False), len(self) - 1, at)
         return at
+
+    def _index_of_numbers(self, values: Floats) -> Integers:
+        """Return the bin with the nearest value; -1 for a value that differs from it by more than rounding."""
+        known = np.array(self.values, dtype=np.float64)
+        if not len(known):
+            return np.full(len(values), -1, np.int64)
+        after = np.clip(np.searchsorted(known, values), 0, len(known) - 1)
+        before = np.maximum(after - 1, 0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            at = np.where(np.abs(values - known[before]) <= np.abs(known[after] - values), before, after)
+            is_equal = np.abs(values - known[at]) <= 1_000 * ROUNDING * np.abs(values)  # merged values are a chain
+        return np.where(np.isfinite(values) & is_equal, at, -1).astype(np.int64)
 
     @property
     def middles(self) -> Floats:
@@ -101,6 +116,8 @@ class Bins:
         return [f"{low:.4g} to {high:.4g}" for low, high in zip(self.edges[:-1], self.edges[1:], strict=True)]
 
     def _value_label(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
         if isinstance(value, float):
             return f"{value:.0f}" if self.is_integer else f"{value:.6g}"
         return str(value)
@@ -133,11 +150,12 @@ def bins_of(
 ) -> Bins:
     """Return bins for the finite values of a column.
 
-    Texts and booleans have a bin for each value; of texts with more than ``most`` values, the most frequent ones have
-    a bin, or those with the greatest weights, and one bin has all others. At most 12 different numbers have a bin
-    each. More numbers have ``most`` bins of equal width, or of equal ratio if :func:`is_log` says so. Bins of equal
-    width of integers have room for equally many integers, and are at most ``most``; the last one may end above the
-    greatest value, and is then partly empty. Bins of equal ratio of integers begin and end between two integers.
+    Texts and booleans have a bin for each value; of texts with more than ``most`` values, the most frequent ones have a
+    bin, or those with the greatest weights, and one bin has all others. At most 12 different numbers have a bin each;
+    numbers that differ by rounding only are one. More numbers have ``most`` bins of equal width, or of equal ratio if
+    :func:`is_log` says so. Bins of equal width of integers have room for equally many integers, and are at most
+    ``most``; the last one may end above the greatest value, and is then partly empty. Bins of equal ratio of integers
+    begin and end between two integers.
 
     Parameters
     ----------
@@ -151,10 +169,10 @@ def bins_of(
     values = numbers(column)
     values = values[np.isfinite(values)] + 0.0
     is_integer = bool(pa.types.is_integer(column.type)) and np.abs(values).max(initial=0) < _EXACT_INTEGERS
-    different = np.unique(values)
+    different = _different(values)
     if len(different) <= min(MOST_NUMBERS, most):
         return Bins(name, "values", tuple(different.tolist()), is_integer=is_integer)
-    low, high = float(different[0]), float(different[-1])
+    low, high = float(values.min()), float(values.max())
     return bins_between(name, low, high, most, is_log=is_log(values), is_integer=is_integer)
 
 
@@ -193,6 +211,19 @@ def pair_bins_for(n: int) -> int:
 def bins_for(n: int, most: int, power: float = 0.5) -> int:
     """Return the number of bins for n values: their square root or another power of n, from 4 to ``most``."""
     return int(min(max(round(n**power), 4), most))
+
+
+def is_constant(values: Floats) -> bool:
+    """Tell whether all values are equal, or differ by rounding only."""
+    return bool(len(values)) and float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
+
+
+def _different(values: Floats) -> Floats:
+    """Return the different values, sorted. Of those that differ by rounding only, the least."""
+    found = np.unique(values)
+    is_new = np.diff(found, prepend=-np.inf) > ROUNDING * np.abs(found)
+    different: Floats = found[is_new]
+    return different
 
 
 def is_log(values: Floats) -> bool:

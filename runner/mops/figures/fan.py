@@ -25,6 +25,9 @@ MOST_VALUES = 2_000_000
 LEAST_FOR_BANDS = 10
 """Quantiles of fewer simulations would mislead: the 5 % quantile of 5 values is about the least of them."""
 
+MOST_OVERLAID = 2
+"""More divisions on the same axes have no bands of 90 %, which would hide each other."""
+
 MOST_X = 500
 X_BINS = 200
 
@@ -118,8 +121,9 @@ def fans_caption(figures: Sequence[Fan]) -> str:
         return f"A line for each simulation: {ys} at each {one.x!r}{by}, of {over}. {few}{bins}{left_out}"
     fewer = f"A value of {one.by!r} with fewer than {LEAST_FOR_BANDS} simulations has a line for each."
     few = f" {fewer}" if n_with_lines else ""
+    bands = "50 % and 90 % (bands)" if n_divisions <= MOST_OVERLAID else "50 % (band)"
     return (
-        f"Median (line) and the middle 50 % and 90 % (bands) of {ys} at each {one.x!r}{by}, over {over}, each with the "
+        f"Median (line) and the middle {bands} of {ys} at each {one.x!r}{by}, over {over}, each with the "
         f"same weight.{few}{bins}{left_out}"
     )
 

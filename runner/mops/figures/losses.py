@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mops.figures.bins import Bins, bins_for, bins_of, is_log
+from mops.figures.bins import Bins, bins_for, bins_of, is_constant, is_log
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted, number
 
@@ -60,6 +60,12 @@ class ScoredSets:
         """Tell whether a loss has a logarithmic scale, in all figures: :func:`mops.figures.bins.is_log`."""
         losses = self.losses(label)
         return is_log(losses[np.isfinite(losses)])
+
+    def is_constant(self, label: str = TOTAL) -> bool:
+        """Tell whether several sets have this loss, and it is the same for all of them: none is better than another."""
+        losses = self.losses(label)
+        finite = losses[np.isfinite(losses)]
+        return len(finite) > 1 and is_constant(finite)
 
     @property
     def shown_labels(self) -> tuple[str, ...]:
@@ -173,7 +179,7 @@ class ShownSets:
     ranks
         The rank of each row, from 1.
     n_best, n_others
-        How many best sets, and how many others, evenly over their ranks.
+        How many best sets, and how many others, evenly over their ranks. If all losses are equal, none is best.
     n_sets
         All sets with this loss.
     is_log
@@ -206,6 +212,8 @@ class ShownSets:
             return f"{every} with the {named(self.title)}."
         if not self.n_others:
             return f"{shown}, of {self.n_sets:,}."
+        if not self.n_best:
+            return f"{self.n_others:,} of {self.n_sets:,} parameter sets, which have the same {named(self.title)}."
         others = self.n_sets - self.n_best
         return f"{shown}, and {self.n_others:,} of the other {others:,}, evenly over their ranks."
 
@@ -213,6 +221,7 @@ class ShownSets:
 def shown_sets(scored: ScoredSets, label: str = TOTAL, best: int = 100, others: int = 400) -> ShownSets:
     """Return the ``best`` sets by a loss, and ``others`` of the other sets, evenly over their ranks."""
     order = scored.ranked(label)
+    best, others = (0, best + others) if scored.is_constant(label) else (best, others)
     n_best, n_rest = min(best, len(order)), max(len(order) - best, 0)
     n_others = min(others, n_rest)
     spread = (

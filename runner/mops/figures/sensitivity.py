@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted
+
+LEAST_SETS = 8
+"""A correlation of fewer parameter sets would mislead."""
 
 _NORMAL_95 = 1.959963984540054
 
@@ -33,6 +37,11 @@ class Sensitivity:
     table: pa.Table
     left_out: tuple[str, ...]
     n_sets: int
+
+    def known(self) -> Sensitivity:
+        """Return the measures that vary, so that at least one parameter has a correlation with them."""
+        measures = self.table.filter(pc.is_valid(self.table["rho"]))["measure"].unique()
+        return replace(self, table=self.table.filter(pc.is_in(self.table["measure"], measures)))
 
     @property
     def caption(self) -> str:

@@ -72,13 +72,13 @@ def test_the_page_shows_the_tables(capsys: Captured) -> None:
     assert f"```text{chr(10)}{capsys.readouterr().out.lstrip()}```\n" in PAGE.read_text()
 
 
-def test_a_bar_shows_where_a_loss_is_between_zero_and_the_largest(capsys: Captured) -> None:
+def test_a_bar_begins_at_zero_or_at_the_least_negative_loss(capsys: Captured) -> None:
     lines = printed(capsys, BEST)[-4:]
     assert lines[0].endswith("0 to 4")
     assert [line.count("━") for line in lines[1:]] == [6, 12, 24]
     negative = printed(capsys, [BestSet("a" * 64, 0, -2.0), BestSet("b" * 64, 1, -1.0)])[-3:]
-    assert negative[0].endswith("-2 to 0")
-    assert [line.count("━") for line in negative[1:]] == [0, 12]
+    assert negative[0].endswith("-2 to -1")
+    assert [line.count("━") for line in negative[1:]] == [0, 24]
     assert "━" not in printed(capsys, [BestSet("a" * 64, 0, 0.0)])[-1]
     assert printed(capsys, [BestSet("a" * 64, 0, -1e308), BestSet("b" * 64, 1, 1e308)])[-1].count("━") == 24
     assert printed(capsys, [])[-1] == "no parameter set has all losses"

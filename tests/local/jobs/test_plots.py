@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
-from figure_jobs import submitted
+from figure_jobs import sets, submitted
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -175,12 +175,29 @@ def test_the_timeline_has_progress_rate_and_memory(job: Job) -> None:
 
 
 def test_rank_correlations_have_a_point_and_an_interval(job: Job) -> None:
-    figure, found = job.plot.sensitivity(), sensitivity_of(job)
+    figure, found = job.plot.sensitivity(), sensitivity_of(job).known()
     assert [ax.get_title(loc="left") for ax in figure.axes] == found.table["measure"].unique().to_pylist()
     drawn = np.concatenate([ax.get_lines()[1].get_xdata() for ax in figure.axes])
     rows = found.table.to_pandas()
     expected = [rows[rows["measure"] == ax.get_title(loc="left")]["rho"] for ax in figure.axes]
     np.testing.assert_array_equal(drawn, np.concatenate(expected))
+
+
+def test_rank_correlations_need_several_sets_and_results_that_vary(job: Job, tmp_path: Path) -> None:
+    """Two sets had correlations of 1, and a constant result had an empty picture."""
+    titles = [ax.get_title(loc="left") for ax in job.plot.sensitivity().axes]
+    assert "last daily.infected" in titles
+    assert "last daily.same" not in titles
+    few = submitted(tmp_path / "project", parameter_sets=sets()[:3])
+    with pytest.raises(UsageError, match="a rank correlation needs 8 parameter sets"):
+        few.plot.sensitivity()
+
+
+def test_many_divisions_have_no_wide_bands_that_hide_each_other(tmp_path: Path) -> None:
+    of = [one | {"kind": "abc"[i % 3], "gamma": 0.01 * i} for i, one in enumerate(sets() * 2)]
+    figure = submitted(tmp_path / "project", parameter_sets=of).plot.fan("daily", y="infected", by="kind")
+    assert [len(ax.collections) for ax in figure.axes] == [3]
+    assert "Median (line) and the middle 50 % (band) of 'infected'" in caption(figure)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,12 @@ from mops.settings import Settings
 from programs import environment
 from waiting import until
 
-from .report_lab import design, submit
+from .report_lab import MODEL, design, submit
+
+EQUAL = """
+def equal(params, replicates):
+    return 0.1 + 0.2 if params["policy"] == "a" else 0.3
+"""
 
 
 def csv_of(page: str, name: str) -> list[dict[str, str]]:
@@ -253,13 +258,16 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     (answer,) = head.answers
     identity = best.idxmin()
     beta, policy = params.loc[identity, ["beta", "policy"]]
-    found = re.fullmatch(r"Best set (\w+): sum of losses (\S+) at beta (\S+), policy (\w), and others\.", answer.text)
+    found = re.fullmatch(r"Best set (\w+): sum of losses (\S+) at beta (\S+), policy (\w)\.", answer.text)
     assert found is not None, answer.text
     assert identity.startswith(found[1])
     assert float(found[2]) == pytest.approx(best.min(), rel=1e-2)
     assert (float(found[3]), found[4]) == (pytest.approx(beta, rel=1e-2), policy)
     assert ("fixed parameters", "rate = 1.5") in head.about
     one = verdict(Facts.of(submit(tmp_path, sets[:1], name="one")))
+    text = f"beta {sets[0]['beta']:.4g}, rate 1.5, policy a."
+    assert one.answers[0].text.endswith(text), "a single set is not the best of any"
+    assert one.answers[0].text.startswith("Set ")
     assert ("parameters", f"beta = {sets[0]['beta']:.4g}, rate = 1.5, policy = a") in one.about
 
 
@@ -316,11 +324,53 @@ def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_pa
     expected = [min(by_day.quantile(0.05).min(), -2.5), by_day.quantile(0.95).max()]
     scales = [layer["encoding"]["y"]["scale"] for layer in figure.spec["layer"]]
     assert len(scales) == 5
-    assert all(scale == {"domain": pytest.approx(expected), "nice": True} for scale in scales)
+    low, high = scales[0]["domain"]
+    assert low <= expected[0] < low + 1
+    assert high - 1 < expected[1] <= high
+    assert all(scale == {"domain": [low, high], "nice": False} for scale in scales)
     assert every.groupby("day")["cases"].quantile(0.95).max() > expected[1]
     assert figure.caption.endswith(
         "The vertical axis fits the best sets and the data; the band of all sets is cut off."
     )
+
+
+def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
+    """The caption compared the band with the least and the greatest value, and the axis ends at rounder ones."""
+    job = submit(tmp_path, design(40))
+    by_day = job.outputs("daily").to_pandas().groupby("day")["cases"]
+    low, high = by_day.quantile(0.05).min(), by_day.quantile(0.95).max()
+    found = set()
+    for n_best in (5, 10, 20, 27, 28):
+        (figure,) = best_courses(Facts.of(job), Course("daily", "day", ("cases",)), n_best, "whole")
+        ends = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+        is_cut = low < ends[0] or high > ends[1]
+        assert ("cut off" in figure.caption) == is_cut
+        found.add(is_cut)
+    assert found == {True, False}
+
+
+def test_texts_have_points_and_all_their_names_and_few_sets_a_tick_each(tmp_path: Path) -> None:
+    """A line between texts suggests an order. Vega left out every other name, and wrote the ticks 0, 1, 1, 2, 2."""
+    design = [{"beta": 0.1 + 0.01 * i, "policy": f"policy {i % 6} of a town"} for i in range(36)]
+    page = render(submit(tmp_path, design))
+    (profile,) = re.findall(r"<h3>Profile of policy</h3>.*?</figure>", page, re.DOTALL)
+    assert "mark-line" not in profile
+    assert profile.count(">policy ") == 6
+    few = render(submit(tmp_path, [{"beta": 0.4, "policy": name} for name in "ab"], "few"))
+    (ticks,) = re.findall(r"<h3>Distribution of the loss &#39;fit.beta&#39;</h3>.*?</figure>", few, re.DOTALL)
+    assert re.findall(r">(\d+)</text>", ticks) == ["0", "0", "1", "2"], "the loss, then the sets"
+
+
+def test_equal_losses_have_no_best_set(tmp_path: Path) -> None:
+    """A report of a constant loss showed the first ten sets as the best, against all sets."""
+    (tmp_path / "model.py").write_text(MODEL + EQUAL)
+    job = submit(tmp_path, design(60)[:40], fields={"targets": ["model:equal"]})
+    page = render(job)
+    assert "All 40 sets with a loss have the same loss, 0.3, so none of them is the best." in page
+    assert "of the best sets" not in page
+    assert "with the least" not in page
+    table = pd.DataFrame(csv_of(page, "waves-distribution-of-the-loss-equal.csv"))
+    assert table["n"].tolist() == ["40"], "losses that differ by rounding are one"
 
 
 def test_every_figure_has_a_caption_data_and_a_text_for_those_who_do_not_see_it(html: str) -> None:

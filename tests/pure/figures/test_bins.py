@@ -69,6 +69,16 @@ def test_few_numbers_and_booleans_have_a_bin_each() -> None:
     assert both.middles.tolist() == [0.0, 1.0]
 
 
+def test_numbers_that_differ_by_rounding_are_one() -> None:
+    """Two equal losses had a bin each, too narrow to be seen, and an axis from 0.03249999999999999."""
+    column = pa.array([0.1 + 0.2, 0.3, 1e-300, 2e-300, None, float("nan"), 0.30000001])
+    bins = bins_of("x", column)
+    assert bins.values == (1e-300, 2e-300, 0.3, 0.30000001)
+    assert bins.index(column).tolist() == [2, 2, 0, 1, -1, -1, 3]
+    many = pa.array([value + noise for value in range(1, 40) for noise in (0.0, 1e-14)])
+    assert (bins_of("x", many).index(many) >= 0).all()
+
+
 @pytest.mark.parametrize("values", [[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0], [-0.0, 1.0]])
 def test_both_zeros_are_in_one_bin(values: list[float]) -> None:
     """Arrow tells them apart, and numpy keeps either."""

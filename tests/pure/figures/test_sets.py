@@ -70,7 +70,8 @@ def test_shown_sets_are_the_best_ones_and_others_evenly_over_their_ranks(
     found = shown_sets(sets, label, best, others)
     shown, ranks = found.table.to_pylist(), found.ranks.tolist()
     assert [(row[label], row["group"]) for row in shown] == [ranked[rank - 1] for rank in ranks]
-    assert ranks[: found.n_best] == list(range(1, min(best, len(ranked)) + 1))
+    n_best = 0 if sets.is_constant(label) else min(best, len(ranked))
+    assert ranks[: found.n_best] == list(range(1, n_best + 1))
     assert len(set(ranks)) == len(shown) == min(best + others, len(ranked))
     assert found.n_sets == len(ranked)
     if 0 < others < len(ranked) - best and others > 1:

@@ -15,9 +15,9 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from mops.figures.bins import Bins
+from mops.figures.bins import Bins, is_constant
 from mops.figures.columns import Floats, numbers
-from mops.figures.fan import Fan
+from mops.figures.fan import MOST_OVERLAID, Fan
 from mops.figures.log_axes import Decades
 from mops.figures.losses import Distribution, ShownSets
 from mops.figures.profiles import Pairs, Profile
@@ -45,6 +45,7 @@ from mops.jobs.plots.style import (
     use_log_ticks,
 )
 from mops.project.observed import Observed
+from mops.units import counted
 
 _MOST_TICKS = 8
 _TEXT, _LONG_TEXT = 14, 28  # characters of a tick
@@ -97,7 +98,8 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
     axis
         The logarithmic vertical axis; None: the axis is linear.
     """
-    for number, one in enumerate(figure.divided()):
+    divided = figure.divided()
+    for number, one in enumerate(divided):
         colour, rows = COLOURS[number % len(COLOURS)], one.table
         name = "" if figure.by is None else f"{figure.by} = {rows['division'][0].as_py()}"
         if len(one.lines):
@@ -105,7 +107,9 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
             continue
         x = rows["x"].to_numpy()
         low90, low50, median, high50, high90 = (numbers(rows[name]) for name in rows.column_names[3:])
-        ax.fill_between(x, low90, high90, color=colour, alpha=0.16, linewidth=0, label="" if name else "middle 90 %")
+        if len(divided) <= MOST_OVERLAID:
+            label = "" if name else "middle 90 %"
+            ax.fill_between(x, low90, high90, color=colour, alpha=0.16, linewidth=0, label=label)
         ax.fill_between(x, low50, high50, color=colour, alpha=0.3, linewidth=0, label="" if name else "middle 50 %")
         marker = "o" if len(x) == 1 else None
         ax.plot(x, median, color=colour, marker=marker, label=name or "median")
@@ -147,7 +151,8 @@ def draw_timeline(figure: Timeline) -> Plot:
         progress.plot(x, y, color=colour, linestyle=line, drawstyle=steps, marker=marker, label=name)
     progress.axhline(figure.n_simulations, color=GREY, linewidth=1, linestyle=":", label="all")
     progress.set(ylabel="simulations", ylim=(0, None))
-    rate.plot(x, numbers(points["rate"]), color=BLUE, marker=marker)
+    rates = numbers(points["rate"])
+    rate.plot(x, rates, color=BLUE, marker="o" if np.isfinite(rates).sum() == 1 else None)
     rate.set(ylabel="simulations per second", ylim=(0, None))
     _draw_memory(memory, figure, x)
     memory.set(xlabel=f"running time ({unit.name})")
@@ -210,12 +215,15 @@ def draw_pairs(figure: Pairs, profiles: Sequence[Profile]) -> Plot:
             _draw_pair(ax, figure, (figure.parameters[column], figure.parameters[row]), norm)
         if column <= row:
             _outer_labels(ax, figure, row, column)
+    n_above = 0 if n == 1 or is_constant(losses) else int((losses > greatest).sum())
     if n > 1:
-        bar = plot.colorbar(ScalarMappable(norm, MAP), ax=plot.axes, label=figure.title, shrink=0.6, extend="max")
+        extend = "max" if n_above else "neither"
+        bar = plot.colorbar(ScalarMappable(norm, MAP), ax=plot.axes, label=figure.title, shrink=0.6, extend=extend)
         if figure.points.is_log:
             use_log_ticks(bar.ax.yaxis)
-    colours = f"{1 - _COLOURED:.0%} of the sets have a greater loss than the colours show".replace("%", " %")
-    add_caption(plot, f"{figure.caption} The diagonal has the least loss in each bin of a parameter. {colours}.")
+    above = f" {counted(n_above, 'point')} {'has' if n_above == 1 else 'have'} a greater loss than the colours show."
+    diagonal = "The diagonal has the least loss in each bin of a parameter."
+    add_caption(plot, f"{figure.caption} {diagonal}{above if n_above else ''}")
     return plot
 
 

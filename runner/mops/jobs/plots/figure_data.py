@@ -207,6 +207,8 @@ def _rows_of(job: JobTables, output: str, columns: Sequence[str], groups: Intege
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    if pa.types.is_boolean(column.type):  # as study.json writes them
+        return [None if value is None else str(value).lower() for value in column.to_pylist()]
     return [None if value is None else str(value) for value in column.to_pylist()]
 
 

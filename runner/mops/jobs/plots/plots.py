@@ -12,6 +12,7 @@ from mops.figures.fan import Fan, fans_caption
 from mops.figures.log_axes import Decades
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.profiles import pairs, profile, telling_parameters
+from mops.figures.sensitivity import LEAST_SETS
 from mops.figures.sobol import LEAST_BLOCKS
 from mops.jobs.plots.figure_data import (
     JobTables,
@@ -241,12 +242,16 @@ class Plots:
         Raises
         ------
         UsageError
-            The job has no losses and no outputs with numbers; or matplotlib is not installed.
+            The job has fewer than 8 parameter sets, or no numbers that vary; or matplotlib is not installed.
         """
         drawing, style = _matplotlib()
-        figure = sensitivity_of(self._job)
+        figure = sensitivity_of(self._job).known()
+        if figure.n_sets < LEAST_SETS:
+            what = f"a rank correlation needs {LEAST_SETS} parameter sets with results"
+            where = f"job {self._job.name!r}, which has {figure.n_sets}"
+            raise UsageError(what, where=where, hint="run more parameter sets: mops jobs extend")
         if not len(figure.table):
-            what = f"job {self._job.name!r} has no parameters and results that are numbers"
+            what = f"job {self._job.name!r} has no parameters and results that vary and are numbers"
             raise UsageError(what, where="job.plot.sensitivity", hint="job.params() shows the parameters")
         with style.look():
             return _figure(drawing.draw_sensitivity(figure))

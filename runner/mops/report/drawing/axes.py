@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-from mops.figures.bins import Bins
+import numpy as np
+
+from mops.figures.bins import Bins, is_constant
 from mops.figures.log_axes import log_ticks
 from mops.units import shortened
 
 TICKS = 5
+_MOST_STEPS = 12
 _LABEL_WIDTH = 70
+_CHARACTER_WIDTH, _LABEL_GAP = 6.0, 8
+_AXIS_WIDTH = 280  # pixels of the horizontal axis of a small figure
 _LOG_TITLE = 22  # characters of a name that leave room for "(log scale)" on a small figure
 
 
@@ -23,8 +29,8 @@ def bin_axis(bins: Bins, channel: str, *, title: str | None = None) -> dict[str,
     name = bins.name if title is None else title
     prefix = f"{channel}_" if channel in ("x", "y") else ""
     if bins.kind == "values":
-        axis: dict[str, Any] = {"title": name, "labelAngle": 0, "labelLimit": _LABEL_WIDTH}
         order = bins.labels()
+        axis: dict[str, Any] = {"title": name, "labelLimit": _LABEL_WIDTH, **_label_style(order, channel, bins)}
         if channel == "y" and not bins.is_text:  # Vega-Lite begins at the top
             order.reverse()
         return {channel: {"field": f"{prefix}label", "type": "ordinal", "sort": order, "axis": axis}}
@@ -36,6 +42,15 @@ def bin_axis(bins: Bins, channel: str, *, title: str | None = None) -> dict[str,
         axis |= {"tickMinStep": 1}
     first = {"field": f"{prefix}low", "type": "quantitative", "scale": scale, "axis": axis}
     return {channel: first, f"{channel}2": {"field": f"{prefix}high"}}
+
+
+def _label_style(labels: Sequence[str], channel: str, bins: Bins) -> dict[str, Any]:
+    """Return how to write the labels of values. Texts get no regular steps, so none may be left out."""
+    longest = max(map(len, labels), default=0)
+    needed = len(labels) * min(longest * _CHARACTER_WIDTH + _LABEL_GAP, _LABEL_WIDTH)
+    if channel == "x" and bins.is_text and needed > _AXIS_WIDTH:
+        return {"labelAngle": -40, "labelOverlap": False}
+    return {"labelAngle": 0, "labelSeparation": _LABEL_GAP}
 
 
 def bin_rows(bins: Bins, channel: str) -> list[dict[str, Any]]:
@@ -68,6 +83,10 @@ def loss_axis(losses: Sequence[float], title: str, *, is_log: bool) -> dict[str,
     is_log
         Whether the scale is logarithmic: :func:`mops.figures.bins.is_log` of all losses.
     """
+    if losses and is_constant(np.array(losses)):
+        middle, half = losses[0], abs(losses[0]) / 10 or 1.0
+        scale = {"domain": [middle - half, middle + half], "nice": False}
+        return {"type": "quantitative", "scale": scale, "axis": {"title": title, "values": [middle], "format": ",.4~g"}}
     if not is_log or not losses:
         return {"type": "quantitative", "scale": {"zero": False}, "axis": {"title": title}}
     axis = {"title": log_title(title), **_log_ticks(min(losses), max(losses))}
@@ -78,6 +97,14 @@ def _log_ticks(low: float, high: float) -> dict[str, Any]:
     """Return the ticks of a logarithmic axis. Without regular ones, Vega chooses them."""
     ticks = log_ticks(low, high)
     return {"format": ",~g"} | ({"values": ticks} if ticks else {})
+
+
+def round_ends(low: float, high: float) -> tuple[float, float]:
+    """Return round numbers around two different ones, near them: where a linear axis ends."""
+    step = 10.0 ** math.floor(math.log10(high / 10 - low / 10))
+    step *= next(factor for factor in (1, 2, 5, 10) if high / step - low / step <= _MOST_STEPS * factor)
+    ends = math.floor(low / step) * step, math.ceil(high / step) * step
+    return ends if all(map(math.isfinite, ends)) else (low, high)
 
 
 def log_title(name: str) -> str:

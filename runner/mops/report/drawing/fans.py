@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from mops.project.observed import Observed
 from mops.report.drawing.axes import place, values
 from mops.report.drawing.look import INK
 
+_OPACITY, _LEAST_OPACITY = 0.75, 0.12
 MIDDLE_50, MIDDLE_90 = ("low50", "high50"), ("low90", "high90")
 
 
@@ -36,14 +38,33 @@ def median_line(
     return {**_rows(fan), "mark": mark, "encoding": {"x": x, "y": y | {"field": "median"}, "color": colour}}
 
 
-def single_lines(fan: Fan, x: dict[str, Any], y: dict[str, Any], colour: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a layer with the single simulations of a fan; empty: it has none."""
+def single_lines(
+    fan: Fan,
+    x: dict[str, Any],
+    y: dict[str, Any],
+    colour: dict[str, Any],
+    strengths: Mapping[int, float] | None = None,
+) -> list[dict[str, Any]]:
+    """Return a layer with the single simulations of a fan; empty: it has none.
+
+    Parameters
+    ----------
+    strengths
+        How strong the line of each group is, up to 1; None: all lines are the same.
+    """
     rows = [
-        row | {"x": place(row["x"]), "simulation": f"{row['group']} {row['replicate']}"}
+        row
+        | {
+            "x": place(row["x"]),
+            "simulation": f"{row['group']} {row['replicate']}",
+            "opacity": _OPACITY if strengths is None else max(strengths[row["group"]], _LEAST_OPACITY),
+        }
         for row in fan.lines.to_pylist()
     ]
-    mark = {"type": "line", "strokeWidth": 1.4, "opacity": 0.75, "clip": True}
-    encoding = {"x": x, "y": y | {"field": "y"}, "color": colour, "detail": {"field": "simulation"}}
+    mark = {"type": "line", "strokeWidth": 1.4, "clip": True}
+    opacity = {"field": "opacity", "type": "quantitative", "scale": None, "legend": None}
+    detail = {"field": "simulation"}
+    encoding = {"x": x, "y": y | {"field": "y"}, "color": colour, "opacity": opacity, "detail": detail}
     return [{**values(rows), "mark": mark, "encoding": encoding}] if rows else []
 
 

@@ -72,7 +72,8 @@ class Scale:
     def ticks(self) -> list[tuple[float, str]]:
         """Return the places and the texts of the labels."""
         if self._texts:
-            return [(self.at(value) or 0.0, str(value)) for value in self._texts]
+            labels = zip(self._texts, self._bins.labels(), strict=True)
+            return [(self.at(value) or 0.0, label) for value, label in labels]
         low, high = (cell(round(end) if self._bins.is_integer else end) for end in (self.low, self.high))
         return [(0.0, low), (1.0, high)] if self.high > self.low else [(0.5, low)]
 
@@ -82,7 +83,7 @@ def _y(share: float) -> float:
 
 
 def _kind(place: int, n_best: int) -> str:
-    return "set first" if place == 0 else "set best" if place < n_best else "set"
+    return "set" if place >= n_best else "set best" if place else "set first"
 
 
 def _line(row: dict[str, Any], kind: str, scales: list[Scale], xs: list[float]) -> str:

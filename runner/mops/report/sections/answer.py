@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mops.figures.losses import TOTAL
-from mops.figures.profiles import telling_parameters
+import pyarrow as pa
+
+from mops.figures.losses import TOTAL, ScoredSets
+from mops.figures.profiles import MOST_PARAMETERS, telling_parameters
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.report.facts import Facts
 from mops.report.numbers import cell
@@ -35,14 +37,26 @@ def answers(facts: Facts) -> list[Answer]:
 def _best_set(facts: Facts) -> Iterator[Answer]:
     if not facts.record.spec.targets or not facts.n_scored:
         return
-    scored = facts.scored
+    scored, n = facts.scored, facts.n_scored
     row = scored.table.slice(int(scored.ranked()[0]), 1).to_pylist()[0]
     title = scored.title(TOTAL) if len(scored.labels) > 1 else "loss"
-    named = telling_parameters(scored) or scored.parameters[:1]
+    if scored.is_constant():
+        text = f"All {n:,} sets with a loss have the same {title}, {cell(row[TOTAL])}, so none of them is the best."
+        yield Answer(text, "losses", "Losses")
+        return
+    candidates = _varying(scored) if n > 1 else scored.parameters
+    named = telling_parameters(scored) or candidates[:MOST_PARAMETERS]
     at = ", ".join(f"{shortened(name, 30)} {shortened(cell(row[name]), 30)}" for name in named)
     where = f" at {at}" if at else ""
-    more = ", and others" if at and len(named) < len(scored.parameters) else ""
-    yield Answer(f"Best set {short_id(row['param_id'])}: {title} {cell(row[TOTAL])}{where}{more}.", "losses", "Losses")
+    more = ", and others" if at and len(named) < len(candidates) else ""
+    which = "Best set" if n > 1 else "Set"
+    yield Answer(f"{which} {short_id(row['param_id'])}: {title} {cell(row[TOTAL])}{where}{more}.", "losses", "Losses")
+
+
+def _varying(scored: ScoredSets) -> list[str]:
+    """Return the parameters with several values in the sets that have all losses."""
+    rows = scored.table.take(pa.array(scored.ranked()))
+    return [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
 
 
 def _posterior(facts: Facts) -> Iterator[Answer]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +14,14 @@ from mops.figures.columns import Floats, numbers
 from mops.figures.fan import Fan, needs_decades
 from mops.project.observed import Observed
 from mops.report.content import Figure, Key, Width
+from mops.report.drawing.axes import round_ends
 from mops.report.drawing.decades import value_axis
 from mops.report.drawing.fans import MIDDLE_50, MIDDLE_90, band, data_layer, median_line, single_lines, x_axis
 from mops.report.drawing.look import BLUE, GREY, INK
 from mops.report.numbers import cell
 from mops.units import shortened
+
+_OF_LINE = ("group", "replicate")
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,36 @@ class Side:
         The same in sentences, such as "all sets".
     key
         The same in the key.
+    weights
+        The weight of each group, which lines of single simulations show; None: all groups have the same.
     """
 
     fan: Fan
     name: str
     text: str
     key: str
+    weights: Mapping[int, float] | None = None
+
+    @property
+    def strengths(self) -> dict[int, float] | None:
+        """How strong the lines of each group are, up to 1; None: all are the same."""
+        if self.weights is None:
+            return None
+        n = Counter(group for group, _ in {*zip(*(self.fan.lines[name].to_pylist() for name in _OF_LINE), strict=True)})
+        share = {group: self.weights[group] / n[group] for group in n}
+        most = max(share.values(), default=0.0)
+        return {group: one / most for group, one in share.items()}
+
+    @property
+    def data(self) -> pa.Table:
+        """The rows that the figure draws: the quantiles of a fan, or the single simulations."""
+        rows = self.fan.table
+        if len(self.fan.lines):
+            rows = self.fan.lines
+            if self.weights is not None:
+                weights = pa.array([self.weights[group] for group in rows["group"].to_pylist()], pa.float64())
+                rows = rows.append_column("weight", weights)
+        return rows.drop_columns(["division"]).add_column(0, "sets", pa.array([self.name] * len(rows)))
 
 
 @dataclass(frozen=True)
@@ -74,20 +103,20 @@ class FanPair:
         keys = [Key(BLUE, self.over.key), Key(GREY, self.under.key)]
         keys += [Key(INK, f"data: {shortened(self.data.file, 60)}")] if self.data else []
         sides = (self.under, self.over)
-        tables = [one.fan.table.add_column(0, "sets", pa.array([one.name] * len(one.fan.table))) for one in sides]
+        data = pa.concat_tables([one.data for one in sides], promote_options="default")
         caption = f"{caption}{note}{self._cut_note(y)}{_lines_note(over, under)}"
         spec = {"layer": self._layers(x, y)}
-        return Figure(title, caption, alt, spec, pa.concat_tables(tables).drop_columns(["division"]), keys, width, 290)
+        return Figure(title, caption, alt, spec, data, keys, width, 290)
 
     def _layers(self, x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
         grey, blue = {"value": GREY}, {"value": BLUE}
         under, over = self.under.fan, self.over.fan
         layers = [band(under, x, y, grey, ends=MIDDLE_90, opacity=0.22)]
         layers += [band(under, x, y, grey, ends=MIDDLE_50, opacity=0.22)] if self.has_inner_bands else []
-        layers += single_lines(under, x, y, grey)
+        layers += single_lines(under, x, y, grey, self.under.strengths)
         layers += [band(over, x, y, blue, ends=MIDDLE_90, opacity=0.3)]
         layers += [band(over, x, y, blue, ends=MIDDLE_50, opacity=0.35)] if self.has_inner_bands else []
-        layers += single_lines(over, x, y, blue)
+        layers += single_lines(over, x, y, blue, self.over.strengths)
         layers += [median_line(under, x, y, grey, (4, 3)), median_line(over, x, y, blue)]
         return layers + ([data_layer(self.data, x, y)] if self.data else [])
 
@@ -98,7 +127,7 @@ class FanPair:
         fans = (self.over.fan, self.under.fan)
         if low >= 0 and any(needs_decades(fan.table) for fan in fans):
             return value_axis(fans[0].y, np.append(shown, 0.0), has_decades=True, is_shared=False)
-        scale = {"domain": [low, high], "nice": True} if high > low else {"zero": False}
+        scale = {"domain": list(round_ends(low, high)), "nice": False} if high > low else {"zero": False}
         return {"type": "quantitative", "title": shortened(fans[0].y, 40), "scale": scale}, ""
 
     def _cut_note(self, y: dict[str, Any]) -> str:

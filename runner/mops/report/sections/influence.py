@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.figures.sensitivity import Sensitivity, sensitivity
+from mops.figures.sensitivity import LEAST_SETS, Sensitivity, sensitivity
 from mops.figures.sobol import LEAST_BLOCKS, SaltelliDesign, Sobol, sobol
 from mops.jobs.plots.figure_data import measured_of
 from mops.report.content import Block, Figure, Gallery, Key, Section
@@ -24,7 +24,6 @@ _OTHER_DESIGN = (
     " Sobol indices find these too: the report has them if the parameter sets are a Saltelli design whose parameters "
     "are continuous, as sobol.sample of SALib makes it, with all its sets in their order."
 )
-_LEAST_SETS = 8
 _PARAMETERS_SHOWN = 15
 _ROW_HEIGHT, _WIDE_ROW_HEIGHT, _AXIS_HEIGHT = 24, 34, 58
 
@@ -33,7 +32,7 @@ def influence(facts: Facts) -> Section | None:
     """Return the section about sensitivity; None: the job has too few sets, or nothing to compare."""
     measured = measured_of(facts.job)
     found = sensitivity(measured.table, measured.parameters, measured.measures)
-    if found.n_sets < _LEAST_SETS:
+    if found.n_sets < LEAST_SETS:
         return None
     ranks = [figure for measure in measured.measures if (figure := _rank_figure(found, measure)) is not None]
     if not ranks:

@@ -17,7 +17,7 @@ from mops.figures.losses import TOTAL, ScoredSets, distribution, named
 from mops.figures.parallel import Parallel, parallel
 from mops.figures.profiles import Pairs, Profile, pairs, profile, telling_parameters
 from mops.report.content import Block, Figure, Gallery, Key, Section, csv_address
-from mops.report.drawing.axes import bin_axis, bin_rows, loss_axis, point_axis, values
+from mops.report.drawing.axes import TICKS, bin_axis, bin_rows, loss_axis, point_axis, values
 from mops.report.drawing.look import BLUE, GREY, SHARES, VERMILION
 from mops.report.drawing.parallel import parallel_svg
 from mops.report.facts import Facts
@@ -26,6 +26,7 @@ from mops.study.ids_and_seeds import short_id
 from mops.units import counted, number, shortened
 
 _ROWS_SHOWN = 20
+_POINT_MARGIN = 6  # pixels
 _PAIR_PARAMETERS = 4
 _MOST_AS_POINTS = 1_000  # more would make the file too large: each pair draws all
 _COLOURED = 0.75
@@ -126,11 +127,11 @@ def _ranking(scored: ScoredSets, lines: Parallel) -> dict[str, Any]:
 
 def _parallel(lines: Parallel) -> dict[str, Any]:
     svg, axes = parallel_svg(lines)
-    keys = [
-        Key(VERMILION, "best set"),
-        Key(BLUE, f"{counted(lines.sets.n_best, 'set')} with the least {named(lines.sets.title)}"),
-    ]
-    if lines.sets.n_others:
+    keys = []
+    if lines.sets.n_best:
+        keys.append(Key(VERMILION, "best set"))
+        keys.append(Key(BLUE, f"{counted(lines.sets.n_best, 'set')} with the least {named(lines.sets.title)}"))
+    if keys and lines.sets.n_others:
         keys.append(Key("var(--pale)", "others"))
     csv = csv_address(lines.sets.table_with_ranks)
     n_shown = lines.sets.n_best + lines.sets.n_others
@@ -142,7 +143,9 @@ def _parallel(lines: Parallel) -> dict[str, Any]:
 def _distribution(scored: ScoredSets, label: str) -> Figure:
     found = distribution(scored, label)
     rows = [row | at for row, at in zip(found.table.to_pylist(), bin_rows(found.bins, "x"), strict=True)]
-    y = {"field": "n", "type": "quantitative", "title": "parameter sets", "axis": {"tickMinStep": 1, "format": ",d"}}
+    ticks = min(TICKS, max(found.table["n"].to_pylist(), default=1))  # fewer sets than ticks would repeat numbers
+    axis = {"tickMinStep": 1, "tickCount": ticks, "format": ",d"}
+    y = {"field": "n", "type": "quantitative", "title": "parameter sets", "axis": axis}
     is_rect = found.bins.kind != "values"
     mark = {"type": "rect" if is_rect else "bar", "color": BLUE, "stroke": "var(--card)", "strokeWidth": 0.5}
     encoding = {**bin_axis(found.bins, "x", title=found.title), "y": y} | ({"y2": {"datum": 0}} if is_rect else {})
@@ -157,7 +160,7 @@ def _profile(found: Profile) -> Figure:
     y = loss_axis([row[name] for row in rows for name in ("best", "median")], found.title, is_log=found.is_log)
     layers = [
         {
-            "mark": {"type": "line", "color": colour, "strokeDash": dash, "point": {"size": 20, "color": colour}},
+            "mark": _profile_mark(colour, dash, is_text=found.bins.is_text),
             "encoding": {**point_axis(found.bins, "x"), "y": y | {"field": name}},
         }
         for name, colour, dash in (("median", GREY, [3, 3]), ("best", BLUE, [1, 0]))
@@ -169,6 +172,13 @@ def _profile(found: Profile) -> Figure:
     return Figure(title, found.caption, alt, {**values(rows), "layer": layers}, found.table, keys)
 
 
+def _profile_mark(colour: str, dash: list[int], *, is_text: bool) -> dict[str, Any]:
+    """Return a line with points. Texts have no order that a line could show, so they have points only."""
+    if is_text:
+        return {"type": "point", "filled": True, "size": 50, "opacity": 1, "color": colour}
+    return {"type": "line", "color": colour, "strokeDash": dash, "point": {"size": 20, "color": colour}}
+
+
 @dataclass(frozen=True)
 class Shades:
     """The colours of losses: six steps, equal in width or in ratio, up to the loss that three of four sets are below.
@@ -176,7 +186,7 @@ class Shades:
     Parameters
     ----------
     limits
-        The losses between the colours.
+        The losses between the colours. Empty: all losses are equal, and have one colour.
     """
 
     limits: tuple[float, ...]
@@ -185,18 +195,24 @@ class Shades:
     def of(cls, scored: ScoredSets) -> Shades:
         """Return the colours for the sum of losses."""
         losses = scored.losses()[scored.ranked()]
+        if scored.is_constant():
+            return cls(())
         low, high = float(losses[0]), float(np.quantile(losses, _COLOURED))
         spaced = np.geomspace if scored.is_log() else np.linspace
         return cls(tuple(np.unique([float(f"{limit:.3g}") for limit in spaced(low, high, len(SHARES))[1:]]).tolist()))
 
     def encoding(self, name: str) -> dict[str, Any]:
         """Return the encoding of a column of losses."""
+        if not self.limits:
+            return {"value": BLUE}
         colours = list(_DARKEST_BEST[: len(self.limits) + 1])
         scale = {"type": "threshold", "domain": list(self.limits), "range": colours}
         return {"field": name, "type": "quantitative", "scale": scale, "legend": None}
 
     def keys(self, title: str) -> list[Key]:
-        """Return the colours with the losses at their ends."""
+        """Return the colours with the losses at their ends; empty: all losses are equal."""
+        if not self.limits:
+            return []
         texts = [f"{shortened(title, 24)} below {number(self.limits[0])}"]
         texts += [f"below {number(limit)}" for limit in self.limits[1:]]
         texts += [f"{number(self.limits[-1])} or more"]
@@ -211,10 +227,11 @@ def _pair(scored: ScoredSets, found: Pairs, names: tuple[str, str], shades: Shad
     as_points = n <= _MOST_AS_POINTS and any(of.kind != "values" for of in bins.values())
     axes = {**bin_axis(bins["x"], "x"), **bin_axis(bins["y"], "y")}
     if as_points:
-        axes = {**point_axis(bins["x"], "x"), **point_axis(bins["y"], "y")}
+        axes = {**_with_margin(point_axis(bins["x"], "x")), **_with_margin(point_axis(bins["y"], "y"))}
         rows, data = _points_of(scored, bins, names)
         mark = {"type": "point", "filled": True, "size": 26, "opacity": 1, "stroke": "var(--axis)", "strokeWidth": 0.4}
-        what, field = f"Each of {counted(n, 'set')} is a point, the best on top", "loss"
+        on_top = "" if scored.is_constant() else ", the best on top"
+        what, field = f"Each of {counted(n, 'set')} is a point{on_top}", "loss"
     else:
         data = _cells_of(found, names)
         rows = [
@@ -230,6 +247,14 @@ def _pair(scored: ScoredSets, found: Pairs, names: tuple[str, str], shades: Shad
     title = f"{shortened(found.title, 24)} over {shortened(x, 20)} and {shortened(y, 20)}"
     keys = shades.keys(found.title)
     return Figure(title[0].upper() + title[1:], f"{what}.", alt, spec, data, keys, height=240)
+
+
+def _with_margin(encoding: dict[str, Any]) -> dict[str, Any]:
+    """Keep points at the ends of an axis away from the labels of the other one."""
+    return {
+        channel: one | ({"scale": one["scale"] | {"padding": _POINT_MARGIN}} if "scale" in one else {})
+        for channel, one in encoding.items()
+    }
 
 
 def _points_of(

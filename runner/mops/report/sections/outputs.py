@@ -8,7 +8,7 @@ import numpy as np
 
 from mops.figures.choices import Course, choose_course
 from mops.figures.columns import numbers
-from mops.figures.fan import Fan, needs_decades
+from mops.figures.fan import MOST_OVERLAID, Fan, needs_decades
 from mops.jobs.plots.figure_data import data_of, declared, fans_of
 from mops.project.observed import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
@@ -22,7 +22,6 @@ from mops.report.sections.unshown_data import unshown_data
 from mops.units import counted, shortened
 
 _OUTPUTS_SHOWN = 4
-_OVERLAID = 2  # fans in one figure
 _BEST, _LEAST_SCORED = 10, 20
 
 
@@ -53,7 +52,7 @@ def outputs(facts: Facts) -> Section | None:
     alone = [one for some in figures if len(some) == 1 for one in some]
     galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
     parts: list[Gallery | Block] = [*notes, *galleries]
-    if facts.n_scored >= _LEAST_SCORED:
+    if facts.n_scored >= _LEAST_SCORED and not facts.scored.is_constant():
         best = [figure for course in found for figure in best_courses(facts, course, _BEST, width)]
         parts += [Gallery(best)] if best else []
     return Section("outputs", "Outputs", parts)
@@ -63,7 +62,7 @@ def _figures(fan: Fan, data: Observed | None, width: Width) -> list[Figure]:
     """Return a figure; of more than two divisions a figure for each, with the same axes: areas would overlap."""
     shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
     divisions = fan.table["division"].unique().to_pylist()
-    is_shared = fan.by is not None and len(divisions) > _OVERLAID
+    is_shared = fan.by is not None and len(divisions) > MOST_OVERLAID
     y, note = value_axis(fan.y, shown, has_decades=needs_decades(fan.table), is_shared=is_shared)
     parts = fan.divided() if is_shared else [fan]
     return [_figure(part, data, "third" if is_shared else width, y, note) for part in parts]

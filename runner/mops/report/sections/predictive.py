@@ -139,11 +139,12 @@ def _figure(
     before: tuple[_Chosen, TrialRows, Fan], after: tuple[_Chosen, TrialRows, Fan], data: Observed | None, width: Width
 ) -> Figure:
     (earlier, read_earlier, under), (later, read_later, over) = before, after
-    pair = FanPair(_side(earlier, under), _side(later, over), data, has_inner_bands=True)
+    sides = _side(earlier, under, read_earlier), _side(later, over, read_later)
+    pair = FanPair(*sides, data, has_inner_bands=True)
     within = _within(over, data, later.name) if data is not None and later.is_probability else ""
     bins = f" The values of {over.x!r} are in bins." if over.is_binned else ""
     are_lines = len(over.lines) and len(set(read_later.weights.values())) > 1
-    lines = " The lines do not show the weights of the sets." if are_lines else ""
+    lines = " The more weight a simulation has, the stronger is its line." if are_lines else ""
     shared = "The replicates of a set share its weight." if later.is_probability else "Each set has the same weight."
     caption = (
         f"Median (lines) and the middle 50 % and 90 % (bands) of {over.y!r} at each {over.x!r}. "
@@ -155,8 +156,9 @@ def _figure(
     return pair.figure(title, caption, f"{pair.alt}{within}", width)
 
 
-def _side(chosen: _Chosen, fan: Fan) -> Side:
-    return Side(fan, chosen.name, f"the {chosen.name}", chosen.name)
+def _side(chosen: _Chosen, fan: Fan, read: TrialRows) -> Side:
+    weights = read.weights if len(set(read.weights.values())) > 1 else None
+    return Side(fan, chosen.name, f"the {chosen.name}", chosen.name, weights)
 
 
 def _sets(read: TrialRows, fan: Fan) -> str:
