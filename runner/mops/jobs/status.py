@@ -1,6 +1,7 @@
 """The state of a job, and whether its runner is alive.
 
-It imports no Arrow, which costs a command that prints a state a quarter of its time: :mod:`mops.jobs.job` adds results.
+It imports no Arrow, which costs a command that prints a state a quarter of its time. :mod:`mops.jobs.parts` adds the
+results.
 """
 
 from __future__ import annotations

@@ -1,0 +1,183 @@
+"""A job's committed parts: where they are, whether they are whole, and the dataset that reads them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from mops.errors import JobError, PartsReplaced
+from mops.jobs.results import FilteredPart, TableSummary
+from mops.jobs.status import JobState
+from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
+from mops.storage.compaction.compactor import Compacted, compact
+from mops.storage.compaction.reading import Reopening, part_missing, read_current
+from mops.storage.dataset import dataset_of
+from mops.storage.job_records import read_reference
+from mops.storage.joblog.one_dataset import dataset_problems
+from mops.storage.joblog.whole import read_whole
+from mops.study.groups import IDENTITY_FIELDS
+from mops.task import FAILURES, LOSSES
+
+T = TypeVar("T")
+
+_SCHEMAS = {"losses": LOSSES, "failures": FAILURES}
+
+
+class JobParts(JobState):
+    """One job with its parts. Those of a derived job include the parts of its ancestors."""
+
+    @functools.cached_property
+    def _ancestors(self) -> list[ResultSource]:
+        return ancestors(self.files, self.record)  # they are complete, so only a compaction changes them
+
+    def _sources(self) -> list[ResultSource]:
+        return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
+
+    def _sources_now(self) -> list[ResultSource]:
+        """Read also the logs of the ancestors again, whose parts a compaction may have replaced."""
+        self.__dict__.pop("_ancestors", None)
+        return self._sources()
+
+    def _read(self, use: Callable[[list[ResultSource]], T]) -> T:
+        """Call a function with the logs of the job and of its ancestors, whose current parts it reads."""
+        try:
+            return read_current(self._sources(), self._sources_now, use)
+        except FileNotFoundError as missing:
+            raise part_missing(self.name, str(missing)) from missing
+
+    def verify(self) -> list[str]:
+        """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
+
+        Returns
+        -------
+        list of str
+            A line for each problem; empty: there is none.
+        """
+        return verify_job(self.files, self.name) or self._read(
+            functools.partial(dataset_problems, self.files, self.name)
+        )
+
+    def compact(self) -> Compacted:
+        """Merge small parts of the complete job into larger ones. The rows and their order stay the same.
+
+        Returns
+        -------
+        Compacted
+            The number of parts and their bytes, before and after.
+
+        Raises
+        ------
+        JobError
+            The job is not complete.
+        Superseded
+            Another process compacts the job, and began later.
+        CorruptRecord
+            A part is missing or damaged.
+        """
+        return compact(self.files, self.record)
+
+    def output_names(self) -> list[str]:
+        """Return the names of the outputs that the job keeps; empty before the first successful simulation."""
+        keep = self.record.spec.outputs
+        reference = read_reference(self.files, self._paths) or {}
+        return [name for name in reference if keep is None or name in keep]
+
+    def paths(self, output: str) -> list[str]:
+        """Return the paths of an output's committed parts, relative to the storage.
+
+        The parts of a derived job's ancestors have rows that do not count. :meth:`outputs` leaves them out.
+
+        Raises
+        ------
+        JobError
+            The job has no output of this name; the error lists its outputs.
+        """
+        self._check_output(output)
+        return [rows.part.path for rows in parts(self._sources_now(), "outputs", output)]
+
+    def tables(self) -> list[TableSummary]:
+        """Return a summary of each table of committed results: the outputs, the losses, the failures.
+
+        Returns
+        -------
+        list of TableSummary
+            Name, number of rows, size in bytes, folder and paths of the parts.
+        """
+        named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
+        self.__dict__.pop("_ancestors", None)  # the paths must be those of now
+        return self._read(lambda sources: [self._table(kind, name, parts(sources, kind, name)) for kind, name in named])
+
+    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> TableSummary:
+        url = self.files.url
+        whole = [some.part for some in rows if not some.without]
+        mixed = [some for some in rows if some.without]
+        n_mixed = dataset_of(self.files, self.name, mixed, pa.schema([])).count_rows()
+        return TableSummary(
+            kind=kind,
+            name=name or kind,
+            rows=sum(part.rows for part in whole) + n_mixed,
+            bytes=sum(some.part.bytes for some in rows),
+            folder=f"{url}/{self._paths.folder(kind, name)}",
+            paths=tuple(f"{url}/{part.path}" for part in whole),
+            filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
+        )
+
+    def _check_output(self, output: str) -> None:
+        if output not in (names := self.output_names()):
+            if names:
+                hint = f"its outputs are {', '.join(names)}"
+            elif self.status().state in ("succeeded", "partial"):
+                hint = f"it has none, because no simulation is good: mops jobs failures {self.name}"
+            else:
+                hint = "wait until a simulation has finished"
+            raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=hint)
+
+    def dataset(self, kind: str, output: str | None = None) -> ds.Dataset:
+        """Return committed rows as a pyarrow dataset, for programs that plan their own scans.
+
+        Parameters
+        ----------
+        kind : {"outputs", "losses", "failures"}
+            The table. It has no columns for parameters.
+        output
+            The name of the output, if ``kind`` is ``outputs``.
+
+        Returns
+        -------
+        pyarrow.dataset.Dataset
+            Rows in the order in which parameter sets finished. A column that is int in some parts and float in others
+            is float64.
+
+        Raises
+        ------
+        JobError
+            The job has no output of this name; the error lists its outputs.
+        CorruptRecord
+            A part is missing, or is not a Parquet file. Only :meth:`verify` finds damage inside a part.
+
+        Notes
+        -----
+        A compaction of the job replaces its parts. If that happens after the call, ``to_table``, ``count_rows``,
+        ``head``, ``take`` and ``to_batches`` of the dataset read the new parts. If it happens between two batches of
+        ``to_batches``, the dataset raises a JobError, and you call this method again.
+        """
+        if output is not None:
+            self._check_output(output)
+        found = self._read(functools.partial(self._opened, kind, output))
+        if isinstance(found, Reopening):
+            what = f"job {self.name!r} was compacted while its rows were read"
+            replaced = PartsReplaced(what, where=self.files.url, hint="read the rows again from the start")
+            found.reopened(lambda: self.dataset(kind, output), replaced)
+        return found
+
+    def _opened(self, kind: str, output: str | None, sources: list[ResultSource]) -> ds.Dataset:
+        rows = parts(sources, kind, output)
+        if output is None:
+            texts = ("traceback",) if kind == "failures" else ()  # thousands of failures may have the same one
+            return dataset_of(self.files, self.name, rows, _SCHEMAS[kind], dictionaries=texts)
+        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
