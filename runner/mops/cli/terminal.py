@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,7 +27,8 @@ from mops.verdicts import Report
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
 
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+AS_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+stderr = Console(stderr=True, soft_wrap=True, **AS_IS)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
 size = bytes_text
 _LINE_SECONDS = 10.0
@@ -65,7 +66,7 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    out = Console(**AS_IS, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
     with out.capture() as captured:
         out.print(table)
     for line in captured.get().splitlines():
@@ -116,13 +117,13 @@ def confirmed(question: str, *, option: str) -> bool:
             where="stdin",
             hint=f"add {option}",
         )
-    stderr.print(f"{question} [y/N] ", markup=False, end="")
+    stderr.print(f"{question} [y/N] ", end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def say(text: str) -> None:
     """Print a message to stderr."""
-    stderr.print(text, markup=False)
+    stderr.print(text)
 
 
 def say_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -139,7 +140,7 @@ def _aligned(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def error(problem: MopsError) -> None:
     """Print an error to stderr."""
-    stderr.print(f"error: {problem}", markup=False, style="red" if stderr.is_terminal else None)
+    stderr.print(f"error: {problem}", style="red" if stderr.is_terminal else None)
 
 
 class _StderrHandler(logging.Handler):

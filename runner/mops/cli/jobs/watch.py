@@ -71,7 +71,7 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         if as_json or not sys.stdout.isatty():
             now = _follow(seen, phases, Lines(as_line if as_json else lambda now: line(now, phases.text)).show)
         else:
-            with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
+            with Display(console=Console(**terminal.AS_IS), transient=True, auto_refresh=False) as display:
                 now = _follow(
                     seen, phases, lambda now: display.update(screen(seen, now, time.time(), phases.text), refresh=True)
                 )
