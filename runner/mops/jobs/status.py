@@ -65,6 +65,8 @@ class Status:
         How MODELOPS_JOB_BATCH_SIZE=auto chose the window in the last attempt; empty if a number is set.
     origins
         How many simulations come from which other job: from the parent, or by a reuse.
+    cancel_requested
+        Whether someone has cancelled the last attempt. While ``state`` is ``running``, its runner still stops.
     """
 
     job: str
@@ -82,6 +84,7 @@ class Status:
     children: str = ""
     sizing: str = ""
     origins: Mapping[str, int] = field(default_factory=dict)
+    cancel_requested: bool = False
 
     @property
     def all_failed(self) -> bool:
@@ -228,6 +231,7 @@ class JobState:
             children=last.children if last else "",
             sizing=last.sizing if last else "",
             origins=record.origins,
+            cancel_requested=view.cancelled,
         )
 
     def require_no_runner(self, hint: str) -> LogView:

@@ -160,6 +160,25 @@ def test_a_job_is_cancelled_after_a_confirmation(gated: CommandLab, running: sub
     running.wait()
 
 
+def test_a_cancel_is_visible_before_the_runner_has_stopped(
+    gated: CommandLab, running: subprocess.Popen[str], page: Page
+) -> None:
+    os.kill(running.pid, signal.SIGSTOP)
+    try:
+        with served(gated) as url:
+            enter(page, url)
+            page.goto(address(url, "/jobs/job"))
+            page.get_by_role("link", name="Cancel").click()
+            page.get_by_role("button", name="Cancel the job").click()
+            shows(page, "head", "Cancel requested")
+            assert page.get_by_role("link", name="Cancel").count() == 0
+            leave(page)
+        assert "cancel requested" in gated.run("jobs", "status", "job").out
+    finally:
+        os.kill(running.pid, signal.SIGCONT)
+    running.wait()
+
+
 def test_the_list_shows_a_new_job_without_a_reload_and_filters_by_name(lab: CommandLab, page: Page) -> None:
     with served(lab) as url:
         enter(page, url)

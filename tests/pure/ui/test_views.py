@@ -96,6 +96,17 @@ def test_a_chart_without_a_span_of_time_has_no_line() -> None:
     assert paths([0.0, 1.0], [0.0, 0.0])[0] == "M0.00 100.00 L100.00 100.00"
 
 
+def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -> None:
+    """Until the runner had stopped, the page looked as before, as if the click had no effect."""
+    assert [action.verb for action in job_view(seen(RUNNING)).actions] == ["cancel"]
+    view = job_view(seen(replace(RUNNING, cancel_requested=True)))
+    assert view.headline.startswith("Cancel requested: the runner commits what is finished, and stops. Attempt 1")
+    assert view.actions == []
+    ended = job_view(seen(replace(RUNNING, state="cancelled", live=None, cancel_requested=True)))
+    assert "Cancel requested" not in ended.headline
+    assert [action.verb for action in ended.actions] == ["resume"]
+
+
 @pytest.mark.parametrize(
     ("stored", "live", "joined"),
     [

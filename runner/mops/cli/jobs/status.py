@@ -98,6 +98,8 @@ def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
 def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", job_text.state_of(now)
+    if now.state == "running" and now.cancel_requested:
+        yield "", "cancel requested: the runner commits what is finished, and stops"
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)

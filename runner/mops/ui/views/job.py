@@ -98,7 +98,7 @@ def job_view(now: JobNow) -> JobView:
         more_causes=max(now.n_causes - CAUSES_SHOWN, 0),
         pending=_verdicts(counts - status.counts),
         log=now.log,
-        actions=actions_for(status.state),
+        actions=[] if status.state == "running" and status.cancel_requested else actions_for(status.state),
     )
 
 
@@ -126,6 +126,8 @@ def headline(now: Status, time_s: float, kubernetes: str) -> str:
     if now.state == "running" and now.live is not None:
         age = max(time_s - now.live.at, 0)
         text = f"Attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last seen {age:.0f} s ago."
+    if now.state == "running" and now.cancel_requested:
+        text = f"Cancel requested: the runner commits what is finished, and stops. {text}"
     return f"{text} Kubernetes: {kubernetes}." if kubernetes else text
 
 
