@@ -157,10 +157,13 @@ def test_cancel_stops_a_job_from_another_process(lab: CommandLab) -> None:
 
 
 def test_ctrl_c_while_the_model_is_imported_writes_nothing(lab: CommandLab) -> None:
-    lab.write("slow.py", "import time\ntime.sleep(600)\ndef run(p, s): return 1\n")
+    begun = lab.root / "begun"
+    begins = f"import time\nfrom pathlib import Path\nPath({str(begun)!r}).touch()\ntime.sleep(600)\n"
+    lab.write("slow.py", begins + "def run(p, s): return 1\n")
     lab.write_study(model="slow:run")
     with lab.start("jobs", "submit", lab.study) as runner:
         child = wait_for_child(runner.pid)
+        until(begun.exists, PATIENCE_S)  # the first child starts before the command is imported
         runner.send_signal(signal.SIGINT)
         out, err = runner.communicate(timeout=60)
     assert (runner.returncode, out) == (130, "")
