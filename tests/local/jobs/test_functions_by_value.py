@@ -141,6 +141,31 @@ print(job.best(2).to_arrow()["near"].to_pylist(), job.record.spec.targets)
     assert "may have changed since the submit: helper.py" in refused.stderr
 
 
+def test_a_mended_target_of_the_program_replaces_the_old_one(project: Path) -> None:
+    """A notebook could only add the mended function, whose losses then counted twice."""
+    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).returncode == 0
+    mended = f"""{PROGRAM}
+def distance(replicates):
+    return 10.0
+
+
+job = mops.open_job("j", local=True)
+try:
+    job.extend(targets=[distance], name="twice")
+except mops.errors.UsageError as error:
+    print(error)
+again = job.rescore(targets=[distance], name="again")
+print(again.status().counts, again.record.spec.targets, again.losses().to_arrow()["loss"].to_pylist())
+"""
+    done = ran(mended, project)
+    assert done.returncode == 0, done.stderr
+    assert "the job has a target 'distance' already" in done.stdout
+    assert "job.rescore(targets=[distance])" in done.stdout
+    assert "('mops_functions_2:distance',) [10.0, 10.0]" in done.stdout
+    assert "changed since the submit" not in done.stderr
+    assert opened("again").verify() == []
+
+
 FAILING = """
 import mops
 

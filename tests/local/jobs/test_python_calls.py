@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
-from mops.errors import StudyError, UsageError
+from mops.errors import JobError, StudyError, UsageError
 from mops.settings import Settings
 
 
@@ -111,15 +112,28 @@ def test_notes_on_a_study_are_warnings_at_the_line_of_the_call(tmp_path: Path) -
     assert {Path(one.filename) for one in seen if one.category is UserWarning} == {Path(__file__)}
 
 
-def test_the_log_has_the_lines_of_mops_and_the_console_does_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+LOGGED = """
+import logging
+
+import mops
+from mops.settings import Settings
+
+logging.basicConfig()
+settings = Settings(slots=1)
+job = mops.submit(model="model:run", sets=[{"x": 1}], name="logged", storage="s", settings=settings, local=True)
+print(job.logs())
+logger = logging.getLogger("mops")
+assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, True, [])
+"""
+
+
+def test_the_log_has_the_lines_of_mops_and_the_console_does_not(tmp_path: Path) -> None:
     """A job that Python ran had an empty log."""
-    job = mops.submit(sets=[{"x": 1}], name="logged", local=True, **in_project(tmp_path))
-    assert "attempt 1 ends: every simulation has run" in job.logs()
-    assert not [record for record in caplog.records if record.name.startswith("mops") and record.levelname == "INFO"]
-    logger = logging.getLogger("mops")
-    assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, True, [])
+    in_project(tmp_path)
+    ran = subprocess.run([sys.executable, "-c", LOGGED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "INFO logged: attempt 1 ends: every simulation has run" in ran.stdout
+    assert "INFO" not in ran.stderr
 
 
 def test_targets_without_a_list_and_an_unknown_format_are_errors(tmp_path: Path) -> None:
@@ -144,3 +158,11 @@ def test_wrong_sets_of_an_extension_are_named_as_such(tmp_path: Path) -> None:
         job.extend(sets=str(tmp_path / "more.csv"))
     assert "there is no file '" in str(raised.value)
     assert raised.value.where == "the added sets"
+
+
+def test_a_job_without_targets_has_nothing_to_score_again(tmp_path: Path) -> None:
+    """A rescoring ran its failed simulations again."""
+    job = mops.submit(sets=[{"x": 1}], name="plain", local=True, **in_project(tmp_path))
+    with pytest.raises(JobError, match="job 'plain' has no targets") as raised:
+        job.rescore()
+    assert raised.value.hint == "add one: mops jobs extend plain --target MODULE:NAME"

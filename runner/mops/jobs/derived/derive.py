@@ -28,7 +28,7 @@ from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.jobs.prepare import checked_name, derived_name, given_project, kept_functions
 from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
-from mops.project.function_files import FunctionFiles
+from mops.project.function_files import FunctionFiles, is_from_function_file
 from mops.project.functions import Code, GivenCode
 from mops.project.import_folders import with_import_folders
 from mops.project.project import ModelSpec
@@ -111,6 +111,7 @@ def retry(
 def rescore(
     job: Job,
     *,
+    targets: Sequence[Code] = (),
     name: str | None = None,
     trust_model: bool = False,
     project: str | Path | None = None,
@@ -126,6 +127,9 @@ def rescore(
     ----------
     job
         A complete job. It does not change.
+    targets
+        Targets in place of the job's, as for :func:`extend`: so a notebook replaces a function that it has mended. Not
+        given: the job's targets. A function that a notebook or program defined is then the one of the submit.
     name
         The new job's name; None: mops makes one from the job's name.
     trust_model
@@ -152,8 +156,14 @@ def rescore(
     view = complete_view(job)
     record, failures = job.record, failures_of(job)
     _require_stored_inputs(job, record)
-    code = _new_code(job, record.spec, project, trust_model=trust_model)
-    derived = _Derived("rescore", view, scored_again(job, failures), record.spec, failures, code=code)
+    if not record.spec.targets:
+        hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
+        raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
+    if targets:
+        spec, code = _with_targets(job, targets, project, replaced=True, trust_model=trust_model)
+    else:
+        spec, code = record.spec, _new_code(job, record.spec, project, trust_model=trust_model)
+    derived = _Derived("rescore", view, scored_again(job, failures), spec, failures, code=code)
     return _start(job, derived, name, on_start, options)
 
 
@@ -216,12 +226,7 @@ def extend(
     spec = record.spec
     if targets:
         _require_stored_inputs(job, record)
-        root = given_project(project) if project is not None else Path(record.project)
-        given = GivenCode(root, root, kept_functions(job.files, record))
-        spec = _with_targets(record, given.targets(targets))
-        code = _new_code(job, spec, project, given.files(), trust_model=trust_model)
-        folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
-        spec = replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders])))
+        spec, code = _with_targets(job, targets, project, replaced=False, trust_model=trust_model)
     groups, notes = _extended(job, replicates, sets)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
     failures = failures_of(job)
@@ -328,11 +333,35 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
         )
 
 
-def _with_targets(record: JobRecord, added: Sequence[str]) -> ModelSpec:
-    for target in added:
+def _with_targets(
+    job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with targets added or replaced, and the code that has them."""
+    record = job.record
+    root = given_project(project) if project is not None else Path(record.project)
+    given = GivenCode(root, root, kept_functions(job.files, record))
+    entries = given.targets(targets)
+    for target in entries:
         if EntryPoint.parse(target).name is None:
             raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
-    return replace(record.spec, targets=tuple(dict.fromkeys([*record.spec.targets, *added])))
+    kept = () if replaced else record.spec.targets
+    _refuse_functions_of_the_same_name(entries, kept)
+    spec = replace(record.spec, targets=tuple(dict.fromkeys([*kept, *entries])))
+    code = _new_code(job, spec, project, given.files(), trust_model=trust_model)
+    folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
+    return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
+
+
+def _refuse_functions_of_the_same_name(added: Sequence[str], kept: Sequence[str]) -> None:
+    """Raise if a function of a notebook or program would count twice in the sum of the losses."""
+    names = {EntryPoint.parse(target).name for target in kept if is_from_function_file(target)}
+    for target in filter(is_from_function_file, added):
+        if (name := EntryPoint.parse(target).name) in names:
+            raise UsageError(
+                f"the job has a target {name!r} already",
+                where="the targets",
+                hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
+            )
 
 
 def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedGroups | None, list[str]]:

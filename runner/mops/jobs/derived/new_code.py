@@ -12,7 +12,7 @@ from mops.jobs.job import Job
 from mops.jobs.prepare import kept_functions, listed_files, unpacked
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.function_files import FunctionFiles
+from mops.project.function_files import FunctionFiles, is_function_file
 from mops.project.project import ModelSpec
 from mops.storage.job_records import JobRecord
 
@@ -95,6 +95,7 @@ def read_new_code(
             where=str(root),
             hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
         )
-    listed = listed_files([f"{name} ({how})" for name, how in difference.files.items()])
+    own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
+    listed = listed_files([f"{name} ({how})" for name, how in own.items()])
     changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
     return NewCode(bundle, root, changes)
