@@ -7,7 +7,7 @@ memory. The sample is the same at each call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.figures.calibration import weighted_quantiles
-from mops.figures.columns import Floats, Integers, is_number, nullable, numbers
+from mops.figures.columns import Flags, Floats, Integers, is_number, nullable, numbers
 from mops.units import counted
 
 MOST_SETS = 2_000
@@ -62,6 +62,10 @@ class Fan:
         The values that are null, NaN or infinite.
     is_binned
         Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values.
+    sizes
+        The sets, the simulations and the values left out of each division.
+    is_part
+        Whether the fan is one division of several.
     """
 
     output: str
@@ -76,6 +80,8 @@ class Fan:
     n_simulations: int
     n_left_out: int
     is_binned: bool
+    sizes: Mapping[str | None, tuple[int, int, int]] = field(default_factory=dict)
+    is_part: bool = False
 
     @property
     def caption(self) -> str:
@@ -85,7 +91,19 @@ class Fan:
     def divided(self) -> list[Fan]:
         """Return a fan for each division."""
         divisions = self.table["division"].unique().to_pylist()
-        return [replace(self, table=_of(self.table, name), lines=_of(self.lines, name)) for name in divisions]
+        return [self._part(name) for name in divisions] if len(divisions) > 1 else [self][: len(divisions)]
+
+    def _part(self, name: str | None) -> Fan:
+        n_sets, n_simulations, n_left_out = self.sizes[name]
+        return replace(
+            self,
+            table=_of(self.table, name),
+            lines=_of(self.lines, name),
+            n_sets_shown=n_sets,
+            n_simulations=n_simulations,
+            n_left_out=n_left_out,
+            is_part=True,
+        )
 
     @property
     def shown(self) -> Floats:
@@ -103,16 +121,21 @@ def fans_caption(figures: Sequence[Fan]) -> str:
     """Return what the fans of an output show."""
     one = figures[0]
     of = counted(one.n_sets_shown, "parameter set")
-    if one.n_sets_read < one.n_sets:
-        of += f", a random sample of {one.n_sets:,}"
-    elif one.n_sets_shown < one.n_sets:
-        missing = one.n_sets - one.n_sets_shown
+    missing = one.n_sets_read - one.n_sets_shown
+    if one.is_part:
+        of += f", in a random sample of {one.n_sets_read:,} of {one.n_sets:,}" if one.n_sets_read < one.n_sets else ""
+    elif missing:
         have = "has" if missing == 1 else "have"
-        of = f"{one.n_sets_shown:,} of {counted(one.n_sets, 'parameter set')} ({missing:,} {have} no result)"
+        of = f"{one.n_sets_shown:,} of {counted(one.n_sets_read, 'parameter set')} ({missing:,} {have} no result)"
+    if one.n_sets_read < one.n_sets and not one.is_part:
+        of += f", a random sample of {one.n_sets:,}"
     bins = f" The values of {one.x!r} are in {X_BINS} bins." if one.is_binned else ""
     n_left_out = sum(figure.n_left_out for figure in figures)
     left_out = f" {counted(n_left_out, 'value')} left out, not finite." if n_left_out else ""
     by = f", for each value of {one.by!r}" if one.by else ""
+    if one.is_part:
+        division = one.table["division"][0].as_py()
+        by = f", without {one.by!r}" if division is None else f", for the value {division!r} of {one.by!r}"
     ys = " and ".join(repr(figure.y) for figure in figures) if len(figures) < 3 else f"{len(figures)} columns"
     over = f"{counted(one.n_simulations, 'simulation')} of {of}"
     n_divisions, n_with_lines = len(one.table["division"].unique()), len(one.with_lines)
@@ -209,8 +232,10 @@ def fans(source: FanSource) -> list[Fan]:
     for y in source.ys:
         values = numbers(rows[y])
         tables = _bands(columns, values, source.weights), _lines(columns, values)
-        left_out = int((~np.isfinite(values)).sum())
-        found.append(Fan(source.output, source.x, y, *tables, source.by, *counts, left_out, is_binned))
+        is_left_out = ~np.isfinite(values)
+        sizes = columns.sizes(is_left_out)
+        n_left_out = int(is_left_out.sum())
+        found.append(Fan(source.output, source.x, y, *tables, source.by, *counts, n_left_out, is_binned, sizes))
     return found
 
 
@@ -237,6 +262,16 @@ class _Columns:
         key = self.group.astype(np.int64) * (self.replicate.max(initial=0) + 1) + self.replicate
         _, first, which = np.unique(key, return_index=True, return_inverse=True)
         return first, which.reshape(-1)
+
+    def sizes(self, is_left_out: Flags) -> dict[str | None, tuple[int, int, int]]:
+        """Return the sets, the simulations and the values left out of each division."""
+        first, _ = self.simulations
+        _, first_of_set = np.unique(self.group, return_index=True)
+        rows = (first_of_set, first, np.flatnonzero(is_left_out))
+        n_sets, n_simulations, n_left_out = (
+            np.bincount(self.division[some], minlength=len(self.names)).tolist() for some in rows
+        )
+        return dict(zip(self.names, zip(n_sets, n_simulations, n_left_out, strict=True), strict=True))
 
     def named(self, rows: Integers) -> pa.Array:
         """Return the names of the divisions of rows."""

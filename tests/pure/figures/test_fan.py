@@ -110,6 +110,24 @@ def test_the_caption_says_whether_sets_are_a_sample() -> None:
     )
     (sampled,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 1))
     assert "of 1 simulation of 1 parameter set, a random sample of 9. Quantiles" in sampled.caption
+    (lacking,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 4))
+    assert "of 1 of 4 parameter sets (3 have no result), a random sample of 9." in lacking.caption
+
+
+def test_the_caption_of_a_division_counts_only_what_it_has() -> None:
+    """Each of three figures said the simulations of all three."""
+    rows = [(group, replicate, 0, 1.0) for group in range(4) for replicate in range(10)]
+    source = pa.Table.from_batches(batches([*rows, (3, 10, 0, math.nan)]))
+    divisions: dict[int, str | None] = {0: "a", 1: "a", 2: "b", 3: None}
+    (found,) = fans(FanSource(source, "daily", "day", ["y"], 4, 4, "kind", divisions))
+    captions = [part.caption for part in found.divided()]
+    assert "at each 'day', for the value 'a' of 'kind', over 20 simulations of 2 parameter sets, each" in captions[0]
+    assert "for the value 'b' of 'kind', over 10 simulations of 1 parameter set, each" in captions[1]
+    text = (
+        "at each 'day', without 'kind', over 11 simulations of 1 parameter set, each with the same weight. 1 value left"
+    )
+    assert text in captions[2]
+    assert "for each value of 'kind', over 41 simulations of 4 parameter sets" in found.caption
 
 
 @given(ROWS, st.booleans())
