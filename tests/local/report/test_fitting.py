@@ -144,5 +144,15 @@ def test_the_axis_of_trials_shows_the_later_rounds(tmp_path: Path) -> None:
     assert "to show the later rounds" not in fitting_trials(trials(flat), "").caption
 
 
+def test_the_axes_of_trials_cut_no_point_in_half() -> None:
+    """The worst trial was at the upper end of the axis, and the last one at its right end."""
+    losses = [300.0, 40.0, 60.0, 30.0]
+    table = {"round": pa.array([1, 1, 2, 2], pa.int32()), "failure": [None] * 4, "loss": losses, "weight": [0.25] * 4}
+    points = fitting_trials(trials(pa.table(table)), "").spec["layer"][1]
+    assert points["mark"]["clip"]
+    radius = (points["mark"]["size"] / np.pi) ** 0.5
+    assert min(points["encoding"][channel]["scale"]["padding"] for channel in "xy") >= radius
+
+
 def test_a_job_with_such_a_name_need_not_be_a_round(tmp_path: Path) -> None:
     assert calibration_with(submit(tmp_path, design(2)[:1], name="wave-r2")) is None

@@ -27,6 +27,7 @@ _PARAMETERS_SHOWN = 6
 _PAIR_PARAMETERS = 4
 _MOST_PAIR_BINS = 12
 _LATER_SHOWN = 0.98  # of the losses of later rounds
+_POINT_MARGIN = 4  # pixels, so that the axis does not cut points in half
 _FLAT = 0.3  # of the range of all losses
 _LEAST_SHARE = 0.02
 """Of the greatest weight of a cell: a cell with less is empty, because its colour would be that of no weight."""
@@ -98,8 +99,10 @@ def _weights_text(found: Calibration) -> str:
 def _trials(found: Trials, loss_text: str) -> Figure:
     rows = found.points.to_pylist()
     losses = [row["loss"] for row in rows if row["loss"] is not None]
-    x = {"field": "trial", "type": "quantitative", "title": "trial", "scale": {"nice": False}}
+    margin = {"padding": _POINT_MARGIN}
+    x = {"field": "trial", "type": "quantitative", "title": "trial", "scale": {"nice": False, **margin}}
     y = loss_axis(losses, "loss", is_log=found.is_log)
+    y |= {"scale": y["scale"] | margin}
     cut = None if found.is_log else _cut(found)
     note = ""
     if cut is not None:
