@@ -81,13 +81,13 @@ def _received(waiting_fd: int) -> list[int]:
     """Wait for the descriptors of a process that has started early; exit if its reaper ends first."""
     waiting = Channel(socket.socket(fileno=waiting_fd))
     try:
+        waiting.send({"kind": "ready"})
         *found, output = [fd for _ in range(_DESCRIPTORS) if (fd := waiting.receive()[1]) is not None]
-    except EOFError:
+    except (EOFError, BrokenPipeError):
         sys.exit()
     waiting.close()
-    for fd, name in ((1, "stdout"), (2, "stderr")):
+    for fd in (1, 2):
         os.dup2(output, fd)
-        setattr(sys, name, os.fdopen(fd, "w", closefd=False))  # the old stream belongs to /dev/null, which can seek
     os.close(output)
     return found
 

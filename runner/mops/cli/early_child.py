@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 from mops.errors import UsageError
@@ -12,8 +13,8 @@ from mops.worker.reaper.early import start_early
 
 
 def start_early_child() -> None:
-    """Start a child process, unless the command will use other machines or only prints its help."""
-    if not {"-h", "--help"}.isdisjoint(sys.argv):
+    """Start a child process, unless other machines run the simulations, or nothing runs: for help or completion."""
+    if not {"-h", "--help"}.isdisjoint(sys.argv) or "_MOPS_COMPLETE" in os.environ:
         return
     with contextlib.suppress(UsageError):  # the command will raise it too
         settings = Settings.from_environment()

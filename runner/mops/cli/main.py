@@ -40,21 +40,21 @@ class Verb(NamedTuple):
         The first sentence of its help, for the group's help, which imports no verb.
     hidden
         Whether the group's help leaves it out: Kubernetes and detached processes run it.
-    simulates
-        Whether it runs simulations: on this machine, a child process starts while the verb is imported.
+    has_children
+        Whether it uses child processes on this machine: one starts while the verb is imported.
     """
 
     where: str
     summary: str
     hidden: bool = False
-    simulates: bool = False
+    has_children: bool = False
 
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
         "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
         "run": Verb(
-            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", simulates=True
+            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", has_children=True
         ),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
@@ -68,7 +68,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     },
     "jobs": {
         "submit": Verb(
-            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", simulates=True
+            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", has_children=True
         ),
         "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first."),
         "status": Verb("mops.cli.jobs.status:status", "Show the state of a job."),
@@ -79,21 +79,21 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "failures": Verb(
             "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
         ),
-        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed.", simulates=True),
+        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed.", has_children=True),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
         "retry": Verb(
             "mops.cli.jobs.derived.retry:retry",
             "Run the parameter sets with failures again, in a new job.",
-            simulates=True,
+            has_children=True,
         ),
         "extend": Verb(
-            "mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job.", simulates=True
+            "mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job.", has_children=True
         ),
         "rescore": Verb(
-            "mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations.", simulates=True
+            "mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations.", has_children=True
         ),
         "compare": Verb("mops.cli.jobs.derived.compare:compare", "Count what differs between the results of two jobs."),
-        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True, simulates=True),
+        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True, has_children=True),
         "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
         "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
@@ -103,12 +103,12 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "check": Verb(
             "mops.cli.study.check:check",
             "Check a study and its model, and print what submit would run.",
-            simulates=True,
+            has_children=True,
         ),
         "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
         "calibrate": Verb(
-            "mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs.", simulates=True
+            "mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs.", has_children=True
         ),
     },
     "calibrations": {
@@ -145,7 +145,7 @@ class _Verbs(UserDict[str, Any]):
 
 def _command(name: str, verb: Verb) -> TyperCommand:
     with interruptible():
-        if verb.simulates:
+        if verb.has_children:
             pkgutil.resolve_name("mops.cli.early_child:start_early_child")()
         function = pkgutil.resolve_name(verb.where)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -16,9 +16,9 @@ import pyarrow
 import pytest
 
 import mops
+from mops.cli.early_child import start_early_child
 from mops.settings import Settings
 from mops.storage.kept_options import read_options
-from waiting import until
 
 from .command_lab import CommandLab
 from .test_commands import wait_for
@@ -447,14 +447,34 @@ def test_a_child_process_starts_before_the_study_is_read(lab: CommandLab) -> Non
     assert found == {"early": [1], "other": [3]}
 
 
-def test_a_child_process_that_started_early_ends_with_a_wrong_command(lab: CommandLab) -> None:
-    ran = lab.run_cold("jobs", "submit", "missing.json", MARK=str(lab.root))
+@pytest.mark.parametrize("arguments", [("jobs", "submit", "missing.json"), ("jobs", "resume", "missing")])
+def test_a_child_process_that_started_early_ends_with_a_wrong_command(lab: CommandLab, arguments: tuple[str]) -> None:
+    ran = lab.run_cold(*arguments, MARK=str(lab.root), PYTHONWARNINGS="error::ResourceWarning")
     assert ran.code == 2
+    assert "ResourceWarning" not in ran.err
+    assert not [process for process in psutil.process_iter() if _has_mark(process, str(lab.root))]
 
-    def left() -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if _has_mark(process, str(lab.root))]
 
-    until(lambda: not left())
+@pytest.mark.parametrize(
+    ("arguments", "variables", "starts"),
+    [
+        ([], {}, True),
+        (["--help"], {}, False),
+        ([], {"_MOPS_COMPLETE": "complete_bash"}, False),
+        ([], {"MODELOPS_SCHEDULER": "tcp://127.0.0.1:8786"}, False),
+        ([], {"MODELOPS_JOB_BATCH_SIZE": "wrong"}, False),
+    ],
+)
+def test_no_child_process_starts_early_without_need(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], variables: dict[str, str], *, starts: bool
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr("mops.cli.early_child.start_early", started.append)
+    monkeypatch.setattr(sys, "argv", ["mops", "jobs", "submit", *arguments])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    start_early_child()
+    assert started == ([1] if starts else [])
 
 
 def _has_mark(process: psutil.Process, mark: str) -> bool:

@@ -60,6 +60,8 @@ class Reaper:
     def prepare(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a process that waits for its descriptors: the first :meth:`spawn` of the same command takes it.
 
+        The reaper does not answer. If the process cannot be started, :meth:`spawn` starts another one.
+
         Raises
         ------
         OSError

@@ -1,14 +1,15 @@
 """Starts a reaper and a child process before a job needs them, while the command imports what it needs itself.
 
 A child process imports numpy and pyarrow, which takes as long as the command's own imports. The first pool of this
-process takes the reaper. If its children have the same interpreter and variables as the early child, that child becomes
-its first one. If nothing takes them, both end with this process. bench/start.py: two parameter sets take 15 % less
-time.
+process takes the reaper. If the pool's first child has the same interpreter and variables as the early child, it is
+that one. bench/start.py: two parameter sets take 15 % less time.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 
 from mops.worker.environment.interpreter import child_command
 from mops.worker.environment.variables import environment
@@ -16,7 +17,8 @@ from mops.worker.reaper.client import Reaper, can_reap
 
 logger = logging.getLogger(__name__)
 
-_early: list[Reaper] = []
+_early: list[tuple[int, Reaper]] = []
+"""The reaper, if none has taken it, and the process that started it: a fork of that process must not use it."""
 
 
 def start_early(n_threads: int) -> None:
@@ -31,18 +33,36 @@ def start_early(n_threads: int) -> None:
         return
     try:
         reaper = Reaper()
-        reaper.prepare(child_command(None), environment({}, n_threads=n_threads, python=None))
     except OSError as refused:  # the pool's own start reports it if it lasts
         logger.debug("no child process starts early: %r", refused)
-    else:
-        _early.append(reaper)
+        return
+    _early.append((os.getpid(), reaper))
+    atexit.register(_close)
+    try:
+        reaper.prepare(child_command(None), environment({}, n_threads=n_threads, python=None))
+    except OSError as ended:
+        logger.debug("no child process starts early: %r", ended)
 
 
 def take_reaper() -> Reaper:
     """Return the reaper that has started early, once; else a new one."""
-    while _early:
-        reaper = _early.pop()
-        if reaper.lives:
-            return reaper
+    reaper = _taken()
+    if reaper is not None and reaper.lives:
+        return reaper
+    if reaper is not None:
         reaper.close()
     return Reaper()
+
+
+def _taken() -> Reaper | None:
+    try:
+        pid, reaper = _early.pop()
+    except IndexError:
+        return None
+    return reaper if pid == os.getpid() else None
+
+
+def _close() -> None:
+    """Close the reaper if no pool has taken it."""
+    if (reaper := _taken()) is not None:
+        reaper.close()

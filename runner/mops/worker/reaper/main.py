@@ -9,7 +9,7 @@ for it, so no signal can reach another process.
 ::
 
     worker (client.py)                                 reaper (this file)
-      prepare {argv, env}                                 ──►  (0 or 1: the first spawn takes it or ends it)
+      prepare {argv, env}                                 ──►  (0 or 1; the first spawn takes or ends it)
       spawn {argv, env}                                   ──►
         + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}
@@ -35,11 +35,13 @@ import time
 from collections.abc import Collection
 
 from mops.child.channel import Channel, Message
-from mops.system.lifeline import adopt_orphans
+from mops.system.lifeline import adopt_orphans, readable
 from mops.system.process_tree import children_of
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
 _END_SECONDS = 10.0
+_READY_SECONDS = 5.0
+_PIPE_BYTES = 1 << 16  # the capacity of a pipe (pipe(7))
 _DESCRIPTORS = 4
 
 
@@ -162,28 +164,41 @@ class _Reaper:
 
 
 class _Prepared:
-    """A process that imports what every child process needs, and then waits for its descriptors."""
+    """A process that imports what every child process needs, and then waits for its descriptors.
+
+    Until it has them, it prints to a pipe: Python's streams differ between files that can seek and others.
+    """
 
     def __init__(self, argv: list[str], env: dict[str, str]):
         self._argv, self._env = argv, env
         ours, theirs = socket.socketpair()
-        with theirs:
+        self._printed, output = os.pipe()
+        with theirs, os.fdopen(output, "wb"):
             self._channel = Channel(ours)
-            self._process = _popen([*argv, str(theirs.fileno())], env, [theirs.fileno()], subprocess.DEVNULL)
+            self._process = _popen([*argv, str(theirs.fileno())], env, [theirs.fileno()], output)
 
     def take(self, request: Message, fds: list[int]) -> subprocess.Popen[bytes] | None:
-        """Give the process its descriptors if it runs this command, else end it; return it, or None."""
+        """Give the process its descriptors, and return it; or end it, and return None.
+
+        It ends if it runs another command, or if its imports fail or take long: an ordinary process shows why.
+        """
         try:
-            if (request["argv"], request["env"]) == (self._argv, self._env):
+            is_same = (request["argv"], request["env"]) == (self._argv, self._env)
+            if is_same and readable(self._channel.fileno(), _READY_SECONDS):
+                self._channel.receive()
+                if readable(self._printed):
+                    os.write(fds[-1], os.read(self._printed, _PIPE_BYTES))
                 for fd in fds:
                     self._channel.send({}, fd)
                 return self._process
-        except OSError:  # it has ended: start another one, whose output tells why
+        except (OSError, EOFError):  # it has ended
             pass
         finally:
             self._channel.close()
+            os.close(self._printed)
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # later sweeps wait for it
+            self._process.wait(_SWEEP_SECONDS)
         return None
 
 
