@@ -155,6 +155,9 @@ class StartOptions(RunnerOptions):
 
     def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
         """Return the options for :mod:`mops.jobs.submit`, with the settings of the environment, checked."""
+        if self.detach and self.wait:
+            hint = "leave out one of them"
+            raise UsageError("--detach returns at once, and --wait at the end", where="the command line", hint=hint)
         return RunOptions(
             env=read_variables(self.env or []),
             python=self.python,

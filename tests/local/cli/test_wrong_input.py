@@ -338,6 +338,26 @@ def test_an_export_replaces_files_only_on_request(finished: tuple[CommandLab, st
     assert (tmp_path / "daily.csv").read_text() != "mine"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--format", "csv"], "only an export has --format"),
+        (["--no-params", "--overwrite"], "only an export has --no-params, --overwrite"),
+        (["--best", "3", "--to", "out"], "--best shows parameter sets and exports nothing, but --to is given"),
+    ],
+)
+def test_an_option_without_effect(finished: tuple[CommandLab, str], options: list[str], said: str) -> None:
+    """They were ignored."""
+    lab, job = finished
+    refused(lab.run("jobs", "results", job, *options), said, where="at: the command line")
+
+
+def test_detach_and_wait_exclude_each_other(lab: CommandLab) -> None:
+    refused_and_nothing_written(
+        lab, lab.submit("--detach", "--wait"), "--detach returns at once, and --wait at the end"
+    )
+
+
 @pytest.mark.parametrize(("to", "code"), [("file", 2), ("file/inner", 2), ("/proc/mops", 4)])
 def test_an_export_into_a_file(finished: tuple[CommandLab, str], tmp_path: Path, to: str, code: int) -> None:
     """Regression: a file in place of the folder gave a traceback."""

@@ -62,6 +62,11 @@ def test_the_study_and_its_sets_may_differ(project: Path) -> None:
     assert third.outputs("output").to_arrow().sort_by("group")["beta"].to_pylist() == [1.5, 2.5]
 
 
+def test_without_a_source_a_warning_says_so(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert n_reused(submit("first", reuse=True)) == 0
+    assert "no simulation is reused, because no complete job has run one of this study" in caplog.text
+
+
 def changed(name: str) -> Callable[[Path], None]:
     def change(project: Path) -> None:
         (project / name).parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ import typer
 
 from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.errors import UsageError
 from mops.jobs.export import Format
 from mops.jobs.job import open_job
 from mops.jobs.results import TableSummary
@@ -23,7 +24,9 @@ def results(
         Path | None,
         typer.Option(metavar="FOLDER", help="Export one file for each output and table into this folder"),
     ] = None,
-    file_format: Annotated[Format, typer.Option("--format", help="Set the format of exported files")] = Format.PARQUET,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Set the format of exported files (default: parquet)")
+    ] = None,
     params: Annotated[
         bool, typer.Option("--params/--no-params", help="Add a column for each parameter to exported tables")
     ] = True,
@@ -46,12 +49,14 @@ def results(
 
         mops jobs results waves --best 10
     """
+    of_export = {"--format": file_format is not None, "--no-params": not params, "--overwrite": overwrite}
+    _refuse_unused(to, [option for option, is_given in of_export.items() if is_given], best)
     found = open_job(job, storage, local=local)
     if best is not None:
         _show_best(found.best(best), as_json=as_json)
         return
     if to is not None:
-        files = found.export(to, file_format.value, params=params, overwrite=overwrite)
+        files = found.export(to, (file_format or Format.PARQUET).value, params=params, overwrite=overwrite)
         if as_json:
             terminal.data_json([asdict(file) for file in files])
         else:
@@ -65,6 +70,21 @@ def results(
             terminal.say("some rows are in parts of the job's parents: --json lists all parts")
         as_files = f"{job_text.command('results', found)} --to FOLDER"
         terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
+
+
+def _refuse_unused(to: Path | None, of_export: list[str], best: int | None) -> None:
+    """Raise if an option would have no effect."""
+    if best is not None and (to is not None or of_export):
+        options = ", ".join([*(["--to"] if to is not None else []), *of_export])
+        raise UsageError(
+            f"--best shows parameter sets and exports nothing, but {options} is given",
+            where="the command line",
+            hint="export and rank in two commands",
+        )
+    if to is None and of_export:
+        raise UsageError(
+            f"only an export has {', '.join(of_export)}", where="the command line", hint="name a folder: --to FOLDER"
+        )
 
 
 def _show_best(best: Table, *, as_json: bool) -> None:

@@ -90,6 +90,8 @@ def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found |
         message = "job %s is not reused, because %s; to run again: %s"
         reason = reasons[refused.source]  # type: ignore[index]
         logger.warning(message, refused.source.record.job, reason, counted(refused.n_lost, "simulation"))
+    elif found is None and not _without_value([new.options]):
+        logger.warning("no simulation is reused, because no complete job has run one of this study")
     return found
 
 
