@@ -29,6 +29,8 @@ def test_committed_simulations_are_steps() -> None:
     (gallery,) = section_of([1.0] * 8, 80).parts
     assert isinstance(gallery, Gallery)
     assert [figure.title for figure in gallery.figures] == ["Progress", "Memory", "Rate", "Time per simulation"]
+    assert [key.text for key in gallery.figures[1].keys] == ["runner and its child processes", "runner alone"]
+    assert gallery.figures[1].caption.startswith("Resident memory of the runner, and of the runner with all its child")
     layers = {layer["encoding"]["y"].get("field"): layer for layer in gallery.figures[0].spec["layer"]}
     assert layers["durable"]["mark"]["interpolate"] == "step-after"
     assert "interpolate" not in layers["simulations"]["mark"]

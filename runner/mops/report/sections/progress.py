@@ -108,15 +108,15 @@ def _memory(line: Timeline) -> Figure:
         {"mark": _mark("line", line, color=colour), "encoding": {"x": time, "y": y | {"field": name}}}
         for name, colour in (("memory", BLUE), ("runner", GREY))
     ]
-    keys = [Key(BLUE, "runner, workers and children"), Key(GREY, "runner alone")]
+    keys = [Key(BLUE, "runner and its child processes"), Key(GREY, "runner alone")]
     caption = line.memory_caption
     if line.limit_bytes and line.limit_bytes < _LIMIT_SHOWN * peak:
         limit = {"y": {"datum": line.limit_bytes / unit_bytes, "type": "quantitative"}}
         layers.append({"mark": {"type": "rule", "color": VERMILION, "strokeDash": [4, 3]}, "encoding": limit})
         keys.append(Key(VERMILION, "limit"))
     elif line.limit_bytes:
-        caption = f"Resident memory. The limit of {bytes_text(line.limit_bytes)} is far above the figure."
-    alt = f"The memory of all processes is at most {bytes_text(peak)}."
+        caption += " The limit is far above the figure."
+    alt = f"The memory of the runner and its child processes is at most {bytes_text(peak)}."
     data = line.points.select(["attempt", "running_seconds", "memory_bytes", "runner_bytes"])
     return Figure("Memory", caption, alt, {**values(rows), "layer": layers}, data, keys, *_SIZE)
 
