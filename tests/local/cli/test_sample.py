@@ -207,3 +207,13 @@ def test_a_job_without_losses_has_no_surroundings(lab: CommandLab, space: Path) 
     ran = lab.run("study", "sample", space, "--around", "nowhere", "-n", 16, "--out", lab.project / "s.csv")
     assert ran.code == 2
     assert "nowhere" in ran.err
+
+
+@pytest.mark.parametrize("option", [["--best", 3], ["--weight", "near=2"]])
+def test_an_option_for_the_best_sets_needs_their_job(lab: CommandLab, option: list[Any]) -> None:
+    """It was ignored."""
+    space = lab.write("space.json", '{"x": {"min": 0, "max": 1}}')
+    ran = lab.run("study", "sample", space, "-n", 4, "--out", lab.project / "sets.csv", *option)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"only a sample near the best sets has {option[0]}" in ran.err
+    assert not (lab.project / "sets.csv").exists()

@@ -29,6 +29,8 @@ from mops.study.sampling.draw import Method
 from mops.study.sampling.write import Around
 from mops.study.sampling.write import sample as sample_space
 
+_BEST_SETS = 8
+
 
 def sample(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
@@ -56,8 +58,9 @@ def sample(
         str | None, typer.Option(metavar="JOB", help="Draw near the best sets of this job", rich_help_panel=AROUND)
     ] = None,
     best: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Draw near this many best sets", rich_help_panel=AROUND)
-    ] = 8,
+        int | None,
+        typer.Option(metavar="N", min=1, help="Draw near this many best sets (default: 8)", rich_help_panel=AROUND),
+    ] = None,
     weight: WeightOption = None,
     storage: StorageOption = None,
     local: LocalOption = False,
@@ -82,7 +85,15 @@ def sample(
 
         mops study sample space.json --around waves --best 8 -n 256 --out next.parquet
     """
-    near = None if around is None else _best_of(open_job(around, storage, local=local), best, read_weights(weight))
+    weights, near = read_weights(weight), None
+    if around is not None:
+        near = _best_of(open_job(around, storage, local=local), best or _BEST_SETS, weights)
+    elif best is not None or weights:
+        raise UsageError(
+            f"only a sample near the best sets has {'--weight' if best is None else '--best'}",
+            where="the command line",
+            hint="name their job: --around JOB",
+        )
     fields = _fields(study, {"model": model, "targets": target or None, "n_replicates": replicates})
     sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
