@@ -125,7 +125,7 @@ class JobDisplay:
             yield "causes", job_text.command("failures", job)
         yield from job_text.after_failures(status)
         if self._last and self._last.peak_bytes:
-            yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
+            yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the runner"
         if status.state == "cancelled":
             yield "continue", job_text.command("resume", job)
         yield "results", job_text.command("results", job)

@@ -209,7 +209,7 @@ def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield from job_text.counts_of(now)
     yield from job_text.reasons_of(job.reasons())
     if now.peak_bytes:
-        yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the job"
+        yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the runner"
     if now.state in ("interrupted", "cancelled", "failed"):
         yield "continue", job_text.command("resume", job)
     yield from job_text.after_failures(now)

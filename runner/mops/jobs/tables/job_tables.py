@@ -269,7 +269,8 @@ class JobTables(JobParts):
               far, in all attempts
             - ``durable`` (int64): committed simulations
             - ``rate`` (float64): simulations per second
-            - ``memory_bytes``, ``runner_bytes`` (int64): resident memory of all processes, and of the runner
+            - ``memory_bytes``, ``runner_bytes`` (int64): resident memory of the runner with its processes,
+              and of the runner alone
             - ``in_flight``, ``slots`` (int32): groups in flight, and simulations that run at the same time
             - ``open_bytes`` (int64): results that are not committed yet
             - ``verdicts`` (map of string to int64): failures by verdict

@@ -186,8 +186,10 @@ def _tiles(facts: Facts) -> Iterator[Tile]:
             now = f"now {rate(live.rate)}" if status.live and live and live.rate else "on average"
             yield Tile("simulations per second", rate(counts.simulations / status.seconds), now)
     if status.peak_bytes:
-        limit = f"of {bytes_text(live.limit_bytes)} on {live.host}" if live and live.limit_bytes else "of all processes"
-        yield Tile("peak memory", bytes_text(status.peak_bytes), limit)
+        note = "all processes of the runner"
+        if live is not None and live.limit_bytes:
+            note = f"of {bytes_text(live.limit_bytes)} on {live.host}"
+        yield Tile("peak memory", bytes_text(status.peak_bytes), note)
 
 
 def _steps(facts: Facts) -> Iterator[Step]:

@@ -153,7 +153,7 @@ def _tiles(now: Status, counts: Counts) -> Iterator[Tile]:
         if now.seconds is not None:
             yield Tile("Time", units.duration(now.seconds), f"attempt {now.attempt}")
         if now.peak_bytes:
-            yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes")
+            yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
     left = now.n_simulations - counts.simulations
     to_go = f"{units.duration(left / live.rate)} to go" if live.rate and left else ""
