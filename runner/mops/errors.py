@@ -6,7 +6,7 @@
     ├── UsageError                 2     the input or the request is wrong
     │   ├── StudyError             2     a study file has problems; lists all of them
     │   ├── SettingsError          2     MODELOPS_* variables have problems; lists all of them
-    │   ├── OptionsError           2     --env or --python have problems; lists all of them
+    │   ├── OptionsError           2     options of a command have problems; lists all of them
     │   ├── BundleError            2     the project folder cannot be packed, or a bundle cannot be unpacked
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
     │   ├── InstallError           2     the model's dependencies cannot be installed
@@ -151,10 +151,17 @@ class SettingsError(_Problems):
 
 
 class OptionsError(_Problems):
-    """``--env`` or ``--python`` have problems."""
+    """Options of a command have problems."""
 
-    def __init__(self, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
-        super().__init__("these options cannot start simulations", problems, where=where, hint=hint)
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        *,
+        what: str = "these options cannot start simulations",
+        where: str | None = None,
+        hint: str | None = None,
+    ):
+        super().__init__(what, problems, where=where, hint=hint)
 
 
 class BundleError(UsageError):

@@ -10,7 +10,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from mops.errors import JobError, StudyError, UsageError, nearest
+from mops.errors import JobError, Problem, StudyError, UsageError, nearest
 from mops.jobs.derived.choice import (
     Choice,
     complete_view,
@@ -24,6 +24,7 @@ from mops.jobs.derived.choice import (
 )
 from mops.jobs.derived.extended_groups import ExtendedGroups, n_replicates_of
 from mops.jobs.derived.new_code import NewCode, read_new_code
+from mops.jobs.derived.wrong_options import WrongOptions
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.jobs.prepare import checked_name, derived_name, given_project, kept_functions
@@ -103,8 +104,8 @@ def retry(
     record, failures = job.record, failures_of(job)
     choice = retried(job, wanted(verdicts), failures)
     code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
-    derived = _Derived("retry", view, choice, record.spec, failures, code=code, advice=_NEW_CODE)
-    return _start(job, derived, name, on_start, options)
+    derived = _Derived(view, choice, record.spec, failures, code=code, advice=_NEW_CODE)
+    return _start(job, derived, _name(job, name, "retry"), _launch(job, options), on_start)
 
 
 @shows_options(RunOptions)
@@ -163,8 +164,8 @@ def rescore(
         spec, code = _with_targets(job, targets, project, replaced=True, trust_model=trust_model)
     else:
         spec, code = record.spec, _new_code(job, record.spec, project, trust_model=trust_model)
-    derived = _Derived("rescore", view, scored_again(job, failures), spec, failures, code=code)
-    return _start(job, derived, name, on_start, options)
+    derived = _Derived(view, scored_again(job, failures), spec, failures, code=code)
+    return _start(job, derived, _name(job, name, "rescore"), _launch(job, options), on_start)
 
 
 @shows_options(RunOptions)
@@ -212,8 +213,10 @@ def extend(
     ------
     UsageError
         Nothing is added, or what is added is wrong.
+    OptionsError
+        Several arguments have problems; the error lists all of them.
     StudyError
-        The parameter sets have problems; the error lists all of them.
+        Only the parameter sets have problems; the error lists all of them.
     JobError
         The job is not complete, does not store all outputs that a new target needs, or its model may have changed.
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
@@ -222,12 +225,19 @@ def extend(
     if replicates is None and sets is None and not targets:
         raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
     view = complete_view(job)
-    record, code = job.record, None
-    spec = record.spec
+    record = job.record
+    wrong = WrongOptions(f"these options cannot extend job {job.name!r}", job.files.url)
+    spec, code = record.spec, None
     if targets:
-        _require_stored_inputs(job, record)
-        spec, code = _with_targets(job, targets, project, replaced=False, trust_model=trust_model)
-    groups, notes = _extended(job, replicates, sets)
+        with wrong.at("--target"):
+            _require_stored_inputs(job, record)
+            spec, code = _with_targets(job, targets, project, replaced=False, trust_model=trust_model)
+    groups, notes = _extended(job, replicates, sets, wrong)
+    with wrong.at("--name"):
+        name = _name(job, name, "extend")
+    with wrong.at("the options of the run"):
+        launch = _launch(job, options)
+    wrong.raise_if_any()
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
     failures = failures_of(job)
     choice = scored_again(job, failures) if targets else Choice(Ranges(), Ranges())
@@ -236,8 +246,8 @@ def extend(
     if not choice.again:
         raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
     files = DerivedFiles(params)
-    derived = _Derived("extend", view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes)
-    return _start(job, derived, name, on_start, options)
+    derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes)
+    return _start(job, derived, name, launch, on_start)
 
 
 @dataclass(frozen=True)
@@ -246,8 +256,6 @@ class _Derived:
 
     Parameters
     ----------
-    verb
-        What its name says.
     view
         The log of its parent.
     spec
@@ -266,7 +274,6 @@ class _Derived:
         What a person may want if the project has changed and the parent's files run.
     """
 
-    verb: str
     view: LogView
     choice: Choice
     spec: ModelSpec
@@ -278,10 +285,16 @@ class _Derived:
     advice: str = ""
 
 
-def _start(job: Job, new: _Derived, name: str | None, on_start: Started | None, options: RunOptions) -> Job:
-    record, view, now = job.record, new.view, datetime.now(UTC)
-    name = checked_name(name) if name else derived_name(job.name, new.verb, now)
-    launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
+def _name(job: Job, name: str | None, verb: str) -> str:
+    return checked_name(name) if name else derived_name(job.name, verb, datetime.now(UTC))
+
+
+def _launch(job: Job, options: RunOptions) -> Launch:
+    return Launch.of(options, job=job, kept=read_options(job.files, job.record).options)
+
+
+def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started | None) -> Job:
+    record, view = job.record, new.view
     unused = [line + new.advice for line in changed_files(job, record)] if new.code is None else []
     files_changed = new.code.changes if new.code else unused
     settings_changed = changed_settings(job, view, launch.settings, launch.service)
@@ -291,7 +304,7 @@ def _start(job: Job, new: _Derived, name: str | None, on_start: Started | None, 
     derived = replace(
         record,
         job=name,
-        created=now.isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent=parent,
         options=launch.options,
         reuse=None,
@@ -336,60 +349,80 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
 def _with_targets(
     job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
 ) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with targets added or replaced, and the code that has them."""
+    """Return a job's spec with targets added or replaced, and the code that has them.
+
+    Raises
+    ------
+    UsageError, OptionsError
+        One target is wrong; several are.
+    """
     record = job.record
     root = given_project(project) if project is not None else Path(record.project)
     given = GivenCode(root, root, kept_functions(job.files, record))
     entries = given.targets(targets)
-    for target in entries:
-        if EntryPoint.parse(target).name is None:
-            raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
     kept = () if replaced else record.spec.targets
-    _refuse_functions_of_the_same_name(entries, kept)
+    wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
+    for target in entries:
+        with wrong.at(f"--target {target}"):
+            _check_target(target, kept)
+    wrong.raise_if_any()
     spec = replace(record.spec, targets=tuple(dict.fromkeys([*kept, *entries])))
     code = _new_code(job, spec, project, given.files(), trust_model=trust_model)
     folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
     return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
 
 
-def _refuse_functions_of_the_same_name(added: Sequence[str], kept: Sequence[str]) -> None:
-    """Raise if a function of a notebook or program would count twice in the sum of the losses."""
-    names = {EntryPoint.parse(target).name for target in kept if is_from_function_file(target)}
-    for target in filter(is_from_function_file, added):
-        if (name := EntryPoint.parse(target).name) in names:
-            raise UsageError(
-                f"the job has a target {name!r} already",
-                where="the targets",
-                hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
-            )
+def _check_target(target: str, kept: Sequence[str]) -> None:
+    """Raise if a target names no function, or is a function whose loss would count twice in the sum of the losses."""
+    name = EntryPoint.parse(target).name
+    if name is None:
+        raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
+    same = [one for one in kept if is_from_function_file(one) and EntryPoint.parse(one).name == name]
+    if same and is_from_function_file(target):
+        raise UsageError(
+            f"the job has a target {name!r} already",
+            where="the targets",
+            hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
+        )
 
 
-def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedGroups | None, list[str]]:
+def _extended(
+    job: Job, replicates: int | None, sets: object, wrong: WrongOptions
+) -> tuple[ExtendedGroups | None, list[str]]:
     """Return the groups with more replicates and sets, and notes on the sets; None: nothing is added to them."""
-    if replicates is not None and not 1 <= replicates <= REPLICATES_LIMIT:
+    if replicates is None and sets is None:
+        return None, []
+    notes: list[str] = []
+    old, added = load_groups(job.files, job.name), None
+    n_replicates = n_now = n_replicates_of(old)
+    if replicates is not None:
+        with wrong.at(f"--replicates {replicates}"):
+            _check_replicates(job, replicates, n_now, len(old))
+            n_replicates = replicates
+    if sets is not None:
+        with wrong.at("--sets"):
+            added = _added_sets(job.record, n_replicates, sets)
+            notes = [*added.warnings, *_new_names(old, added)]
+    return ExtendedGroups(old, replicates, added.groups if added else None), notes
+
+
+def _check_replicates(job: Job, replicates: int, n_now: int, n_sets: int) -> None:
+    if not 1 <= replicates <= REPLICATES_LIMIT:
         raise UsageError(
             f"{replicates:,} replicates are not possible", where="extend", hint=f"name 1 to {REPLICATES_LIMIT:,}"
         )
-    if replicates is None and sets is None:
-        return None, []
-    old, added = load_groups(job.files, job.name), None
-    n_now = n_replicates_of(old)
-    if replicates is not None and replicates < n_now:
+    if replicates < n_now:
         raise UsageError(
             f"job {job.name!r} has {n_now:,} replicates of each parameter set, and an extension removes none",
             where=f"{replicates:,} replicates",
             hint=f"ask for more than {n_now:,}",
         )
-    if replicates is not None and replicates * len(old) > SIMULATIONS_LIMIT:
+    if replicates * n_sets > SIMULATIONS_LIMIT:
         raise UsageError(
-            f"{len(old):,} parameter sets with {replicates:,} replicates are too many",
+            f"{n_sets:,} parameter sets with {replicates:,} replicates are too many",
             where="extend",
             hint=f"the limit is {SIMULATIONS_LIMIT:,} simulations",
         )
-    if sets is not None:
-        added = _added_sets(job.record, replicates or n_now, sets)
-    groups = ExtendedGroups(old, replicates, added.groups if added else None)
-    return groups, [*added.warnings, *_new_names(old, added)] if added else []
 
 
 def _new_names(old: GroupTable, added: Study) -> list[str]:
@@ -418,4 +451,6 @@ def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:
     try:
         return parse_study(source.data, where=source.where, folder=source.folder)
     except StudyError as bad:
-        raise StudyError("the added parameter sets are not valid", bad.problems, where="the added sets") from None
+        option = "--sets" if isinstance(sets, str | Path) else "$.parameter_sets"
+        problems = [Problem(one.path.replace("$.parameter_sets", option, 1), one.message) for one in bad.problems]
+        raise StudyError("the added parameter sets are not valid", problems, where="the added sets") from None

@@ -17,7 +17,7 @@ from mops.jobs.derived.derive import extend as extend_job
 def extend(
     job: JobArgument,
     replicates: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Run this many replicates of each parameter set in all")
+        int | None, typer.Option(metavar="N", help="Run this many replicates of each parameter set in all")
     ] = None,
     sets: Annotated[
         str | None, typer.Option(metavar="FILE", help="Add the parameter sets of a CSV or Parquet file")
