@@ -32,11 +32,14 @@ translates errors of other libraries where it calls them, and nowhere else.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _PATH_SHOWN = 200  # characters
+_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
 
 class MopsError(Exception):
@@ -109,6 +112,22 @@ def printable_path(path: object) -> str:
     text = text if text.isprintable() else ascii(text)
     half = _PATH_SHOWN // 2
     return text if len(text) <= _PATH_SHOWN else f"{text[:half]}...{text[-half:]}"
+
+
+def not_written(path: Path, what: str, reason: OSError, *, hint: str) -> MopsError:
+    """Return the error for a user's file that cannot be written: of usage if the path is wrong, else of storage.
+
+    Parameters
+    ----------
+    what
+        What the file holds: ``the report``.
+    hint
+        What to do, unless the folder is missing.
+    """
+    if isinstance(reason, FileNotFoundError):
+        hint = f"create the folder, or {hint}"
+    kind = StorageError if reason.errno in _OF_DISK else UsageError
+    return kind(f"{what} cannot be written: {path_fault(reason)}", where=printable_path(path), hint=hint)
 
 
 @dataclass(frozen=True)

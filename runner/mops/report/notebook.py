@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mops.errors import StorageError, path_fault, printable_path
+from mops.errors import not_written
 from mops.jobs.job import Job
 from mops.report.render import render
 
@@ -34,14 +34,15 @@ class Report:
 
         Raises
         ------
+        UsageError
+            The path is wrong: its folder does not exist, for example.
         StorageError
-            The file cannot be written.
+            The disk is full, or fails.
         """
         try:
             Path(path).write_text(self.html, encoding="utf-8")
         except OSError as bad:
-            what = f"the report cannot be written: {path_fault(bad)}"
-            raise StorageError(what, where=printable_path(path), hint="choose another path with --out") from bad
+            raise not_written(Path(path), "the report", bad, hint="name another file with --out") from bad
         return Path(path)
 
     def _repr_html_(self) -> str:

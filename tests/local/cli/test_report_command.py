@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .command_lab import CommandLab
 
 
@@ -18,12 +20,22 @@ def test_the_path_can_be_chosen_and_json_names_it(finished: tuple[CommandLab, st
     assert ran.json == {"job": job, "file": "of.html", "bytes": (lab.root / "of.html").stat().st_size}
 
 
-def test_a_path_that_cannot_be_written_is_an_error(finished: tuple[CommandLab, str]) -> None:
+@pytest.mark.parametrize(
+    ("out", "fault", "hint", "code"),
+    [
+        ("missing/of.html", "No such file or directory", "create the folder, or name another file with --out", 2),
+        (".", "Is a directory", "name another file with --out", 2),
+        ("/dev/full", "No space left on device", "name another file with --out", 4),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_an_error(
+    finished: tuple[CommandLab, str], out: str, fault: str, hint: str, code: int
+) -> None:
+    """Regression: a wrong path was an error of the storage, exit code 4."""
     lab, job = finished
-    ran = lab.run("jobs", "report", job, "--out", "missing/of.html")
-    assert ran.code == 4
-    assert "the report cannot be written: No such file or directory" in ran.err
-    assert "choose another path with --out" in ran.err
+    ran = lab.run("jobs", "report", job, "--out", out)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err == f"error: the report cannot be written: {fault}\n  at: {out}\nhint: {hint}\n"
 
 
 def test_an_unknown_job_is_an_error(finished: tuple[CommandLab, str]) -> None:

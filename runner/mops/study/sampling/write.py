@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.errors import StorageError, UsageError, path_refused
+from mops.errors import UsageError, not_written, path_refused
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, read_cell
 from mops.study.sampling.draw import Method, draw, notes_on
@@ -90,7 +91,7 @@ def sample(
     UsageError
         ``n`` or ``out`` is not possible, or the file exists.
     StorageError
-        The file cannot be written.
+        The disk is full, or fails.
     """
     out = Path(out)
     write = _writer(out, study)
@@ -187,17 +188,20 @@ def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None
 
     Raises
     ------
+    UsageError
+        The path is wrong: its folder does not exist, for example.
     StorageError
-        The file cannot be written.
+        The disk is full, or fails.
     """
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
         write(partial)
         partial.replace(out)
     except OSError as bad:
-        raise StorageError(f"cannot write the file ({bad.strerror or bad})", where=str(out), hint=hint) from bad
+        raise not_written(out, "the file", bad, hint=hint) from bad
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _write_parquet(table: pa.Table, about: dict[str, Any], path: Path) -> None:
