@@ -126,8 +126,10 @@ def not_written(path: Path, what: str, reason: OSError, *, hint: str) -> MopsErr
     """
     if isinstance(reason, FileNotFoundError):
         hint = f"create the folder, or {hint}"
-    kind = StorageError if reason.errno in _OF_DISK else UsageError
-    return kind(f"{what} cannot be written: {path_fault(reason)}", where=printable_path(path), hint=hint)
+    where = printable_path(path)
+    if reason.errno in _OF_DISK:
+        return StorageError(f"{what} cannot be written: {path_fault(reason)}", where=where, hint=hint)
+    return UsageError(f"{what} cannot be written: {path_fault(reason)}", where=where, hint=hint)
 
 
 @dataclass(frozen=True)
