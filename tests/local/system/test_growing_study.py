@@ -133,3 +133,29 @@ def test_a_study_that_stores_some_outputs_is_not_scored_again(lab: StudyLab) -> 
     longer = lab.start("extend", "first", "--replicates", "2", "--name", "longer")
     assert longer.wait() == 0, longer.said
     assert len(longer.calls) == 4, "whole groups run again"
+
+
+def test_other_targets_replace_those_of_the_job(lab: StudyLab) -> None:
+    """Only Python could replace targets; `extend --target` adds."""
+    write(lab, 3, 2)
+    lab.run("first")
+    target = lab.project / "scores.py"
+    target.write_text(
+        f"{target.read_text()}\n\ndef one(replicates):\n    return 1\n\n\ndef two(replicates):\n    return 2\n"
+    )
+    other = lab.start("rescore", "first", "--target", "scores:one", "--target", "scores:two", "--name", "other")
+    assert other.wait() == 0, other.said
+    assert other.calls == []
+    job = lab.job("other")
+    assert job.record.spec.targets == ("scores:one", "scores:two")
+    losses = job.losses().to_arrow()
+    assert sorted(zip(losses["target"].to_pylist(), losses["loss"].to_pylist(), strict=True)) == [
+        *[("scores:one", 1.0)] * 3,
+        *[("scores:two", 2.0)] * 3,
+    ]
+    assert job.verify() == []
+    assert lab.job("first").record.spec.targets == ("scores:order",)
+    refused = lab.start("rescore", "first", "--target", "scores", "--target", "a/b", "--env", "1x=2")
+    assert refused.wait() == 2
+    for said in ("--target scores: 'scores' names no function", "--target a/b: 'a/b' is not a module", "--env 1x: "):
+        assert said in refused.said

@@ -104,8 +104,10 @@ def retry(
     record, failures = job.record, failures_of(job)
     choice = retried(job, wanted(verdicts), failures)
     code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
+    wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
+    name, launch = _named_launch(job, name, "retry", options, wrong)
     derived = _Derived(view, choice, record.spec, failures, code=code, advice=_NEW_CODE)
-    return _start(job, derived, _name(job, name, "retry"), _launch(job, options), on_start)
+    return _start(job, derived, name, launch, on_start)
 
 
 @shows_options(RunOptions)
@@ -148,7 +150,9 @@ def rescore(
     Raises
     ------
     UsageError
-        The project is not on this machine.
+        The project is not on this machine, or a target names no function.
+    OptionsError
+        Several arguments have problems; the error lists all of them.
     JobError
         The job is not complete, has no targets, does not store all outputs, or its model may have changed.
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
@@ -160,12 +164,15 @@ def rescore(
     if not record.spec.targets:
         hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
         raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
-    if targets:
-        spec, code = _with_targets(job, targets, project, replaced=True, trust_model=trust_model)
-    else:
-        spec, code = record.spec, _new_code(job, record.spec, project, trust_model=trust_model)
+    wrong = WrongOptions(f"these options cannot score job {job.name!r}", job.files.url)
+    with wrong.at("--target" if targets else "the project"):
+        if targets:
+            spec, code = _with_targets(job, targets, project, replaced=True, trust_model=trust_model)
+        else:
+            spec, code = record.spec, _new_code(job, record.spec, project, trust_model=trust_model)
+    name, launch = _named_launch(job, name, "rescore", options, wrong)
     derived = _Derived(view, scored_again(job, failures), spec, failures, code=code)
-    return _start(job, derived, _name(job, name, "rescore"), _launch(job, options), on_start)
+    return _start(job, derived, name, launch, on_start)
 
 
 @shows_options(RunOptions)
@@ -233,11 +240,7 @@ def extend(
             _require_stored_inputs(job, record)
             spec, code = _with_targets(job, targets, project, replaced=False, trust_model=trust_model)
     groups, notes = _extended(job, replicates, sets, wrong)
-    with wrong.at("--name"):
-        name = _name(job, name, "extend")
-    with wrong.at("the options of the run"):
-        launch = _launch(job, options)
-    wrong.raise_if_any()
+    name, launch = _named_launch(job, name, "extend", options, wrong)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
     failures = failures_of(job)
     choice = scored_again(job, failures) if targets else Choice(Ranges(), Ranges())
@@ -285,12 +288,16 @@ class _Derived:
     advice: str = ""
 
 
-def _name(job: Job, name: str | None, verb: str) -> str:
-    return checked_name(name) if name else derived_name(job.name, verb, datetime.now(UTC))
-
-
-def _launch(job: Job, options: RunOptions) -> Launch:
-    return Launch.of(options, job=job, kept=read_options(job.files, job.record).options)
+def _named_launch(
+    job: Job, name: str | None, verb: str, options: RunOptions, wrong: WrongOptions
+) -> tuple[str, Launch]:
+    """Return the name of a new job, and how the job runs; raise what ``wrong`` has if an option is not valid."""
+    with wrong.at("--name"):
+        name = checked_name(name) if name else derived_name(job.name, verb, datetime.now(UTC))
+    with wrong.at("the options of the run"):
+        launch = Launch.of(options, job=job, kept=read_options(job.files, job.record).options)
+    wrong.raise_if_any()
+    return name, launch
 
 
 def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started | None) -> Job:
