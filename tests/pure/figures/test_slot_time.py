@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from mops.figures.slot_time import slot_time
+from mops.figures.timeline import slot_time
 
 
 def points(rates: list[float], slots: list[int]) -> pa.Table:
