@@ -120,15 +120,10 @@ class Fan:
 def fans_caption(figures: Sequence[Fan]) -> str:
     """Return what the fans of an output show."""
     one = figures[0]
-    of = counted(one.n_sets_shown, "parameter set")
-    missing = one.n_sets_read - one.n_sets_shown
+    of = sets_text(one.n_sets_shown, one.n_sets_read, one.n_sets)
     if one.is_part:
+        of = counted(one.n_sets_shown, "parameter set")
         of += f", in a random sample of {one.n_sets_read:,} of {one.n_sets:,}" if one.n_sets_read < one.n_sets else ""
-    elif missing:
-        have = "has" if missing == 1 else "have"
-        of = f"{one.n_sets_shown:,} of {counted(one.n_sets_read, 'parameter set')} ({missing:,} {have} no result)"
-    if one.n_sets_read < one.n_sets and not one.is_part:
-        of += f", a random sample of {one.n_sets:,}"
     bins = f" The values of {one.x!r} are in {X_BINS} bins." if one.is_binned else ""
     n_left_out = sum(figure.n_left_out for figure in figures)
     left_out = f" {counted(n_left_out, 'value')} left out, not finite." if n_left_out else ""
@@ -149,6 +144,21 @@ def fans_caption(figures: Sequence[Fan]) -> str:
         f"Median (line) and the middle {bands} of {ys} at each {one.x!r}{by}, over {over}, each with the "
         f"same weight.{few}{bins}{left_out}"
     )
+
+
+def sets_text(n_shown: int, n_read: int, n_sets: int) -> str:
+    """Return the parameter sets of a figure as a text.
+
+    Parameters
+    ----------
+    n_shown, n_read, n_sets
+        Those with values, those in the sample, and those that have run.
+    """
+    text, missing = counted(n_shown, "parameter set"), n_read - n_shown
+    if missing:
+        have = "has" if missing == 1 else "have"
+        text = f"{n_shown:,} of {counted(n_read, 'parameter set')} ({missing:,} {have} no result)"
+    return f"{text}, a random sample of {n_sets:,}" if n_read < n_sets else text
 
 
 def _of(table: pa.Table, division: str | None) -> pa.Table:
@@ -225,7 +235,7 @@ def fans(source: FanSource) -> list[Fan]:
         rows = rows.filter(pa.array(np.isfinite(numbers(rows[source.x]))))
     n_simulations = rows.group_by(["group", "replicate"]).aggregate([]).num_rows
     x, is_binned = _places(rows[source.x])
-    names, division = _divisions(rows["group"].to_numpy(), source.divisions)
+    names, division = places_of_divisions(rows["group"].to_numpy(), source.divisions)
     columns = _Columns(rows["group"].to_numpy(), rows["replicate"].to_numpy(), x, division, names)
     counts = (source.n_sets, source.n_sets_read, len(rows["group"].unique()), n_simulations)
     found = []
@@ -291,7 +301,7 @@ def _places(x: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
     return pa.chunked_array([(edges[:-1] / 2 + edges[1:] / 2)[at]]), True
 
 
-def _divisions(groups: Integers, divisions: dict[int, str | None] | None) -> tuple[list[str | None], Integers]:
+def places_of_divisions(groups: Integers, divisions: dict[int, str | None] | None) -> tuple[list[str | None], Integers]:
     """Return the names of the divisions, and the place of each row's division among them."""
     of_group = {} if divisions is None else divisions
     names: list[str | None] = [*sorted({name for name in of_group.values() if name is not None}), None]

@@ -21,6 +21,7 @@ from mops.figures.log_axes import Decades, decades
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
+from mops.figures.spreads import Spread, SpreadSource, spreads
 from mops.figures.timeline import Timeline, timeline
 from mops.jobs.failures.causes import COLUMNS, causes_of
 from mops.jobs.results import CHUNK_ROWS
@@ -138,13 +139,31 @@ def fans_of(
     n_rows = len(job.outputs(course.output)) * len(groups) // max(len(every), 1)
     read = sample_of_sets(groups, n_rows)
     rows = _rows_of(job, course.output, [course.x, *course.ys], read)
-    parameters = Parameters(job.files, job.name)
-    fields = parameters.fields(job.outputs(course.output).column_names)
-    columns = parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
-    divided = None if by is False else choose_division(columns, by)
-    divisions = None if divided is None else dict(enumerate(_texts(columns[divided])))
+    divided, divisions = _divisions_of(job, course.output, by)
     source = FanSource(rows, course.output, course.x, course.ys, len(groups), len(read), divided, divisions)
     return fans(source)
+
+
+def _divisions_of(
+    job: JobTables, output: str, by: str | Literal[False] | None
+) -> tuple[str | None, dict[int, str | None] | None]:
+    """Return the parameter that divides the figures of an output, and the division of each group."""
+    parameters = Parameters(job.files, job.name)
+    fields = parameters.fields(job.outputs(output).column_names)
+    columns = parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
+    divided = None if by is False else choose_division(columns, by)
+    return divided, None if divided is None else dict(enumerate(_texts(columns[divided])))
+
+
+def spreads_of(job: JobTables, output: str, ys: Sequence[str]) -> list[Spread] | None:
+    """Return how columns of an output are spread over simulations; None: simulations have several rows of it."""
+    groups, n_rows = groups_run(job), len(job.outputs(output))
+    if n_rows > job.record.n_simulations:
+        return None
+    read = sample_of_sets(groups, n_rows * len(ys))
+    rows = _rows_of(job, output, ys, read)
+    source = SpreadSource(rows, output, ys, len(groups), len(read), *_divisions_of(job, output, None))
+    return spreads(source) if source.has_one_row else None
 
 
 def observed_of(job: JobTables) -> list[Observed] | MopsError:

@@ -17,7 +17,8 @@ from mops.figures.losses import TOTAL, ScoredSets, distribution, named
 from mops.figures.parallel import Parallel, parallel
 from mops.figures.profiles import Pairs, Profile, pairs, profile, telling_parameters
 from mops.report.content import Block, Figure, Gallery, Key, Section, csv_address
-from mops.report.drawing.axes import TICKS, bin_axis, bin_rows, loss_axis, point_axis, values
+from mops.report.drawing.axes import bin_axis, bin_rows, loss_axis, point_axis, values
+from mops.report.drawing.histograms import histogram
 from mops.report.drawing.look import BLUE, GREY, SHARES, VERMILION
 from mops.report.drawing.parallel import parallel_svg
 from mops.report.facts import Facts
@@ -142,15 +143,8 @@ def _parallel(lines: Parallel) -> dict[str, Any]:
 
 def _distribution(scored: ScoredSets, label: str) -> Figure:
     found = distribution(scored, label)
-    rows = [row | at for row, at in zip(found.table.to_pylist(), bin_rows(found.bins, "x"), strict=True)]
-    ticks = min(TICKS, max(found.table["n"].to_pylist(), default=1))  # fewer sets than ticks would repeat numbers
-    axis = {"tickMinStep": 1, "tickCount": ticks, "format": ",d"}
-    y = {"field": "n", "type": "quantitative", "title": "parameter sets", "axis": axis}
-    is_rect = found.bins.kind != "values"
-    mark = {"type": "rect" if is_rect else "bar", "color": BLUE, "stroke": "var(--card)", "strokeWidth": 0.5}
-    encoding = {**bin_axis(found.bins, "x", title=found.title), "y": y} | ({"y2": {"datum": 0}} if is_rect else {})
     title = f"Distribution of the {shortened(named(found.title), 40)}"
-    spec = {**values(rows), "mark": mark, "encoding": encoding}
+    spec = histogram(found.bins, found.table, found.title, "parameter sets")
     return Figure(title, found.caption, f"Histogram. {found.caption}", spec, found.table)
 
 

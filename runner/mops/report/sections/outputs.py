@@ -18,6 +18,7 @@ from mops.report.drawing.look import BLUE, INK, SERIES
 from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.best_courses import best_courses
+from mops.report.sections.spreads import spreads
 from mops.report.sections.unshown_data import unshown_data
 from mops.units import counted, shortened
 
@@ -27,10 +28,18 @@ _BEST, _LEAST_SCORED = 10, 20
 
 def courses(facts: Facts) -> list[Course]:
     """Return what fan charts of a job's outputs show, those with data first."""
+    return _shown(_course_of_each(facts))
+
+
+def _shown(course_of: dict[str, Course | None]) -> list[Course]:
+    return [course for course in course_of.values() if course is not None][:_OUTPUTS_SHOWN]
+
+
+def _course_of_each(facts: Facts) -> dict[str, Course | None]:
+    """Return the course of each output, those with data first; None: an output has none."""
     data = declared(facts.observed)
     names = sorted(facts.job.output_names(), key=lambda name: name not in {output for output, *_ in data})
-    found = (choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) for name in names)
-    return [course for course in found if course is not None][:_OUTPUTS_SHOWN]
+    return {name: choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) for name in names}
 
 
 def outputs(facts: Facts) -> Section | None:
@@ -38,16 +47,15 @@ def outputs(facts: Facts) -> Section | None:
     names = facts.job.output_names()
     if not names:
         return None
-    found = courses(facts)
+    course_of = _course_of_each(facts)
+    found = _shown(course_of)
     width: Width = "half" if sum(len(course.ys) for course in found) > 1 else "whole"
     fans = [fan for course in found for fan in fans_of(facts.job, course) if len(fan.table)]
     figures = [_figures(fan, data_of(facts.observed, fan), width) for fan in fans]
     notes = unshown_data(facts, fans)
-    if not figures:
-        text = (
-            f"Outputs: {', '.join(names)}. None has a column such as 'day' or 'time' along which mops could draw "
-            "the course of the other numbers."
-        )
+    histograms = spreads(facts, [name for name, course in course_of.items() if course is None])
+    if not figures and not histograms:
+        text = f"Outputs: {', '.join(names)}. None has numbers for a figure."
         return Section("outputs", "Outputs", [*notes, Block("note", text)])
     alone = [one for some in figures if len(some) == 1 for one in some]
     galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
@@ -55,7 +63,7 @@ def outputs(facts: Facts) -> Section | None:
     if facts.n_scored >= _LEAST_SCORED and not facts.scored.is_constant():
         best = [figure for course in found for figure in best_courses(facts, course, _BEST, width)]
         parts += [Gallery(best)] if best else []
-    return Section("outputs", "Outputs", parts)
+    return Section("outputs", "Outputs", [*parts, *histograms])
 
 
 def _figures(fan: Fan, data: Observed | None, width: Width) -> list[Figure]:
