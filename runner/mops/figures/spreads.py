@@ -126,10 +126,10 @@ class SpreadSource:
     by: str | None = None
     divisions: dict[int, str | None] | None = None
 
-    @property
-    def has_one_row(self) -> bool:
-        """Whether no simulation has several rows."""
-        return bool(self.rows.group_by(["group", "replicate"]).aggregate([]).num_rows == len(self.rows))
+
+def has_one_row(rows: pa.Table) -> bool:
+    """Tell whether no simulation has several rows, by the columns ``group`` and ``replicate``."""
+    return bool(rows.group_by(["group", "replicate"]).aggregate([]).num_rows == len(rows))
 
 
 def _text(value: float) -> str:

@@ -33,6 +33,11 @@ def run(params, seed):
         "label": "epidemic", "late": rng.random(), "later": rng.random(), "latest": rng.random(),
     }
 """
+WITH_TIME = """
+def run(params, seed):
+    course = {"day": [1, 2], "cases": [1.0, params["beta"]]}
+    return {"end": {"time": 3.5 + params["beta"], "cost": params["beta"]}, "daily": course}
+"""
 SEVERAL_ROWS = """
 def run(params, seed):
     return {"agents": {"size": [1.0, 2.0, params["beta"]]}, "daily": {"day": [1, 2], "cases": [1.0, params["beta"]]}}
@@ -145,6 +150,18 @@ def test_four_simulations_have_no_figure(tmp_path: Path) -> None:
     assert figures == []
     assert notes[0].startswith("Without a figure: output.final_size, output.peak, ")
     assert notes[0].endswith("(fewer than 5 values).")
+
+
+def test_a_single_row_with_a_time_has_histograms_and_no_course(tmp_path: Path) -> None:
+    """A fan chart showed the cost along the time at which simulations ended."""
+    job = job_of(tmp_path, WITH_TIME, [{"beta": i / 20} for i in range(20)])
+    figures, notes = parts(job)
+    assert [figure.title for figure in figures] == ["cases (daily)", "time (end)", "cost (end)"]
+    assert notes == []
+    rows = figures[1].data.to_pandas()
+    files = (Path(job.files.url) / "jobs/waves/outputs/end").glob("*.parquet")
+    stored_times = pd.concat(map(pd.read_parquet, files))["time"]
+    assert rows["n"].tolist() == np.histogram(stored_times, [*rows["low"], rows["high"].iloc[-1]])[0].tolist()
 
 
 def test_several_rows_of_a_simulation_have_a_note(tmp_path: Path) -> None:

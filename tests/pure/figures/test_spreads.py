@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.figures.spreads import LEAST_VALUES, Spread, SpreadSource, spreads
+from mops.figures.spreads import LEAST_VALUES, Spread, SpreadSource, has_one_row, spreads
 
 VALUES = st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(0, 5).map(float), st.sampled_from([math.nan, math.inf]))
 KINDS = {0: "a", 1: "b", 2: "a", 3: None}
@@ -121,7 +121,6 @@ def test_a_sample_is_called_one() -> None:
 
 
 def test_several_rows_of_a_simulation_are_noticed() -> None:
-    found = source([1.0, 2.0, 3.0])
-    assert found.has_one_row
-    twice = SpreadSource(pa.concat_tables([found.rows, found.rows.slice(0, 1)]), "output", ["y"], 4, 4)
-    assert not twice.has_one_row
+    rows = source([1.0, 2.0, 3.0]).rows
+    assert has_one_row(rows)
+    assert not has_one_row(pa.concat_tables([rows, rows.slice(0, 1)]))

@@ -21,7 +21,7 @@ from mops.figures.log_axes import Decades, decades
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
-from mops.figures.spreads import Spread, SpreadSource, spreads
+from mops.figures.spreads import Spread, SpreadSource, has_one_row, spreads
 from mops.figures.timeline import Timeline, timeline
 from mops.jobs.failures.causes import COLUMNS, causes_of
 from mops.jobs.results import CHUNK_ROWS
@@ -163,7 +163,15 @@ def spreads_of(job: JobTables, output: str, ys: Sequence[str]) -> list[Spread] |
     read = sample_of_sets(groups, n_rows * len(ys))
     rows = _rows_of(job, output, ys, read)
     source = SpreadSource(rows, output, ys, len(groups), len(read), *_divisions_of(job, output, None))
-    return spreads(source) if source.has_one_row else None
+    return spreads(source) if has_one_row(rows) else None
+
+
+def is_single_row(job: JobTables, output: str) -> bool:
+    """Tell whether an output has rows, and no simulation has several: it has no course, whatever its columns."""
+    n_rows = len(job.outputs(output))
+    if not 0 < n_rows <= job.record.n_simulations:
+        return False
+    return has_one_row(_rows_of(job, output, [], sample_of_sets(groups_run(job), n_rows)))
 
 
 def observed_of(job: JobTables) -> list[Observed] | MopsError:

@@ -9,7 +9,7 @@ import numpy as np
 from mops.figures.choices import Course, choose_course
 from mops.figures.columns import numbers
 from mops.figures.fan import MOST_OVERLAID, Fan, needs_decades
-from mops.jobs.plots.figure_data import data_of, declared, fans_of
+from mops.jobs.plots.figure_data import data_of, declared, fans_of, is_single_row
 from mops.project.observed import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.decades import value_axis
@@ -36,10 +36,18 @@ def _shown(course_of: dict[str, Course | None]) -> list[Course]:
 
 
 def _course_of_each(facts: Facts) -> dict[str, Course | None]:
-    """Return the course of each output, those with data first; None: an output has none."""
+    """Return the course of each output, those with data first; None: an output has none.
+
+    Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
+    """
     data = declared(facts.observed)
-    names = sorted(facts.job.output_names(), key=lambda name: name not in {output for output, *_ in data})
-    return {name: choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) for name in names}
+    with_data = {output for output, *_ in data}
+    found: dict[str, Course | None] = {}
+    for name in sorted(facts.job.output_names(), key=lambda name: name not in with_data):
+        course = choose_course({name: facts.job.dataset("outputs", name).schema}, data=data)
+        is_result = course is not None and name not in with_data and is_single_row(facts.job, name)
+        found[name] = None if is_result else course
+    return found
 
 
 def outputs(facts: Facts) -> Section | None:
