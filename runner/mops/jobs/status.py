@@ -120,6 +120,19 @@ def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
     return "running" if running else idle, live
 
 
+def read_state(files: Files, job: str, read: Callable[[], LogView]) -> tuple[LogView, str, Live | None]:
+    """Read a job's log, and return it with what :func:`job_state` returns.
+
+    A runner that is no longer alive may have ended the job after the first read.
+    """
+    view = read()
+    state, live = job_state(files, job, view)
+    if state == "interrupted":
+        view = read()
+        state, live = job_state(files, job, view)
+    return view, state, live
+
+
 def runner_text(claim: Claim | None, live: Live | None) -> str:
     """Return which process runs or ran the job, and when it was last seen."""
     if live:
@@ -205,15 +218,15 @@ class JobState:
         StorageError
             The storage is out of reach, or a record is damaged.
         """
-        return self._status(self.record, JobLog(self.files, self._paths).read())
+        return self.follower()()
 
     def follower(self) -> Callable[[], Status]:
         """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
         record, log = self.record, JobLog(self.files, self._paths)
-        return lambda: self._status(record, log.read())
+        return lambda: self._status(record, log.read)
 
-    def _status(self, record: JobRecord, view: LogView) -> Status:
-        state, live = job_state(self.files, self.name, view)
+    def _status(self, record: JobRecord, read: Callable[[], LogView]) -> Status:
+        view, state, live = read_state(self.files, self.name, read)
         last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
         return Status(
             job=self.name,
@@ -247,8 +260,7 @@ class JobState:
         JobError
             A runner runs the job; the error says where, and when it was last seen.
         """
-        view = JobLog(self.files, self._paths).read()
-        state, live = job_state(self.files, self.name, view)
+        view, state, live = read_state(self.files, self.name, JobLog(self.files, self._paths).read)
         if state == "running":
             what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
             raise JobError(what, where=self.files.url, hint=hint)

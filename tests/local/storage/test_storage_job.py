@@ -9,11 +9,12 @@ from typing import Any
 
 import polars as pl
 import pytest
-from made import created
+from made import N_GROUPS, claimed, commit, created, ended, lives
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
 from mops.errors import CorruptRecord, JobError
+from mops.jobs.status import JobState
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.joblog.verify import verify
@@ -83,6 +84,25 @@ def test_a_missing_or_damaged_part_is_an_error_with_its_path(study: Path, tmp_pa
     with pytest.raises(CorruptRecord, match="is missing") as raised:
         job.losses().to_arrow()
     assert str(raised.value.where) == str(part)
+
+
+def test_a_runner_that_ends_its_job_while_the_state_is_read_was_not_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: `job.wait()` raised RunnerEnded for a job that had succeeded."""
+    files = Files.open(str(tmp_path))
+    record = created(files)
+    log = claimed(files)
+    lives(files, "job", 1)
+    commit(files, log, "job", *range(N_GROUPS))
+
+    def ends(*_: Any, here: bool) -> bool:
+        monkeypatch.undo()
+        ended(files, log, record, "succeeded")
+        return here
+
+    monkeypatch.setattr("mops.jobs.status.is_alive", ends)
+    assert JobState(files, "job").status().state == "succeeded"
 
 
 class PulledPlug(BaseException):

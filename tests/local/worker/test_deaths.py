@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -468,6 +469,7 @@ class TestPool:
         assert "; its last output: Fatal Python error: Segmentation fault" in refused.value.what
 
     def test_closing_while_a_task_runs_ends_it_without_an_error(self, bench: Bench) -> None:
+        gc.collect()  # what earlier tests have left
         before = len(list(Path("/proc/self/fd").iterdir()))
         code = (
             "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
@@ -484,7 +486,7 @@ class TestPool:
         assert pool.pids() == []
         thread.join(PATIENCE_S)
         assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
     def test_after_a_stop_no_child_is_started(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    return {'x': 1}\n")

@@ -26,6 +26,7 @@ def run(p, s):
 
 @pytest.fixture(autouse=True)
 def _leave_none() -> Iterator[None]:
+    early._close()  # a command that an earlier test has run in this process
     yield
     early._close()
 

@@ -29,7 +29,7 @@ def start_early(n_threads: int) -> None:
     n_threads
         Threads that a simulation may use.
     """
-    if not can_reap():
+    if _early or not can_reap():
         return
     try:
         reaper = Reaper()
