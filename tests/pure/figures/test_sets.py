@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mops.figures.bins import ROUNDING
 from mops.figures.failures import FailedSets, failure_bins, failure_map, wilson
 from mops.figures.losses import ScoredSets, distribution, shown_sets, wide_losses
 from mops.figures.parallel import parallel
@@ -123,6 +124,8 @@ def is_inside(bins: Any, i: int, value: Any) -> bool:
     if value is None:
         return False
     if bins.kind == "values":
+        if isinstance(value, float):  # numbers that differ by rounding have the same bin
+            return math.isclose(bins.values[i], value, rel_tol=ROUNDING)
         return bool(bins.values[i] == value)
     last = i == len(bins) - 1
     return bool(bins.edges[i] <= value < bins.edges[i + 1] or (last and value == bins.edges[-1]))
