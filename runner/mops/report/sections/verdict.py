@@ -10,6 +10,7 @@ from typing import Any
 
 from mops.jobs.following.wait import cause_of
 from mops.jobs.status import ALL_FAILED
+from mops.report.content import Tile
 from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.answer import Answer, answers
@@ -38,15 +39,6 @@ class Step:
 
     text: str
     command: str = ""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A key figure."""
-
-    name: str
-    value: str
-    note: str
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mops import units
 from mops.jobs.status import ALL_FAILED, Status
+from mops.report.content import Tile
 from mops.report.tones import tone_of
 from mops.study.ids_and_seeds import short_id
 from mops.ui.facts import CAUSES_SHOWN, JobNow
@@ -16,15 +17,6 @@ from mops.ui.views.states import Action, actions_for
 from mops.verdicts import Counts
 
 _CAUSE_COLUMNS = 300
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A figure with its name and a note."""
-
-    name: str
-    value: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
