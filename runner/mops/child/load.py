@@ -15,7 +15,6 @@ import os
 import stat
 import sys
 import sysconfig
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +26,9 @@ import pyarrow as pa
 from mops.child.channel import Message
 from mops.child.forms.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.outputs import as_tables, is_writable
+from mops.child.process_state import ProcessState, enter_temporary_folder
 from mops.child.replacement import ReplacementPolicy
+from mops.child.shared_state import BeforeImport
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.errors import known_name
 from mops.study.entry_point import EntryPoint
@@ -411,6 +412,8 @@ def _losses(result: object) -> dict[str, float]:
 
 _READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
 
+_TEMPORARY = ".tmp"
+
 _COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
 
 
@@ -454,13 +457,14 @@ class UserCode:
         sys.path[:0] = map(str, folders)
         entry = EntryPoint.parse(load["model"])
         sys.argv = [str(_file(entry, folders) or root / entry.file)]  # as if the model's file ran as a script
-        before = _threads()
+        temporary = own_folder(self.scratch, _TEMPORARY)
+        enter_temporary_folder(temporary)
+        before = BeforeImport()
         self.target_names: list[str] = load["targets"]
         self.model, self.targets = _loaded(load, folders)
         self.outputs = load["outputs"]
-        self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
-        self.threads = list((Counter(_threads()) - Counter(before)).elements())
-        self.modules = [name for name in load["unsafe"] if name in sys.modules]
+        self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"], temporary)
+        self.shared = before.shared(temporary)
         # The first table makes pyarrow import pandas, if installed: 0.1 s for which the first simulation would wait.
         as_tables({"warm": np.zeros(1)}, 0)
         # Every simulation can read what the import wrote, and none can change it.
@@ -470,6 +474,14 @@ class UserCode:
         if has_written:
             self.folder = WorkingFolder(own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
+        self.state = ProcessState()
+
+    def forked(self) -> None:
+        """Give a process that was just forked its own folders and its own offsets in open files."""
+        self.folder = self.folder.of(own_folder(self.scratch))
+        enter_temporary_folder(own_folder(self.scratch, _TEMPORARY))
+        self.shared.files.open_again()
+        self.state = ProcessState()
 
     def hint(self, path: object) -> str:
         """Return why the kernel refused this file, as the end of a message; empty if mops does not know."""
@@ -487,12 +499,3 @@ class UserCode:
 def own_folder(scratch: str, kind: str = "") -> Path:
     """Return the folder that only this process uses; its worker removes it."""
     return Path(scratch, f"{os.getpid()}{kind}")
-
-
-def _threads() -> list[str]:
-    """Return the names of this process's threads, with those of native libraries; empty without /proc."""
-    found = []
-    for folder in Path("/proc/self/task").glob("*"):
-        with contextlib.suppress(OSError):  # it has just ended
-            found.append((folder / "comm").read_text().strip())
-    return found

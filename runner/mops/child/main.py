@@ -4,7 +4,7 @@
 
     worker (worker/child_process.py)                   child (this file)
       load {root, scratch, model, ...}          ──►
-                                                ◄──    loaded {threads, modules}
+                                                ◄──    loaded {refusal, unseeded}
                                                        | refused {message, traceback, missing}
       run {groups, reference, seconds, bytes,
            retirement_size, keep_folder, encode,
@@ -98,7 +98,7 @@ def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channe
     if request["kind"] == "fork":
         own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process
-            code.folder = code.folder.of(own_folder(code.scratch))
+            code.forked()
         return own
     if request["kind"] == "wait":
         try:
@@ -183,6 +183,6 @@ def _load(load: Message, channel: Channel) -> UserCode | None:
         # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0
         # ms: -10 % of the memory of the job.
         gc.freeze()
-        channel.send({"kind": "loaded", "threads": code.threads, "modules": code.modules})
+        channel.send({"kind": "loaded", "refusal": code.shared.refusal, "unseeded": code.shared.unseeded})
         return code
     return None

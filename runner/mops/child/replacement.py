@@ -1,21 +1,25 @@
-"""Decides when a child process asks to be replaced: after so many simulations, or when its memory has grown.
+"""Decides when a child process asks to be replaced: after so many simulations, or for what they have left in it.
 
 Runs in children: the standard library only.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gc
 import os
+import resource
 import time
+from pathlib import Path
 
 from mops.system.heap import resident_bytes, trim_heap
-from mops.system.lifeline import can_adopt
-from mops.system.process_tree import ended_children_of
+from mops.system.process_tree import children_of
 from mops.units import bytes_text
 
 _LOOK_SECONDS = 0.02
-_MOST_ENDED = 64  # each has a process number, of which a container may have a thousand
+_MOST_PROCESSES = 32  # live or ended: each has a process number, of which a container may have a thousand
+_MOST_THREADS = 64  # above those after the first simulation: a thread pool of Python has up to 32
 
 
 class ReplacementPolicy:
@@ -27,12 +31,16 @@ class ReplacementPolicy:
         Replace the process after this many; 0: any number.
     max_growth_bytes
         Replace the process when it has grown by more since its first simulation; 0: any growth.
+    temporary
+        The folder for temporary files of this process.
     """
 
-    def __init__(self, max_simulations: int, max_growth_bytes: int):
+    def __init__(self, max_simulations: int, max_growth_bytes: int, temporary: Path):
         self._max_simulations, self._max_growth = max_simulations, max_growth_bytes
         self._n = 0
-        self._first_bytes = 0
+        self._first_bytes = self._first_threads = 0
+        self._most_descriptors = 0
+        self._first_free: dict[str, int | None] = dict.fromkeys(("/dev/shm", str(temporary)))  # noqa: S108 - only measured
         self._looked_at = 0.0
         self._retirement_size = 0
         self.size_bytes = 0
@@ -40,7 +48,7 @@ class ReplacementPolicy:
         self.reason = ""
         """Why the process should be replaced, for people; empty: it need not be."""
         self.code = ""
-        """The same in one word: ``simulations``, ``growth``, ``size`` or ``zombies``."""
+        """The same in one word, one of mops.worker.children.REPLACED_BETWEEN_SIMULATIONS."""
 
     def retire_at(self, size_bytes: int) -> None:
         """Ask for a replacement when the process has this size between two simulations; 0: at no size."""
@@ -64,17 +72,42 @@ class ReplacementPolicy:
         if self._max_simulations and self._n >= self._max_simulations:
             self.code, self.reason = "simulations", f"it has run {self._n} simulations"
             return
+        # After each simulation, because a short one may open a hundred files.
+        if (lowest := _lowest_free_descriptor()) >= self._most_descriptors:
+            self._look_at_descriptors(lowest)
         now = time.monotonic()
         if self._n > 1 and now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
+        self._look_at_leftovers()
+        if self._max_growth and not self.reason:
+            self._look_at_size(held_bytes)
+
+    def _look_at_descriptors(self, lowest: int) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._n == 1:
+            self._most_descriptors = (lowest + limit) // 2
+        else:
+            self.code = "descriptors"
+            self.reason = f"its simulations have left files open: {min(lowest, limit)} of at most {limit}"
+
+    def _look_at_leftovers(self) -> None:
         # This process adopts what its simulations leave. It cannot wait for those that end, because it cannot tell them
         # from the model's own children, whose exit status the model takes. The reaper waits for them once this process
         # has ended; else the system would run out of process numbers.
-        if can_adopt() and _has_zombie() and (n_ended := ended_children_of(os.getpid())) > _MOST_ENDED:
-            self.code, self.reason = "zombies", f"its simulations have left {n_ended} ended processes"
-        if self._max_growth and not self.reason:
-            self._look_at_size(held_bytes)
+        n_threads, n_processes = _n_threads(), len(children_of(os.getpid())) if _has_child() else 0
+        self._first_threads = self._first_threads or n_threads
+        if n_processes > _MOST_PROCESSES:
+            self.code, self.reason = "processes", f"its simulations have left {n_processes} processes"
+        elif n_threads - self._first_threads > _MOST_THREADS:
+            self.code, self.reason = "threads", f"its simulations have left {n_threads - self._first_threads} threads"
+        for folder, first in self._first_free.items():
+            free = _free_bytes(folder)
+            if first is None or free is None:
+                self._first_free[folder] = free
+            elif free < first // 2:
+                self.code = "files"
+                self.reason = f"the free space of {folder} has halved to {bytes_text(free)} since it started"
 
     def _look_at_size(self, held_bytes: int) -> None:
         self.size_bytes = resident_bytes() - held_bytes
@@ -91,8 +124,34 @@ class ReplacementPolicy:
             self._check_retirement_size()
 
 
-def _has_zombie() -> bool:
+def _has_child() -> bool:
     try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
         return False
+    return True
+
+
+def _n_threads() -> int:
+    try:
+        return Path("/proc/self/task").stat().st_nlink - 2
+    except OSError:
+        return 0
+
+
+def _lowest_free_descriptor() -> int:
+    """Return a lower bound of the number of open descriptors, in 0.5 us."""
+    try:
+        free = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 0)
+    except OSError as refused:
+        return 1 << 30 if refused.errno == errno.EMFILE else 0  # 0: the model has closed descriptor 0
+    os.close(free)
+    return free
+
+
+def _free_bytes(folder: str) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:  # there is none
+        return None
+    return found.f_bavail * found.f_frsize

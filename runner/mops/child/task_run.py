@@ -157,6 +157,7 @@ class TaskRun:
         finally:
             signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
             self._end_if_channel_is_closed()
+            self._code.state.restore()
         self._writer.reference = self._results.first
         self._writer.finished(position, replicate, seed, parts)
         return parts
@@ -177,6 +178,7 @@ class TaskRun:
             self._writer.scored(position, target, losses)
         finally:
             self._end_if_channel_is_closed()
+            self._code.state.restore()
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         if isinstance(error, PermissionError):

@@ -27,12 +27,13 @@ from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
 from mops.system import cgroup
+from mops.system.lifeline import can_watch
 from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker.deaths import Death, EndedBy
 from mops.worker.environment.interpreter import command
 from mops.worker.limits import LimitWatch
-from mops.worker.processes import UNSAFE, Grandchild, Process, fork_refusal, spawned
+from mops.worker.processes import Grandchild, Process, spawned
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
 from mops.worker.results import result_buffers
 from mops.worker.results.part_store import folder_for_parts, take_file
@@ -84,7 +85,9 @@ class ChildProcess:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process: Process = template.fork(passed) if template else spawned(context, passed, reaper)
+                self._process: Process = (
+                    template.fork(passed) if template else spawned(context, passed, reaper, scratch.path)
+                )
             on_failure.pop_all()
         os.close(page_fd)
         self._channel = Channel(ours)
@@ -103,8 +106,10 @@ class ChildProcess:
         self._ended_step: Step | None = None
         self._kill_at = 0.0
         self._kills_before = cgroup.kernel_kills()
-        self.fork_refusal: str | None = None
-        """Why it must not serve as a template, once it has imported the model."""
+        self.fork_refusal = ""
+        """Why it must not serve as a template, once it has imported the model; empty: it may."""
+        self.unseeded: list[str] = []
+        """The random generators without a seed that the import has made, by name."""
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
         self.loaded = load is None
@@ -215,7 +220,8 @@ class ChildProcess:
             self.loaded = True
             if self._reaper is not None:
                 self._reaper.keep()
-            self.fork_refusal = fork_refusal(message["threads"], message["modules"])
+            self.fork_refusal = message["refusal"] if can_watch() else "this system has no pidfd_open, or forbids it"
+            self.unseeded = message["unseeded"]
             return None
         return self.death()
 
@@ -264,7 +270,7 @@ class ChildProcess:
             # the model forked may keep the socket open, so there may be no end-of-file.
             ended = self._has_ended()
             if ended:
-                self._kill_group()
+                self._kill()
             ready = {key.fileobj for key, _ in self._selector.select(0.0 if ended else self._watch.wait_s())}
             if self._process.output in ready:
                 self._prints.read()
@@ -282,7 +288,7 @@ class ChildProcess:
         """Ask a child that breaks a limit to end, and kill it soon after."""
         if self._ended_by != "itself":
             if time.monotonic() >= self._kill_at:
-                self._kill_group()
+                self._kill()
             return
         if (running := self._page.running()) is None:
             return
@@ -306,12 +312,13 @@ class ChildProcess:
         self._page.ask_to_stop()
 
     def kill(self) -> None:
-        """Kill the child and its process group now."""
+        """Kill the child now, with all that it has started."""
         self._ended_by = "stop"
-        self._kill_group()
+        self._kill()
 
-    def _kill_group(self) -> None:
-        self._signal(os.killpg, signal.SIGKILL)
+    def _kill(self) -> None:
+        # A reaper kills the rest later: a resource tracker has removed what the child left by then.
+        self._signal(os.killpg if self._reaper is None else os.kill, signal.SIGKILL)
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> None:
         # Not by Popen.send_signal, which takes the exit status of a child that has just ended.
@@ -326,11 +333,11 @@ class ChildProcess:
             return self._is_collected or self._process.has_ended()
 
     def _reap(self) -> None:
-        """Kill the child and its process group, and take its exit status."""
+        """Kill the child with all that it has started, and take its exit status."""
         with self._reaping:
             if self._is_collected:
                 return
-            self._kill_group()
+            self._kill()
             self._process.await_end()
             with self._guard:
                 self._is_collected = True
@@ -342,6 +349,10 @@ class ChildProcess:
         has_ended = any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
         if not has_ended and self._ended_by == "itself":
             self._ended_by = "silence"
+        self._prints.read_rest()
+        tail = in_project(
+            self._prints.last_words(), self._context.bundle
+        )  # before resource trackers print what it left
         self._reap()
         self._prints.read_rest()
         running = self._page.running()
@@ -355,7 +366,7 @@ class ChildProcess:
             step=step,
             by=by,
             seconds=time.monotonic() - began,
-            tail=in_project(self._prints.last_words(), self._context.bundle),
+            tail=tail,
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,
             kernel_kills=None if kills is None or self._kills_before is None else kills - self._kills_before,
@@ -445,7 +456,6 @@ def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
         "outputs": None if context.outputs is None else list(context.outputs),
         "tasks_per_child": context.tasks_per_child,
         "growth_bytes": context.growth_bytes,
-        "unsafe": list(UNSAFE),
     }
 
 

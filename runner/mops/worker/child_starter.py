@@ -57,11 +57,12 @@ class ChildStarter:
         self._reaper: Reaper | None = None
         self._is_closed = False
         self._lock = threading.Lock()
-        """Guards the three below."""
+        """Guards the four below."""
         self.spawns = context.start == "spawn"
         """Whether each child imports the model itself."""
         self._template_prints = ""
         self._notes: list[str] = []
+        self._has_warned = False
 
     def install(self) -> None:
         """Install what the bundle asks for, once; until then no child may start.
@@ -130,7 +131,8 @@ class ChildStarter:
                     self._drop_template()
             if death is not None:
                 return death
-            if template.fork_refusal is not None:
+            self.warn_of_unseeded(template)
+            if template.fork_refusal:
                 self._adopt(template, template.fork_refusal)
                 return None
             prints = template.take_template_prints()
@@ -139,6 +141,16 @@ class ChildStarter:
             if not self.how:
                 self._set_how("fork from a template that has imported the model", logging.INFO)
             return None
+
+    def warn_of_unseeded(self, imported: ChildProcess) -> None:
+        """Log, once, that results cannot be repeated, if the import of the model makes generators without a seed."""
+        with self._lock:
+            is_due = bool(imported.unseeded) and not self._has_warned
+            self._has_warned |= is_due
+        if is_due:
+            names = ", ".join(imported.unseeded)
+            what = f"importing the model makes a random generator without a seed ({names}), so no run can be repeated"
+            logger.warning("%s: %s; make it in the model: numpy.random.default_rng(seed)", self.context.job, what)
 
     def warm_template(self) -> None:
         """Start the template, unless there is one, or each child imports the model itself."""

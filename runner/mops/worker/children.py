@@ -24,7 +24,10 @@ HOW_STARTED = ("forked", "spawned")
 REPLACED_DEATHS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "memory", "timeout": "timeout"}
 """Why a dead child was replaced, by what ended it (:attr:`mops.worker.deaths.Death.by`)."""
 
-REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", "zombies")
+LEFTOVERS = ("descriptors", "threads", "processes", "files")
+"""What simulations leave and the system has only a limited number of; see the next."""
+
+REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", *LEFTOVERS)
 """Why a child was replaced between two simulations (:attr:`mops.child.replacement.ReplacementPolicy.code`)."""
 
 REPLACED_FOR_ROOM = "room"

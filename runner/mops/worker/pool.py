@@ -30,7 +30,7 @@ from mops.verdicts import Report
 from mops.waiting import polls
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
-from mops.worker.children import REPLACED_DEATHS, ChildRegistry, count_replaced
+from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
 from mops.worker.deaths import Death
 from mops.worker.limits import WorkerMemory
 from mops.worker.results import result_buffers
@@ -77,10 +77,11 @@ class Pool:
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
-        """Guards the three below."""
+        """Guards the four below."""
         self._killer: threading.Timer | None = None
         self._retirement_size = 0
         self._reports: list[Report] = []
+        self._leftovers: set[str] = set()
         if n_slots < slots:
             what = f"{socket.gethostname()} has {bytes_text(self.allowed_bytes)}, enough for {n_slots} of {slots} slots"
             then = f"simulations at a time on this worker: {n_slots}; to use all slots, give the worker more memory"
@@ -142,6 +143,8 @@ class Pool:
         if death is None:
             with self._child() as child:
                 death = child.ready() if child is not None else None
+                if child is not None:
+                    self._starter.warn_of_unseeded(child)
         if death is None:
             return
         raise ModelError(
@@ -265,6 +268,10 @@ class Pool:
         if child.replace_reason:
             logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
             count_replaced(child.replace_code)
+            if child.replace_code in LEFTOVERS and child.replace_code not in self._leftovers:
+                self._leftovers.add(child.replace_code)
+                what = f"replacing child process {child.pid} because {child.replace_reason}"
+                self._report(Report("leftovers", what, "the next such replacements are not logged"))
         child.close()
         self._children.remove(self.slots, child)
         return False

@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Protocol
 
-from mops.system.lifeline import can_watch, readable
+from mops.system.lifeline import readable
 from mops.task import JobContext
 from mops.worker.environment.interpreter import cannot_start, child_command
 from mops.worker.environment.variables import environment
@@ -108,13 +109,15 @@ class Grandchild:
             os.close(self._pidfd)
 
 
-def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
+def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None, folder: Path) -> Process:
     """Start a process that runs tasks with these descriptors: its socket, lifeline and page.
 
     Parameters
     ----------
     reaper
         Starts the process. None: the worker starts the process, and nothing kills the processes that it leaves.
+    folder
+        The folder for its files.
 
     Raises
     ------
@@ -133,7 +136,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(output.close)
             try:
-                pid = reaper.spawn(argv, env, (*passed, writing))
+                pid = reaper.spawn(argv, env, (*passed, writing), folder)
             finally:
                 os.close(writing)
             process = Grandchild(pid, output, reaper.wait)
@@ -143,43 +146,3 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
         if context.python is None:
             raise
         raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone
-
-
-UNSAFE = {
-    "jax": "its runtime's threads do not survive a fork",
-    "torch": "OpenMP and CUDA do not survive a fork",
-    "tensorflow": "its runtime's threads do not survive a fork",
-    "grpc": "its threads do not survive a fork",
-    "jpype": "a Java machine does not survive a fork",
-    "juliacall": "a Julia runtime does not survive a fork",
-    "rpy2.rinterface": "an R interpreter is shared with every forked process",
-    "mpi4py.MPI": "MPI forbids it",
-}
-"""Libraries that forbid a fork once they are imported, each with the reason."""
-
-
-HARMLESS_THREADS = {
-    "jemalloc_bg_thd": "returns memory to the system for an allocator; polars and pyarrow have one each",
-    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing does not need it",
-}
-"""Threads that a forked process does not need (by the 15 characters that the kernel keeps), each with the reason."""
-
-
-def fork_refusal(threads: list[str], modules: list[str]) -> str | None:
-    """Return why a process that has imported the model must not fork children; None: it may.
-
-    Parameters
-    ----------
-    threads
-        The names of the threads that the model's import has started.
-    modules
-        The modules of :data:`UNSAFE` that it has imported.
-    """
-    if not can_watch():
-        return "this system has no pidfd_open, or forbids it"
-    left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})
-    if left_behind:
-        return f"importing the model starts threads, which a fork would leave behind: {', '.join(left_behind)}"
-    if modules:
-        return "; ".join(f"the model imports {name}: {UNSAFE[name]}" for name in modules)
-    return None

@@ -74,13 +74,15 @@ class Scratch:
         Parameters
         ----------
         keep_import
-            Whether other processes have links into the folder in which it imported the model.
+            Whether other processes have links into the folder in which it imported the model, and may know the path of
+            its temporary folder.
         """
         if self._path is None:
             return
         _remove(self._path / str(pid))
         if not keep_import:
             _remove(self._path / f"{pid}.import")
+            _remove(self._path / f"{pid}.tmp")
 
     def close(self) -> None:
         """Remove the folder, after its processes have ended."""

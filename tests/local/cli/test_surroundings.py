@@ -151,6 +151,9 @@ def test_python_callers_give_a_mapping(model: CommandLab, monkeypatch: pytest.Mo
 
 NO_NAME = "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
 NO_TEXT = "the value is not UTF-8 text without null characters"
+OF_THE_PROCESS = (
+    "mops gives each process a temporary folder of its own; set TMPDIR in the environment of the command instead"
+)
 SET_BY_MOPS = "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
 
 A_SETTING = "a setting of mops, not of the model; set it in the environment of the command instead"
@@ -176,6 +179,10 @@ BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
     "the hash seed": (
         ["PYTHONHASHSEED=1"],
         ["--env PYTHONHASHSEED: mops sets it to 0, so that Python sets have the same order in each simulation"],
+    ),
+    "the temporary folder": (
+        ["TMPDIR=/x", "JOBLIB_TEMP_FOLDER=/y"],
+        [f"--env {name}: {OF_THE_PROCESS}" for name in ("TMPDIR", "JOBLIB_TEMP_FOLDER")],
     ),
     "a setting": (["MODELOPS_JOB_SLOTS=1"], [f"--env MODELOPS_JOB_SLOTS: {A_SETTING}"]),
     "twice": (["MODE=a", "MODE=b"], ["--env MODE: the variable appears twice; remove one"]),

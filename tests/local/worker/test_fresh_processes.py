@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pool_lab import PoolLab, values
 
@@ -94,7 +96,7 @@ def test_held_results_are_not_growth(lab: PoolLab) -> None:
 
 
 def test_growth_counts_from_the_first_simulation_on() -> None:
-    policy = ReplacementPolicy(0, 1)
+    policy = ReplacementPolicy(0, 1, Path("/tmp"))
     ballast = bytearray(50 << 20)
     policy.finished(0)
     assert not policy.reason, "memory of the imports must not count as growth"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pool_lab import values
 
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, target_seed
@@ -91,3 +92,97 @@ def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: s
     """Regression: the timer killed the process in the next simulation, which mops recorded as crashed."""
     result = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
     assert (result.done, result.failures) == ({0, 1}, [])
+
+
+# A simulation does the first; the next one in the process returns the second as text.
+RESTORED = {
+    "current folder": ("os.chdir('/')", "Path.cwd().name"),
+    "files in the working folder": ("Path('x').touch()", "os.listdir()"),
+    "environment variables": (
+        "os.environ.update(PATH='x', NEW='x'); del os.environ['HOME']",
+        "[*map(os.environ.get, ('PATH', 'NEW', 'HOME')), subprocess.run('echo $NEW', shell=True, capture_output=True)]",
+    ),
+    "umask": ("os.umask(0o777)", "os.umask(0o22)"),
+    "signal handlers": (
+        "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)]",
+        "[signal.getsignal(n) for n in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)]",
+    ),
+    "filters of warnings": ("warnings.simplefilter('error'); warnings.filters.append(('x',))", "warnings.filters"),
+    "decimal context": (
+        "decimal.getcontext().prec = 3; decimal.getcontext().traps[decimal.Inexact] = True",
+        "decimal.Decimal(1) / 3",
+    ),
+    "floating-point errors of numpy": ("np.seterr(all='raise')", "np.float64(1) / np.float64(0)"),
+    "locale": ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_ALL)"),
+    "`sys.stdout` and `sys.stderr`": ("sys.stdout = sys.stderr = io.StringIO()", "[type(sys.stdout), sys.stderr.name]"),
+    "state of `random` and `numpy.random`": (
+        "random.seed(5); np.random.seed(5)",
+        "[random.random(), np.random.random(), random.gauss(0, 1), np.random.normal()]",
+    ),
+    "`params`": ("params.update(a=7, b=8)", "params"),
+}
+KEPT = {
+    "globals, class attributes and caches": ("CACHE.append(1)", "len(CACHE)"),
+    "`sys.path` and imported modules": ("sys.path.append('x')", "'x' in sys.path"),
+    "options of libraries": ("np.set_printoptions(precision=2)", "str(np.array([1 / 3]))"),
+    "other generators": ("RNG.random(5)", "RNG.random()"),
+    "threads": (
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "threading.active_count()",
+    ),
+    "open files": ("CACHE.append(os.open('/', os.O_RDONLY))", "len(os.listdir('/proc/self/fd'))"),
+    "processes": ("CACHE.append(subprocess.Popen(['sleep', '600']))", "len(children_of(os.getpid()))"),
+    "temporary files, `/dev/shm`": ("tempfile.mkdtemp(prefix='left')", "len(os.listdir(os.environ['TMPDIR']))"),
+}
+LEAVES = """
+import decimal, io, locale, os, random, signal, subprocess, sys, tempfile, threading, time, warnings
+from pathlib import Path
+import numpy as np
+from mops.system.process_tree import children_of
+np.seterr(all="ignore")
+CACHE, RNG = [], np.random.default_rng(5)
+
+def run(params, seed):
+    if params["a"] == 0:
+        {leaves}
+        return {{"x": ["left"]}}
+    return {{"x": [repr({shows})]}}
+"""
+
+
+def shown(run: Any, leaves: str, shows: str) -> tuple[str, str]:
+    """Return what a simulation finds after another one that leaves something, and after one that does not."""
+    found = []
+    for first in (0, 2):
+        result = run(LEAVES.format(leaves=leaves, shows=shows), [{"a": first}, {"a": 1}])
+        assert not result.failures
+        found += values(result, "x")[1, 0]
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("what", RESTORED)
+def test_what_a_simulation_changes_is_undone(run: Any, what: str) -> None:
+    after_change, after_none = shown(run, *RESTORED[what])
+    assert after_change == after_none
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_the_next_simulation_of_a_process_sees(run: Any, what: str) -> None:
+    after_change, after_none = shown(run, *KEPT[what])
+    assert after_change != after_none
+
+
+def test_the_reference_has_what_is_undone_and_what_is_not() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "models.md").read_text()
+    section = text.partition("## What one simulation leaves to the next")[2].partition("\n## ")[0]
+    rows = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in section.splitlines() if row[:2] == "| "}
+    assert {name for name, then in rows.items() if then.startswith(("restored", "removed", "a copy"))} == {*RESTORED}
+    assert {name for name, then in rows.items() if then.startswith("stay")} == {*KEPT}
+
+
+def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: Path) -> None:
+    """A process imports a module once: undone, its settings would be there in the first simulation only."""
+    (tmp_path / "late.py").write_text("import os, numpy as np\nos.environ['LATE'] = 'x'\nnp.seterr(all='raise')\n")
+    code = "import os\nimport numpy as np\n\ndef run(p, s):\n    import late\n    return {'x': [os.environ['LATE']]}\n"
+    result = run(code, [{"a": i} for i in range(3)])
+    assert not result.failures

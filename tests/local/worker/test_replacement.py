@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from pool_lab import PoolLab
 
+from mops.child.replacement import ReplacementPolicy
 from mops.worker import children
 from mops.worker.deaths import EndedBy
 
@@ -46,6 +49,46 @@ def test_a_child_that_grows_is_counted_as_grown(lab: PoolLab) -> None:
     more = Counter(children.counts()[1]) - before
     assert set(more) == {"growth"}
     assert 1 <= more["growth"] <= 3
+
+
+LEAVES = {
+    "descriptors": "KEPT.extend(os.open('/dev/null', os.O_RDONLY) for _ in range(40))",
+    "threads": "[threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(40)]",
+    "processes": "KEPT.extend(subprocess.Popen(['sleep', '600']) for _ in range(20))",
+}
+
+
+@pytest.mark.parametrize("what", LEAVES)
+def test_a_child_is_replaced_before_what_simulations_leave_fails_others(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """Regression: good simulations failed with "too many open files" and "can't start new thread"."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = Counter(children.counts()[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        imports = "import os, subprocess, threading, time\nKEPT = []\n"
+        code = f"{imports}\ndef run(p, s):\n    time.sleep(0.03)\n    {LEAVES[what]}\n    return {{'x': 1}}\n"
+        result = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(40)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(result.done) == 40
+    assert not result.failures
+    more = Counter(children.counts()[1]) - before
+    assert set(more) == {what}
+    assert 2 <= more[what] <= 20
+    assert caplog.text.count("leftovers: replacing child process") == 1
+    assert len(result.reports) == 0, "the runner is this process"
+
+
+def test_a_child_is_replaced_when_its_temporary_files_fill_the_disk(tmp_path: Path) -> None:
+    policy = ReplacementPolicy(0, 0, tmp_path)
+    policy.finished(0)
+    assert not policy.reason
+    policy._first_free[str(tmp_path)] *= 3  # type: ignore[operator]  # as if two thirds were used since then
+    policy._looked_at = 0.0
+    policy.finished(0)
+    assert policy.code == "files"
 
 
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])

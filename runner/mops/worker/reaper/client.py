@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mops.child.channel import Channel, Message
 from mops.system.lifeline import can_adopt, can_watch, readable
@@ -70,7 +71,7 @@ class Reaper:
         with self._asking:
             self._channel.send({"kind": "prepare", "argv": list(argv), "env": dict(env)})
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int]) -> int:
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int], folder: Path) -> int:
         """Start a process in a new session; return its number.
 
         Parameters
@@ -79,6 +80,8 @@ class Reaper:
             The command, without the numbers of the descriptors, which follow it.
         fds
             Its socket, lifeline and page, and its output.
+        folder
+            The folder for its files, which the reaper removes at its own end.
 
         Raises
         ------
@@ -87,7 +90,8 @@ class Reaper:
         OSError
             The process cannot be started.
         """
-        answer = self._ask({"kind": "spawn", "argv": list(argv), "env": dict(env)}, fds)
+        request = {"kind": "spawn", "argv": list(argv), "env": dict(env), "folder": str(folder)}
+        answer = self._ask(request, fds)
         if answer["kind"] == "not_spawned":
             raise OSError(answer["errno"], answer["message"])
         return int(answer["pid"])

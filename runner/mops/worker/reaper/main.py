@@ -6,11 +6,14 @@ child process adopts while it runs tasks, so what its simulations leave stays in
 ended child has left. The reaper kills only its own children, and a process keeps its number until its parent has waited
 for it, so no signal can reach another process.
 
+A resource tracker of multiprocessing or joblib is not killed at once: as soon as the processes that it serves have
+ended, it removes the shared memory and the temporary folders that they have left, and ends.
+
 ::
 
     worker (client.py)                                 reaper (this file)
       prepare {argv, env}                                 ──►  (0 or 1; the first spawn takes or ends it)
-      spawn {argv, env}                                   ──►
+      spawn {argv, env, folder}                           ──►  (removes the folder at its own end)
         + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}
       wait {pid, living}                                  ──►  (kills what the process has left)
@@ -33,12 +36,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 from mops.child.channel import Channel, Message
+from mops.system import folders
 from mops.system.lifeline import adopt_orphans, readable
 from mops.system.process_tree import children_of
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
+_TRACKER_SECONDS = 1.0  # a resource tracker needs 0.02 s to end
 _END_SECONDS = 10.0
 _READY_SECONDS = 5.0
 _PIPE_BYTES = 1 << 16  # the capacity of a pipe (pipe(7))
@@ -62,6 +68,7 @@ def main() -> None:
                 reaper.serve()
     finally:
         reaper.end_leftovers(but=(), within_s=_END_SECONDS)
+        reaper.remove_folders()
 
 
 class _Reaper:
@@ -73,6 +80,7 @@ class _Reaper:
         self._prepared: _Prepared | None = None
         self._kept: set[int] = set()
         self._lasting: set[int] = set()
+        self._folders: set[str] = set()
 
     def serve(self) -> None:
         """Serve one request of the worker."""
@@ -96,6 +104,7 @@ class _Reaper:
 
     def _spawn(self, request: Message) -> Message:
         fds: list[int] = []
+        self._folders.add(request["folder"])
         try:
             self._take_descriptors(fds)
             prepared, self._prepared = self._prepared, None
@@ -144,9 +153,11 @@ class _Reaper:
         Later calls kill a process again that did not end in time, without waiting for it: it may be another user's
         (``sudo`` in a model), or hang in a file system.
         """
-        deadline = time.monotonic() + within_s
+        deadline, spares_until = time.monotonic() + within_s, time.monotonic() + _TRACKER_SECONDS
         while left := {*children_of(os.getpid())}.difference(but):
             for pid in left:
+                if time.monotonic() < spares_until and _is_tracker(pid):
+                    continue
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except PermissionError:
@@ -161,6 +172,12 @@ class _Reaper:
                 if left == self._lasting:
                     return
                 time.sleep(0.001)
+
+    def remove_folders(self) -> None:
+        """Remove the folders of the processes, if the worker was killed before it could do so."""
+        for folder in self._folders:
+            with contextlib.suppress(OSError):  # the next worker on this machine tries again
+                folders.remove(Path(folder))
 
 
 class _Prepared:
@@ -212,6 +229,13 @@ def _popen(argv: list[str], env: dict[str, str], passed: list[int], output: int)
         env=env,
         start_new_session=True,
     )
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"resource_tracker" in Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
 
 
 def _take_status(pid: int) -> bool:

@@ -1,0 +1,268 @@
+"""Finds what the import of a model has left in its process that forked processes would share.
+
+A fork copies memory. Processes still share the offset of an open file, connections, writable memory maps and temporary
+folders, and continue random generators from the same state. Files that are only read are opened again in each forked
+process (:class:`ReadFiles`). For everything else, each child process imports the model itself.
+
+Runs in children: the standard library and numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import random
+import stat
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mops.system.process_tree import children_of
+
+UNSAFE = {
+    "jax": "its runtime's threads do not survive a fork",
+    "torch": "OpenMP and CUDA do not survive a fork",
+    "tensorflow": "its runtime's threads do not survive a fork",
+    "grpc": "its threads do not survive a fork",
+    "jpype": "a Java machine does not survive a fork",
+    "juliacall": "a Julia runtime does not survive a fork",
+    "rpy2.rinterface": "an R interpreter is shared with every forked process",
+    "mpi4py.MPI": "MPI forbids it",
+}
+"""Libraries that forbid a fork once they are imported, each with the reason."""
+
+HARMLESS_THREADS = {
+    "jemalloc_bg_thd": "returns memory to the system for an allocator; polars and pyarrow have one each",
+    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing does not need it",
+}
+"""Threads that a forked process does not need (by the 15 characters that the kernel keeps), each with the reason."""
+
+HARMLESS_GENERATORS = {
+    "sciris.sc_utils._uuid_rng": "makes names of objects; starsim imports sciris",
+}
+"""Generators of libraries that no simulation draws from, each with the reason."""
+
+HARMLESS_TEMPORARY = {
+    "matplotlib-": "a cache of fonts, if the home folder is read-only",
+}
+"""The first letters of temporary folders that forked processes may share, each with the reason."""
+
+HARMLESS_DEVICES = {os.makedev(1, 3), os.makedev(1, 5), os.makedev(1, 7), os.makedev(1, 8), os.makedev(1, 9)}
+"""/dev/null, zero, full, random and urandom: without a position, and the same for every process."""
+
+_LEAST_ENTROPY = 1 << 64  # numpy draws 128 bits for a generator without a seed; people write smaller seeds
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What forked processes would share.
+
+    Parameters
+    ----------
+    refusal
+        Why a process that has imported the model must not fork; empty: it may.
+    unseeded
+        The generators that the import has made without a seed, by name.
+    files
+        The files that each forked process opens again.
+    """
+
+    refusal: str
+    unseeded: tuple[str, ...]
+    files: ReadFiles
+
+
+class BeforeImport:
+    """The state of this process before it imports the model: only what changes afterwards is the model's."""
+
+    def __init__(self) -> None:
+        self._threads, self._descriptors, self._maps = _threads(), _descriptors(), _writable_maps()
+        gc.freeze()  # gc.get_objects() returns the later objects only
+
+    def shared(self, temporary: Path) -> Shared:
+        """Return what forked processes would share.
+
+        Parameters
+        ----------
+        temporary
+            The temporary folder of this process.
+        """
+        read, held = [], set()
+        for fd, path in _descriptors().items():
+            if self._descriptors.get(fd) != path:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    kind = _kind(fd)
+                    read += [fd] if kind == _READ_FILE else []
+                    held |= {kind} if kind not in (_READ_FILE, "") else set()
+        files = ReadFiles(read)
+        generators = dict(_generators())
+        unseeded = tuple(name for name, is_certain in generators.items() if is_certain)
+        numba = sys.modules.get("numba.np.ufunc.parallel")
+        reasons = {
+            "importing the model starts threads, which a fork would leave behind:": self._new_threads(),
+            "importing the model starts processes:": {_command(pid) for pid in children_of(os.getpid())},
+            "importing the model opens": held or files.refused(),
+            "importing the model maps shared memory for writing:": _writable_maps() - self._maps,
+            "importing the model makes temporary files:": _temporary_files(temporary),
+            "importing the model makes random generators, which would all draw the same numbers:": generators,
+            "the model imports": {f"{name} ({why})" for name, why in UNSAFE.items() if name in sys.modules},
+            "importing the model runs": {"parallel code of numba"} if getattr(numba, "_is_initialized", False) else (),
+        }
+        found = (f"{what} {', '.join(sorted(names))}" for what, names in reasons.items() if names)
+        return Shared(next(found, ""), unseeded, files)
+
+    def _new_threads(self) -> set[str]:
+        return {name for name in Counter(_threads()) - Counter(self._threads) if name not in HARMLESS_THREADS}
+
+
+class ReadFiles:
+    """Open files that are only read. A forked process opens them again, so that it has offsets of its own.
+
+    Each keeps its descriptor, its flags and its offset. The path /proc/self/fd/N also opens files that were removed.
+    """
+
+    def __init__(self, fds: list[int]):
+        self._fds = fds
+
+    def refused(self) -> set[str]:
+        """Return the files that cannot be opened again, by path."""
+        refused = set()
+        for fd in self._fds:
+            try:
+                os.close(_opened_again(fd))
+            except OSError as error:
+                refused.add(f"{Path('/proc/self/fd', str(fd)).readlink()} ({error.strerror})")
+        return refused
+
+    def open_again(self) -> None:
+        """Open the files again, at the same descriptors.
+
+        Raises
+        ------
+        OSError
+            No descriptor is free, or the file system refuses.
+        """
+        for fd in self._fds:
+            again = _opened_again(fd)
+            os.dup2(again, fd, inheritable=os.get_inheritable(fd))
+            os.close(again)
+
+
+def _opened_again(fd: int) -> int:
+    again = os.open(f"/proc/self/fd/{fd}", fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW)  # the path is a link
+    try:
+        os.lseek(again, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    except OSError:
+        os.close(again)
+        raise
+    return again
+
+
+_READ_FILE = "file"
+
+
+def _kind(fd: int) -> str:
+    """Return what a descriptor is, for people; empty: forked processes may share it."""
+    mode, flags = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return _READ_FILE
+        # The kernel appends each write at the end, wherever the shared offset is: a log file.
+        is_log = flags & os.O_ACCMODE == os.O_WRONLY and flags & os.O_APPEND
+        return "" if is_log else f"{Path('/proc/self/fd', str(fd)).readlink()} for writing"
+    if stat.S_ISCHR(mode):
+        return "" if os.fstat(fd).st_rdev in HARMLESS_DEVICES else "a device"
+    kinds = {stat.S_IFSOCK: "a connection", stat.S_IFIFO: "a pipe"}
+    return kinds.get(stat.S_IFMT(mode)) or str(Path("/proc/self/fd", str(fd)).readlink())
+
+
+def _descriptors() -> dict[int, str]:
+    """Return the open descriptors of this process, with what the kernel calls them; empty without /proc."""
+    found = {}
+    for entry in _entries("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found[int(entry.name)] = str(Path(entry.path).readlink())
+    return found
+
+
+def _writable_maps() -> set[str]:
+    """Return the maps of memory that processes share and can write, by what they map."""
+    with contextlib.suppress(OSError):
+        lines = (line.split(None, 5) for line in Path("/proc/self/maps").read_text().splitlines())
+        return {line[5].strip() for line in lines if len(line) == 6 and line[1][1] == "w" and line[1][3] == "s"}
+    return set()
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's threads, with those of native libraries; empty without /proc."""
+    found = []
+    for entry in _entries("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append(Path(entry.path, "comm").read_text().strip())
+    return found
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        return " ".join(word.decode(errors="replace") for word in words[:3]).strip() or str(pid)
+    return str(pid)
+
+
+def _temporary_files(folder: Path) -> list[str]:
+    return [entry.name for entry in _entries(str(folder)) if not entry.name.startswith(tuple(HARMLESS_TEMPORARY))]
+
+
+def _generators() -> Iterator[tuple[str, bool]]:
+    """Yield the generators that the import has made without a seed, by name, and whether that is certain.
+
+    A random.Random does not tell whether it has a seed.
+    """
+    kinds = (np.random.Generator, np.random.RandomState, random.Random)
+    objects = gc.get_objects()
+    types = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)} - {random.SystemRandom}
+    found = [one for one in objects if type(one) in types] if types else []
+    # mops seeds two of them before each simulation. That of tempfile is seeded in each process.
+    seeded: list[object] = [np.random.mtrand._rand, random._inst]
+    seeded.append(getattr(getattr(tempfile, "_name_sequence", None), "_rng", None))
+    for one in found:
+        name = _name_of(one)
+        if any(one is its for its in seeded) or name in HARMLESS_GENERATORS:
+            continue
+        if isinstance(one, random.Random):
+            yield name, False
+        elif _is_unseeded(one):
+            yield name, True
+
+
+def _is_unseeded(generator: Any) -> bool:
+    bits = getattr(generator, "bit_generator", None) or generator._bit_generator
+    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)  # None: RandomState(seed)
+    return isinstance(entropy, int) and entropy >= _LEAST_ENTROPY
+
+
+def _name_of(generator: object) -> str:
+    """Return the name of a generator in a module, ``model.RNG``; else its type."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            for name, value in list(vars(module).items()):
+                if value is generator:
+                    return f"{module.__name__}.{name}"
+    return f"a {type(generator).__module__}.{type(generator).__qualname__}"

@@ -1,0 +1,204 @@
+"""What the import of a model leaves in its process, and whether child processes fork from that process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pool_lab import PoolLab, values
+
+# Adds to `found` what a process reads; counts the imports; tells which process ran.
+MODEL = """
+import os
+with (HERE / "imports").open("a") as file:
+    file.write("x")
+{imports}
+
+def run(params, seed):
+    found = {reads}
+    return {{"found": [repr(found)], "pid": [os.getpid()]}}
+"""
+
+READ_FILES = {
+    "a raw descriptor": (
+        "FD = os.open(HERE / 'text', os.O_RDONLY)\nos.read(FD, 5)",
+        "[os.read(FD, 3), os.read(FD, 3)]",
+    ),
+    "a raw descriptor of a removed file": (
+        "os.link(HERE / 'text', HERE / 'link')\nFD = os.open(HERE / 'link', os.O_RDONLY)\nos.remove(HERE / 'link')",
+        "os.read(FD, 3)",
+    ),
+    "an unbuffered file": ("F = open(HERE / 'text', 'rb', buffering=0)", "F.read(7)"),
+    "a buffered file": ("F = open(HERE / 'text', 'rb')\nF.read(3)", "[F.read(3), F.seek(9000), F.read(4)]"),
+    "a text file": ("F = open(HERE / 'text')\nF.readline()", "[F.readline() for _ in range(1000)][-1]"),
+    "a zip archive": (
+        "import zipfile\nF = zipfile.ZipFile(HERE / 'zip')",
+        "[F.read(name)[-9:] for name in F.namelist()]",
+    ),
+    "arrays in an npz file": ("import numpy as np\nF = np.load(HERE / 'npz.npz')", "[F[name].sum() for name in 'ab']"),
+    "a memory-mapped array": (
+        "import numpy as np\nF = np.memmap(HERE / 'text', dtype='u1', mode='r')",
+        "[F[:9].sum(), F[-9:].sum()]",
+    ),
+    "an HDF5 file": ("import h5py\nF = h5py.File(HERE / 'h5', 'r')", "F['x'][:].sum()"),
+    "a NetCDF 3 file": (
+        "from scipy.io import netcdf_file\nF = netcdf_file(HERE / 'nc', 'r', mmap=False)",
+        "F.variables['x'][:].sum()",
+    ),
+    "a database": (
+        "import sqlite3\nF = sqlite3.connect(f'{HERE}/sqlite').cursor().execute('select i from t')\nF.fetchone()",
+        "[F.fetchmany(3), F.connection.execute('select sum(i) from t').fetchall()]",
+    ),
+    "a folder": ("FD = os.open(HERE, os.O_RDONLY)", "len(os.listdir(FD)) > 3"),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    import sqlite3
+    import zipfile
+
+    import h5py
+    import numpy as np
+    from scipy.io import netcdf_file
+
+    (tmp_path / "text").write_text("".join(f"{i:07d}\n" for i in range(20_000)))
+    np.savez(tmp_path / "npz.npz", a=np.arange(50_000), b=np.ones(50_000))
+    with zipfile.ZipFile(tmp_path / "zip", "w") as file:
+        for i in range(5):
+            file.writestr(f"{i}.txt", f"{i:07d}\n" * 5000)
+    with h5py.File(tmp_path / "h5", "w") as file:
+        file.create_dataset("x", data=np.arange(50_000), chunks=(1000,), compression="gzip")
+    with netcdf_file(tmp_path / "nc", "w") as file:
+        file.createDimension("x", 1000)
+        file.createVariable("x", "i", ("x",))[:] = np.arange(1000)
+    database = sqlite3.connect(tmp_path / "sqlite")
+    database.execute("create table t (i integer)")
+    database.executemany("insert into t values (?)", ((i,) for i in range(1000)))
+    database.commit()
+    database.close()
+
+
+def ran(lab: PoolLab, imports: str, reads: str = "0", **fields: object) -> tuple[list[str], int, str]:
+    """Run three simulations in three processes: what each found, the number of imports, and how processes start."""
+    pool = lab.pool(MODEL.format(imports=imports, reads=reads), tasks_per_child=1, **fields)
+    result = lab.run(pool, [{"a": i} for i in range(3)])
+    assert not result.failures
+    assert len({pid for (pid,) in values(result, "pid").values()}) == 3
+    return (
+        [found for (found,) in values(result, "found").values()],
+        len((lab.folder / "imports").read_text()),
+        result.children,
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("what", READ_FILES)
+def test_each_forked_process_reads_a_file_of_the_import_as_if_it_had_opened_it(lab: PoolLab, what: str) -> None:
+    """Regression: forked processes shared one offset, so simulations read each other's rows and succeeded."""
+    found, n_imports, how = ran(lab, *READ_FILES[what])
+    assert n_imports == 1, how
+    (lab.folder / "imports").unlink()
+    alone, n_imports, _ = ran(lab, *READ_FILES[what], start="spawn")
+    assert n_imports == 3
+    assert set(found) == set(alone)
+    assert len(set(found)) == 1
+
+
+HARMLESS = {
+    "a log file": "import logging\nlogging.basicConfig(filename=HERE / 'log')\nlogging.warning('x')",
+    "a source of random bytes": "F = open('/dev/urandom', 'rb')",
+    "a generator with a seed": "import numpy as np\nF = np.random.default_rng(5), np.random.RandomState(5)",
+    "a generator of the system": "import random\nF = random.SystemRandom()",
+    "the global generators": "import random, numpy\nrandom.random(), numpy.random.random()",
+    "temporary files that are removed": "import tempfile\nwith tempfile.TemporaryDirectory() as F: pass",
+    "private maps of memory": "import numpy as np\nF = np.memmap(HERE / 'model.py', dtype='u1', mode='c')",
+    "a process that has ended": "import subprocess\nsubprocess.run(['true'], check=True)",
+    "a database in memory": "import sqlite3\nF = sqlite3.connect(':memory:')",
+    "a lock": "import threading\nF = threading.Lock(), threading.local(), threading.Event()",
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_processes_fork_if_they_share_nothing(lab: PoolLab, what: str) -> None:
+    _, n_imports, how = ran(lab, HARMLESS[what])
+    assert n_imports == 1, how
+
+
+REFUSED = {
+    "a file for writing": ("F = open(HERE / 'out', 'w')", "opens {here}/out for writing"),
+    "a temporary file": ("import tempfile\nF = tempfile.TemporaryFile()", "for writing"),
+    "a temporary folder": ("import tempfile\nF = tempfile.mkdtemp(prefix='solver-')", "makes temporary files: solver-"),
+    "a connection": ("import socket\nF = socket.socketpair()", "opens a connection"),
+    "a pipe": ("F = os.pipe()", "opens a pipe"),
+    "an event loop": ("import asyncio\nF = asyncio.new_event_loop()", "opens a connection, anon_inode:[eventpoll]"),
+    "a process": ("import subprocess\nF = subprocess.Popen(['sleep', '600'])", "starts processes: sleep 600"),
+    "a manager": ("import multiprocessing\nF = multiprocessing.Manager().dict()", "starts processes: "),
+    "a value that processes share": (
+        "import multiprocessing\nF = multiprocessing.Value('i', 0)",
+        "pym-",
+    ),
+    "memory that processes share": (
+        "import mmap\nF = mmap.mmap(-1, 4096)",
+        "maps shared memory for writing: /dev/zero",
+    ),
+    "a writable memory-mapped array": (
+        "import numpy as np\nF = np.memmap(HERE / 'map', dtype='u1', mode='w+', shape=9)",
+        "{here}/map",
+    ),
+    "a thread": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "starts threads",
+    ),
+    "a generator without a seed": ("import numpy as np\nRNG = np.random.default_rng()", "model.RNG"),
+    "an old generator without a seed": ("import numpy as np\nRNG = np.random.RandomState()", "model.RNG"),
+    "a generator inside of an object": (
+        "import numpy as np\nclass Town: pass\nTOWN = Town()\nTOWN.rng = np.random.default_rng()",
+        "a numpy.random._generator.Generator",
+    ),
+    "a generator of the standard library": ("import random\nRNG = random.Random()", "model.RNG"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_each_process_imports_the_model_if_processes_would_share_something(lab: PoolLab, what: str) -> None:
+    """Regression: simulations got answers to the questions of others, or drew the same numbers, and succeeded."""
+    imports, why = REFUSED[what]
+    _, n_imports, how = ran(lab, imports)
+    assert n_imports == 3
+    assert "each import the model: importing the model " in how
+    assert why.format(here=lab.folder) in how
+
+
+def test_parallel_code_of_numba_that_the_import_runs_is_not_forked(lab: PoolLab) -> None:
+    """Regression: with one thread no thread is seen, and the OpenMP layer ends each forked process."""
+    imports = (
+        "import numba, numpy as np\n@numba.njit(parallel=True)\ndef total(a):\n    s = 0.0\n"
+        "    for i in numba.prange(a.size):\n        s += a[i]\n    return s\ntotal(np.ones(10))"
+    )
+    pool = lab.pool(MODEL.format(imports=imports, reads="total(np.ones(10))"))
+    result = lab.run(pool, [{"a": 1}])
+    assert not result.failures
+    assert "each import the model" in result.children
+
+
+def test_draws_of_processes_differ_and_the_log_names_the_generator(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: forked processes drew the same numbers, so replicates were equal, without a sign."""
+    found, _, _ = ran(lab, "import numpy as np\nRNG = np.random.default_rng()", "RNG.random()")
+    assert len(set(found)) == 3
+    warnings = [record.getMessage() for record in caplog.records if "without a seed" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "(model.RNG), so no run can be repeated; make it in the model: numpy.random.default_rng(seed)" in warnings[0]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_check_of_the_model_names_a_generator_without_a_seed(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, start: str
+) -> None:
+    pool = lab.pool(
+        "import numpy as np\nRNG = np.random.default_rng()\n\ndef run(p, s):\n    return {'x': 1}\n", start=start
+    )
+    pool.check()
+    assert "generator without a seed (model.RNG)" in caplog.text
