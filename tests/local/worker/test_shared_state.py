@@ -46,8 +46,8 @@ READ_FILES = {
         "F.variables['x'][:].sum()",
     ),
     "a database": (
-        "import sqlite3\nF = sqlite3.connect(f'{HERE}/sqlite').cursor().execute('select i from t')\nF.fetchone()",
-        "[F.fetchmany(3), F.connection.execute('select sum(i) from t').fetchall()]",
+        "import sqlite3\nDB = sqlite3.connect(f'file:{HERE}/sqlite?mode=ro', uri=True).execute('select i from t')",
+        "[DB.fetchmany(3), DB.connection.execute('select sum(i) from t').fetchall()]",
     ),
     "a folder": ("FD = os.open(HERE, os.O_RDONLY)", "len(os.listdir(FD)) > 3"),
 }

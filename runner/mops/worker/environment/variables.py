@@ -122,7 +122,7 @@ def _reserved(name: str) -> str | None:
     if name == _HASH_SEED:
         return "mops sets it to 0, so that Python sets have the same order in each simulation"
     if name in _OF_THE_PROCESS:
-        return "mops gives each process a temporary folder of its own; set TMPDIR in the environment of the command instead"
+        return "mops sets it for each process; set TMPDIR in the environment of the command instead"
     if name.startswith("MODELOPS_"):
         return "a setting of mops, not of the model; set it in the environment of the command instead"
     return None
