@@ -18,8 +18,9 @@ import os
 import socket
 import struct
 import tempfile
-import time
 from typing import Any, NamedTuple
+
+from mops.system.clock import monotonic
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
 _SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each
@@ -150,7 +151,7 @@ class ProgressPage:
             Resident bytes of the process after earlier simulations; 0: there were none.
         """
         self._numbers[_SIZE] = size_before
-        self._times[_STARTED] = time.monotonic()
+        self._times[_STARTED] = monotonic()
         self._numbers[_POSITION] = group_position << 32 | number
 
     def idle(self) -> None:

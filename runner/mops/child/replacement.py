@@ -10,9 +10,9 @@ import fcntl
 import gc
 import os
 import resource
-import time
 from pathlib import Path
 
+from mops.system.clock import monotonic
 from mops.system.heap import resident_bytes, trim_heap
 from mops.system.process_tree import children_of
 from mops.units import bytes_text
@@ -75,7 +75,7 @@ class ReplacementPolicy:
         # After each simulation, because a short one may open a hundred files.
         if (lowest := _lowest_free_descriptor()) >= self._most_descriptors:
             self._look_at_descriptors(lowest)
-        now = time.monotonic()
+        now = monotonic()
         if self._n > 1 and now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now

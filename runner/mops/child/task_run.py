@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import unified
 from mops.study.column_types import converted
 from mops.study.ids_and_seeds import target_seed
+from mops.system.clock import monotonic
 
 HANDOVER_SECONDS = 0.5
 """A child keeps finished results for at most this long, or until they have HANDOVER_BYTES."""
@@ -76,7 +76,7 @@ class TaskRun:
         self._names = {each["position"]: GroupName(each["index"], each["param_id"]) for each in request["groups"]}
         self._n_simulations = sum(len(each["simulations"]) for each in request["groups"])
         self._n_run = 0
-        self._began = self._group_began = self._handed_over_at = time.monotonic()
+        self._began = self._group_began = self._handed_over_at = monotonic()
 
     def run(self) -> None:
         """Run the task and hand over its results."""
@@ -93,18 +93,18 @@ class TaskRun:
         self._writer.flush()
         written = self._code.folder.written() if self._request["keep_folder"] else []
         self._renew_folder()
-        self._writer.end(time.monotonic() - self._began, replacement.reason, replacement.code, written)
+        self._writer.end(monotonic() - self._began, replacement.reason, replacement.code, written)
 
     def _must_end(self, n_finished: int) -> bool:
         if self._page.stop_asked:
             return True
-        spent_s = time.monotonic() - self._began
+        spent_s = monotonic() - self._began
         is_used_up = spent_s >= self._request["seconds"] or self._writer.bytes_total >= self._request["bytes"]
         return is_used_up and n_finished > 0  # at least one: without progress, the task would be sent endlessly
 
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
-        self._group_began = time.monotonic()
+        self._group_began = monotonic()
         replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
         given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
         bytes_before, has_targets, stored = self._writer.bytes_total, bool(group["targets"]), set(group["reused"])
@@ -204,7 +204,7 @@ class TaskRun:
 
     def _hand_over_in_time(self, *, group_done: bool) -> None:
         """Encode or hand over the open results, if they are old or many."""
-        is_late = time.monotonic() - self._handed_over_at >= HANDOVER_SECONDS
+        is_late = monotonic() - self._handed_over_at >= HANDOVER_SECONDS
         if not is_late and self._writer.bytes_open < HANDOVER_BYTES:
             return
         if self._encodes is None:
@@ -216,11 +216,11 @@ class TaskRun:
 
     def _can_wait_for_group(self) -> bool:
         """Tell whether the rows of the running group may stay here until it is done."""
-        return self._writer.bytes_open < PART_BYTES and time.monotonic() - self._group_began < HANDOVER_SECONDS
+        return self._writer.bytes_open < PART_BYTES and monotonic() - self._group_began < HANDOVER_SECONDS
 
     def _expected_bytes(self) -> float:
         """Return how many bytes of rows this task will store, if the other simulations are like those so far."""
-        spent_s = max(time.monotonic() - self._began, 1e-9)
+        spent_s = max(monotonic() - self._began, 1e-9)
         by_simulations = self._n_simulations / max(self._n_run, 1)
         by_time = float(self._writer.kept_bytes * min(by_simulations, self._request["seconds"] / spent_s))
         return min(by_time, float(self._request["bytes"]))
@@ -229,14 +229,14 @@ class TaskRun:
         self._page.idle()  # no step is to blame if the disk is full; the next child hands over the rows
         folder = self._request["part_folder"]
         self._results.handed_over(self._writer.encode(self._names, self._results.families_of, folder))
-        self._handed_over_at = time.monotonic()
+        self._handed_over_at = monotonic()
 
     def _hand_over(self) -> None:
         if self._encodes:
             self._page.idle()  # as in _encode
             self._encodes = False  # the file ends here: at most one of a task is too small
         self._results.handed_over(self._writer.flush())
-        self._handed_over_at = time.monotonic()
+        self._handed_over_at = monotonic()
 
 
 def with_one_schema(replicates: list[Tables]) -> list[Tables]:

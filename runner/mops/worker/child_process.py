@@ -27,6 +27,7 @@ from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
 from mops.system import cgroup
+from mops.system.clock import monotonic
 from mops.system.lifeline import can_watch
 from mops.task import JobContext
 from mops.waiting import polls
@@ -356,7 +357,7 @@ class ChildProcess:
         self._reap()
         self._prints.read_rest()
         running = self._page.running()
-        step, began = running if running is not None else (None, time.monotonic())
+        step, began = running if running is not None else (None, monotonic())
         by = self._ended_by
         if by in ("timeout", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
@@ -365,7 +366,7 @@ class ChildProcess:
             returncode=self._process.returncode,
             step=step,
             by=by,
-            seconds=time.monotonic() - began,
+            seconds=monotonic() - began,
             tail=tail,
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,

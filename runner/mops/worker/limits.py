@@ -5,11 +5,11 @@ docs/internals/limits.md has the rules and their reasons.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from mops.child.channel import Step
 from mops.system import memory_limits, process_memory
+from mops.system.clock import monotonic
 from mops.system.heap import resident_bytes
 from mops.worker.deaths import Breach
 from mops.worker.slots import PoolSlots
@@ -110,7 +110,7 @@ class LimitWatch:
         self._is_starting = template is not None
         self._first: Step | None = None
         self._work_at = self._worked_s = 0.0
-        self._idle_since = time.monotonic()
+        self._idle_since = monotonic()
 
     @property
     def is_exact(self) -> bool:
@@ -119,7 +119,7 @@ class LimitWatch:
 
     def start_task(self, limit_bytes: int) -> None:
         """Measure from now on for another task."""
-        self._idle_since = time.monotonic()
+        self._idle_since = monotonic()
         self.limit_bytes, self.peak_bytes = limit_bytes, 0
         self._usage = process_memory.Usage()
         self._measure(limit_bytes)
@@ -142,12 +142,12 @@ class LimitWatch:
         poll_s = min(_POLL_SECONDS, (self._timeout_s or 1.0) / 4)
         if self.limit_bytes is None:
             return poll_s
-        return min(poll_s, max(self._look_at - time.monotonic(), _LOOK_SECONDS))
+        return min(poll_s, max(self._look_at - monotonic(), _LOOK_SECONDS))
 
     def breach(self, step: Step, began: float) -> Breach | None:
         """Return which limit a step breaks that has run since ``began`` (s, monotonic); None: none."""
         exceeds_memory = self._exceeds_memory(step)
-        if self._timeout_s is not None and time.monotonic() - began > self._timeout_s:
+        if self._timeout_s is not None and monotonic() - began > self._timeout_s:
             return "timeout"
         if exceeds_memory:
             return "memory"
@@ -165,19 +165,19 @@ class LimitWatch:
         if step != self._first:
             self._is_starting = False
             return False
-        now = time.monotonic()
+        now = monotonic()
         if now < self._work_at:
             return False
         self._work_at = now + _WORK_SECONDS
         worked_s = process_memory.tree_cpu_seconds(self._pid)
         if worked_s > self._worked_s:
-            self._worked_s, self._idle_since = worked_s, time.monotonic()
+            self._worked_s, self._idle_since = worked_s, monotonic()
             return False
-        return time.monotonic() - self._idle_since > START_SECONDS
+        return monotonic() - self._idle_since > START_SECONDS
 
     def _exceeds_memory(self, step: Step) -> bool:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
-        if self.limit_bytes is None or time.monotonic() < self._look_at:
+        if self.limit_bytes is None or monotonic() < self._look_at:
             return False
         n_bytes = self._measure(self.limit_bytes)
         if step != self._peak_of:
@@ -190,7 +190,7 @@ class LimitWatch:
         """Return the child's memory, and set the next measurement to when the child could be over its limit."""
         n_bytes = self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
         seconds_to_limit = max((limit_bytes - n_bytes) / _ALLOCATES, _LOOK_SECONDS)
-        self._look_at = time.monotonic() + min(seconds_to_limit, _POLL_SECONDS)
+        self._look_at = monotonic() + min(seconds_to_limit, _POLL_SECONDS)
         return n_bytes
 
     def _own_bytes(self) -> int | None:

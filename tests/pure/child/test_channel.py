@@ -6,11 +6,11 @@ import resource
 import socket
 import struct
 import threading
-import time
 
 import pytest
 
 from mops.child.channel import Channel, ProgressPage, Step, anonymous_file
+from mops.system.clock import monotonic
 from processes import n_descriptors
 
 
@@ -166,11 +166,11 @@ class TestProgressPage:
     @pytest.mark.parametrize("step", [Step(0, 0), Step(3, 7), Step(2**31 - 1, 2**32 - 1)])
     def test_the_parent_sees_what_the_child_runs_and_since_when(self, pages, step):
         parent, child = pages
-        before = time.monotonic()
+        before = monotonic()
         child.begin(*step)
         found, since = parent.running()
         assert found == step
-        assert before <= since <= time.monotonic()
+        assert before <= since <= monotonic()
 
     def test_the_parent_sees_that_the_child_is_idle_again(self, pages):
         parent, child = pages

@@ -14,7 +14,6 @@ import json
 import os
 import pdb
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +31,7 @@ from mops.child.tracebacks import failure_of, failure_of_target
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import InvalidOutput
+from mops.system.clock import monotonic
 
 T = TypeVar("T")
 
@@ -98,13 +98,13 @@ class ForegroundRun:
             parts = results.read(code.model(dict(self._request["params"]), seed), seed)
             return {name: table_of(part) for name, part in parts.items()}
 
-        began = time.monotonic()
+        began = monotonic()
         _enter(code.folder)
         tables = self._step(f"replicate {replicate} (seed {seed})", simulate)
         kept = self._request["outputs"]
         outputs = [_summary(name, table) for name, table in tables.items() if kept is None or name in kept]
         self._report["replicates"].append(
-            {"replicate": replicate, "seed": seed, "seconds": time.monotonic() - began, "outputs": outputs}
+            {"replicate": replicate, "seed": seed, "seconds": monotonic() - began, "outputs": outputs}
         )
         return tables
 
