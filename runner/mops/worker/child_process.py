@@ -27,7 +27,6 @@ from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
 from mops.system import cgroup
-from mops.system.clock import monotonic
 from mops.system.lifeline import can_watch
 from mops.task import JobContext
 from mops.waiting import polls
@@ -287,6 +286,7 @@ class ChildProcess:
 
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
+        self._watch.look()
         if self._ended_by != "itself":
             if time.monotonic() >= self._kill_at:
                 self._kill()
@@ -346,6 +346,7 @@ class ChildProcess:
 
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and tell how it ended."""
+        self._watch.look()  # before the wait: the child may have died right after a pause
         # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
         has_ended = any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
         if not has_ended and self._ended_by == "itself":
@@ -357,7 +358,7 @@ class ChildProcess:
         self._reap()
         self._prints.read_rest()
         running = self._page.running()
-        step, began = running if running is not None else (None, monotonic())
+        step, seconds = (None, 0.0) if running is None else (running[0], self._watch.seconds_since(running[1]))
         by = self._ended_by
         if by in ("timeout", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
@@ -366,7 +367,7 @@ class ChildProcess:
             returncode=self._process.returncode,
             step=step,
             by=by,
-            seconds=monotonic() - began,
+            seconds=seconds,
             tail=tail,
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,

@@ -31,7 +31,7 @@ class Death:
     step
         The simulation or target that it ran.
     seconds
-        How long that ran.
+        How long that ran, without pauses of all processes.
     tail
         The last that the child printed.
     peak_bytes, limit_bytes

@@ -18,6 +18,7 @@ START_SECONDS = 60.0
 """A forked process that does no work for this long in its first simulation waits for a thread that it does not have."""
 
 _POLL_SECONDS = 0.25  # between two looks at a child, at most
+_PAUSE_SECONDS = 1.0  # a gap between two looks that is longer by this much is a pause
 _LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
 _WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
 _ALLOCATES = 2.5e9  # bytes a second at most: sets how soon a child can exceed its limit
@@ -94,10 +95,18 @@ class LimitWatch:
         MODELOPS_JOB_SIM_TIMEOUT.
     template
         The watch of the template that forked the child; None: the child imported the model itself.
+    clock
+        Returns the time of the child's progress page.
     """
 
-    def __init__(self, pid: int, timeout_s: float | None, template: LimitWatch | None = None):
-        self._pid, self._timeout_s, self._template = pid, timeout_s, template
+    def __init__(
+        self,
+        pid: int,
+        timeout_s: float | None,
+        template: LimitWatch | None = None,
+        clock: Callable[[], float] = monotonic,
+    ):
+        self._pid, self._timeout_s, self._template, self._clock = pid, timeout_s, template, clock
         self.limit_bytes: int | None = None
         """The memory limit of each simulation of the present task, with all processes that it starts."""
         self.peak_bytes = 0
@@ -110,7 +119,8 @@ class LimitWatch:
         self._is_starting = template is not None
         self._first: Step | None = None
         self._work_at = self._worked_s = 0.0
-        self._idle_since = monotonic()
+        self._idle_since = self._looked_at = clock()
+        self._pauses: list[tuple[float, float]] = []  # when each ended, and its seconds
 
     @property
     def is_exact(self) -> bool:
@@ -119,7 +129,8 @@ class LimitWatch:
 
     def start_task(self, limit_bytes: int) -> None:
         """Measure from now on for another task."""
-        self._idle_since = monotonic()
+        self._idle_since = self._looked_at = self._clock()
+        self._pauses.clear()
         self.limit_bytes, self.peak_bytes = limit_bytes, 0
         self._usage = process_memory.Usage()
         self._measure(limit_bytes)
@@ -142,12 +153,25 @@ class LimitWatch:
         poll_s = min(_POLL_SECONDS, (self._timeout_s or 1.0) / 4)
         if self.limit_bytes is None:
             return poll_s
-        return min(poll_s, max(self._look_at - monotonic(), _LOOK_SECONDS))
+        return min(poll_s, max(self._look_at - self._clock(), _LOOK_SECONDS))
+
+    def look(self) -> None:
+        """Notice a pause: if this process stood still since the last look, the child probably did too."""
+        now = self._clock()
+        pause_s = now - self._looked_at - _POLL_SECONDS
+        if pause_s > _PAUSE_SECONDS:
+            self._pauses.append((now, pause_s))
+        self._looked_at = now
+
+    def seconds_since(self, began: float) -> float:
+        """Return the seconds since ``began`` (s, by the clock) without the pauses that :meth:`look` noticed."""
+        paused_s = sum(min(pause_s, ended - began) for ended, pause_s in self._pauses if ended > began)
+        return self._clock() - began - paused_s
 
     def breach(self, step: Step, began: float) -> Breach | None:
-        """Return which limit a step breaks that has run since ``began`` (s, monotonic); None: none."""
+        """Return which limit a step breaks that has run since ``began`` (s, by the clock); None: none."""
         exceeds_memory = self._exceeds_memory(step)
-        if self._timeout_s is not None and monotonic() - began > self._timeout_s:
+        if self._timeout_s is not None and self.seconds_since(began) > self._timeout_s:
             return "timeout"
         if exceeds_memory:
             return "memory"
@@ -165,19 +189,19 @@ class LimitWatch:
         if step != self._first:
             self._is_starting = False
             return False
-        now = monotonic()
+        now = self._clock()
         if now < self._work_at:
             return False
         self._work_at = now + _WORK_SECONDS
         worked_s = process_memory.tree_cpu_seconds(self._pid)
         if worked_s > self._worked_s:
-            self._worked_s, self._idle_since = worked_s, monotonic()
+            self._worked_s, self._idle_since = worked_s, self._clock()
             return False
-        return monotonic() - self._idle_since > START_SECONDS
+        return self.seconds_since(self._idle_since) > START_SECONDS
 
     def _exceeds_memory(self, step: Step) -> bool:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
-        if self.limit_bytes is None or monotonic() < self._look_at:
+        if self.limit_bytes is None or self._clock() < self._look_at:
             return False
         n_bytes = self._measure(self.limit_bytes)
         if step != self._peak_of:
@@ -190,7 +214,7 @@ class LimitWatch:
         """Return the child's memory, and set the next measurement to when the child could be over its limit."""
         n_bytes = self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
         seconds_to_limit = max((limit_bytes - n_bytes) / _ALLOCATES, _LOOK_SECONDS)
-        self._look_at = monotonic() + min(seconds_to_limit, _POLL_SECONDS)
+        self._look_at = self._clock() + min(seconds_to_limit, _POLL_SECONDS)
         return n_bytes
 
     def _own_bytes(self) -> int | None:

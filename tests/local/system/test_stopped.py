@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -127,3 +128,20 @@ def test_cancel_of_a_complete_job_changes_nothing(study: StudyLab) -> None:
     assert "succeeded" in cancel.said
     assert "nothing to cancel" in cancel.said
     assert study.job().status().state == "succeeded"
+
+
+def test_a_pause_of_all_processes_does_not_count_against_the_timeout(lab: StudyLab) -> None:
+    """Regression: a batch system that stopped a job for a while, or `docker pause`, made good simulations `timeout`."""
+    lab.write("held:simulate", betas(2), n_replicates=1)
+    runner = lab.submit(SLOTS=2, SIM_TIMEOUT=5, hold=0)
+    wait_for(lambda: len(runner.calls) == 1, of=runner)  # the first simulation runs alone
+    stopped = list(runner.alive())
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(8.0)
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.0)  # the worker looks at its children again
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert "timeout" not in runner.said
