@@ -14,7 +14,7 @@ from mops.child.channel import Step
 from mops.units import bytes_text
 
 Breach = Literal["timeout", "memory", "start"]
-"""Which limit a child broke; "start": as a forked process, it did no work at all in its first simulation."""
+"""Which limit a child broke; "start": as a forked process, it waited for a lock that nothing releases."""
 
 EndedBy = Breach | Literal["itself", "silence", "stop"]
 """What ended a child: a limit that it broke, itself, mops, or mops after the child closed its socket ("silence")."""

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from mops.child.channel import Step
 from mops.system import memory_limits, process_memory
 from mops.system.clock import monotonic
+from mops.system.deadlock import is_deadlocked
 from mops.system.heap import resident_bytes
 from mops.worker.deaths import Breach
 from mops.worker.slots import PoolSlots
 
 START_SECONDS = 60.0
-"""A forked process that does no work for this long in its first simulation waits for a thread that it does not have."""
+"""How long a forked process must do no work in its first simulation before mops asks the kernel why."""
 
 _POLL_SECONDS = 0.25  # between two looks at a child, at most
 _PAUSE_SECONDS = 1.0  # a gap between two looks that is longer by this much is a pause
@@ -87,7 +88,7 @@ class WorkerMemory:
 
 
 class LimitWatch:
-    """Watches the time and the memory of what one child runs, and whether a forked process works at all.
+    """Watches the time and the memory of what one child runs, and whether a forked process hangs at its start.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ class LimitWatch:
         return self._step_peak_bytes if step == self._peak_of else None
 
     def _hangs_at_start(self, step: Step) -> bool:
-        """Tell whether a forked process does no work at all in its first simulation."""
+        """Tell whether a forked process waits in its first simulation for a lock of a thread that it does not have."""
         if not self._is_starting:
             return False
         self._first = self._first or step
@@ -197,7 +198,7 @@ class LimitWatch:
         if worked_s > self._worked_s:
             self._worked_s, self._idle_since = worked_s, self._clock()
             return False
-        return self.seconds_since(self._idle_since) > START_SECONDS
+        return self.seconds_since(self._idle_since) > START_SECONDS and is_deadlocked(self._pid)
 
     def _exceeds_memory(self, step: Step) -> bool:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.

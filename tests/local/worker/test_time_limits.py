@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from pool_lab import PoolLab, values
+
+from clocks import Clock
+from mops.child.channel import Step
+from mops.system.deadlock import is_deadlocked
+from mops.worker.limits import START_SECONDS, LimitWatch
+from waiting import until
 
 # Replaces the clocks in every module that has them, as freezegun does.
 FREEZES = """
@@ -40,3 +54,79 @@ class TestFrozenClock:
         result = lab.run(lab.pool(code, timeout_s=8.0), [{"a": 1}, {"a": 2}, {"a": 3}])
         assert (result.done, result.failures) == ({0, 1, 2}, [])
         assert 1.5 < result.seconds < 60.0
+
+
+WAITS = {
+    "sleeps": "time.sleep(4)",
+    "waits for a process": "subprocess.run(['sleep', '4'])",
+    "waits with a timeout": "held.acquire(timeout=4)",
+}
+
+
+class TestWaits:
+    """A first simulation in a forked process may wait without CPU time, unless nothing can end the wait."""
+
+    @pytest.mark.parametrize("way", WAITS)
+    def test_a_first_simulation_that_waits_is_not_killed(
+        self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
+    ) -> None:
+        """Regression: a simulation that waited 60 s for a licence server was killed as `hung`."""
+        monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
+        code = (
+            "import os, subprocess, threading, time\n"
+            "held, importer = threading.Lock(), os.getpid()\nheld.acquire()\n\n"
+            f"def run(p, s):\n    {WAITS[way]}\n    return {{'forked': os.getpid() != importer}}\n"
+        )
+        result = lab.run(lab.pool(code), [{"a": 1}])
+        assert values(result, "forked") == {(0, 0): [True]}
+        assert "did nothing" not in caplog.text
+
+    def test_a_pause_is_no_hang(self) -> None:
+        with waiting("lock.acquire()") as pid:
+            until(lambda: is_deadlocked(pid))
+            clock, step = Clock(), Step(0, 0)
+            watch = LimitWatch(pid, None, LimitWatch(0, None), clock)
+            assert watch.breach(step, clock()) is None  # it notices the CPU time of the start
+            clock.now += 100.0
+            watch.look()
+            assert watch.breach(step, 1000.0) is None
+            clock.now += START_SECONDS
+            assert watch.breach(step, 1000.0) == "start"
+
+
+@contextmanager
+def waiting(how: str) -> Iterator[int]:
+    """Start a process that waits for something, most with a lock that it holds itself; yield its id."""
+    code = (
+        "import multiprocessing, os, threading, time\n"
+        "lock, shared = threading.Lock(), multiprocessing.Lock()\nlock.acquire()\nshared.acquire()\n"
+        f"print('there', flush=True)\n{how}\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        yield process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "time.sleep(60)",
+        "lock.acquire(timeout=60)",
+        "shared.acquire()  # which another process may release",
+        "threading.Thread(target=time.sleep, args=(60,)).start(); lock.acquire()",
+        "os.fork() or time.sleep(60); lock.acquire()",
+        "while True: pass",
+    ],
+)
+def test_only_a_wait_that_nothing_can_end_is_a_deadlock(how: str) -> None:
+    with waiting(how) as pid:
+        time.sleep(0.5)  # until it waits
+        assert not is_deadlocked(pid)
+
+
+def test_a_process_that_has_ended_is_in_no_deadlock() -> None:
+    with waiting("lock.acquire()") as pid:
+        pass
+    assert not is_deadlocked(pid)
