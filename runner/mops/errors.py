@@ -21,7 +21,7 @@
     ├── JobFailed                  1     the job ended in the state failed
     ├── RunnerEnded                any   the runner ended too early; its exit code, or 1 if it is unknown
     ├── TrialFailed                1     a simulation that 'mops study check' or 'mops study run' ran has failed
-    ├── Terminated                 143   SIGTERM stopped the runner; its next runner continues the job
+    ├── Terminated                 128+  a signal such as SIGTERM stopped the runner; its next runner continues the job
     ├── Superseded                 5     a newer attempt owns the job; nothing restarts this runner
     └── InternalError              70    mops found a contradiction in its own counts and stopped
 
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,13 +276,20 @@ class TrialFailed(MopsError):
 
 
 class Terminated(MopsError):
-    """SIGTERM stopped the runner after it committed what was finished; the job's next runner continues the job."""
+    """A signal stopped the runner after it committed what was finished; the job's next runner continues the job.
 
-    exit_code = 143  # 128 + SIGTERM, as shells report it
+    Parameters
+    ----------
+    number
+        The signal.
+    """
 
-    def __init__(self, job: str, *, where: str):
-        what = f"SIGTERM stopped the runner of job {job!r}; finished work is committed"
+    exit_code = 143  # of SIGTERM
+
+    def __init__(self, job: str, number: int, *, where: str):
+        what = f"{signal.Signals(number).name} stopped the runner of job {job!r}; finished work is committed"
         super().__init__(what, where=where, hint=f"if no other runner starts: mops jobs resume {job}")
+        self.exit_code = 128 + number  # as shells report it
 
 
 class Superseded(MopsError):

@@ -36,6 +36,7 @@ from mops.storage.joblog.records import COMPLETE, Asked, By
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
 from mops.system.processors import n_processors
+from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.pool import Pool
 from mops.worker.run_task import close_pool, pool_of
@@ -335,17 +336,19 @@ def as_command() -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[None]:
-    """Stop the runner at Ctrl-C or SIGTERM; at once at a second signal, and without a commit at a third.
+    """Stop the runner at Ctrl-C or a stop signal; at once at a second signal, and without a commit at a third.
 
-    Ctrl-C comes from a person and cancels the job. SIGTERM comes from a machine or from Kubernetes, and the next runner
-    continues the job. A third signal helps if the storage does not answer. It harms no more than a kill does: committed
-    results stay intact.
+    Ctrl-C comes from a person and cancels the job. The signals of :data:`mops.system.signals.STOP_SIGNALS` come from
+    machines, and the next runner continues the job. A third signal helps if the storage does not answer. It harms no
+    more than a kill does: committed results stay intact.
 
     In the command (:func:`as_command`) the third signal ends the process with its children. In a user's program, such
     as a notebook's kernel, the third signal raises KeyboardInterrupt or SystemExit at once. There a first Ctrl-C also
     raises KeyboardInterrupt, but after the commit, so that the program does not continue with a stopped job.
 
-    Signals are handled only in the main thread. In other threads they belong to the user's program.
+    Except for Ctrl-C and SIGTERM, a signal is left alone if it has another action than to end the process: nohup
+    ignores SIGHUP, and a user's program may have a handler. Signals are handled only in the main thread. In other
+    threads they belong to the user's program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -353,14 +356,16 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
     asked: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGXCPU and number in asked:
+            return  # the kernel repeats it for every second of CPU time
         asked.append(number)
-        name = signal.Signals(number).name
+        name, by = signal.Signals(number).name, None if number == signal.SIGINT else number
         if len(asked) == 1:
+            runner.stop(grace_s, by=by)
             logger.warning("%s: running simulations get %g s; then mops commits what is finished", name, grace_s)
-            runner.stop(grace_s, hand_over=number == signal.SIGTERM)
         elif len(asked) == 2:
+            runner.stop(0.0, by=by)
             logger.warning("%s again: mops kills running simulations and commits what is finished", name)
-            runner.stop(0.0, hand_over=number == signal.SIGTERM)
         elif _is_command.get():
             os._exit(128 + number)
         elif number == signal.SIGINT:
@@ -368,7 +373,8 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         else:
             raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    taken = {signal.SIGINT, signal.SIGTERM, *signals_with_default_action(STOP_SIGNALS)}
+    before = {number: signal.signal(number, stop) for number in taken}
     try:
         yield
     finally:

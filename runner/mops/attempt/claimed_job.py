@@ -111,15 +111,16 @@ class ClaimedJob:
         settings = self.settings
         return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
-    def end_attempt(self, failure: MopsError | None, *, hand_over: bool) -> State:
+    def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
         """Append the attempt's end to the log, unless the next runner continues the job.
 
         Parameters
         ----------
         failure
             Why nothing more can run; None: nothing went wrong.
-        hand_over
-            Whether the attempt was stopped for the next runner. A cancel in the log overrides it.
+        handed_over_by
+            The signal that stopped the attempt for the next runner; None: there was none. A cancel in the log overrides
+            it.
 
         Returns
         -------
@@ -139,8 +140,8 @@ class ClaimedJob:
             self.log.end("failed", totals=self.log.view.counts)
             raise failure
         state = end_state(self.record, self.log.view)
-        if state == "cancelled" and hand_over and not self.log.cancelled:
-            raise Terminated(self.name, where=self.files.url)
+        if state == "cancelled" and handed_over_by is not None and not self.log.cancelled:
+            raise Terminated(self.name, handed_over_by, where=self.files.url)
         self.log.end(state, totals=self.log.view.counts)
         end = self.log.view.end
         if end is not None and end.complete:

@@ -58,10 +58,16 @@ _DELIVERY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StopRequested:
-    """An event: a request to stop the runner; with ``hand_over`` the next runner continues the job."""
+    """An event: a request to stop the runner.
+
+    Parameters
+    ----------
+    by
+        The signal after which the next runner continues the job; None: the job is cancelled.
+    """
 
     grace_s: float
-    hand_over: bool
+    by: int | None = None
 
 
 class Runner:
@@ -119,19 +125,19 @@ class Runner:
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
         self._load = RunnerLoad()
-        self._is_reconnecting = self._is_stopping = False
-        self._hand_over = True  # until a stop cancels the job
+        self._is_reconnecting = False
+        self._stops: list[StopRequested] = []
         self._stop_by = math.inf
 
-    def stop(self, grace_s: float = GRACE_SECONDS, *, hand_over: bool = False) -> None:
+    def stop(self, grace_s: float = GRACE_SECONDS, *, by: int | None = None) -> None:
         """Send nothing more, give simulations ``grace_s`` seconds, then commit. From any thread or signal handler.
 
         Parameters
         ----------
-        hand_over
-            Whether the next runner continues the job. Otherwise the job is cancelled.
+        by
+            The signal after which the next runner continues the job; None: the job is cancelled.
         """
-        self._events.put(StopRequested(grace_s, hand_over))
+        self._events.put(StopRequested(grace_s, by))
 
     def snapshot(self) -> Snapshot:
         """Return where the job stands. From any thread."""
@@ -162,7 +168,7 @@ class Runner:
         with contextlib.closing(self._drain), contextlib.closing(self._tasks_in_flight):
             try:
                 failure = self._until_failure(self._loop)
-                how = "stopped" if self._is_stopping else "every simulation has run"
+                how = "stopped" if self._stops else "every simulation has run"
                 if failure is not None:
                     how = f"{type(failure).__name__}: {failure}"  # jobs/following/wait.py reads it
                 logger.info("%s: attempt %d ends: %s", self._job.name, self._job.attempt, how)
@@ -178,7 +184,7 @@ class Runner:
                 else:
                     self._committer.abandon()
                 raise
-            return self._job.end_attempt(failure, hand_over=self._hand_over)
+            return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
     def _loop(self) -> None:
         self._cluster.warm(self._job.context, self._job.n_simulations)  # while the pilot runs
@@ -290,7 +296,7 @@ class Runner:
                 self._stop(event)
             case CancelRequested():
                 logger.info("%s: received a request to cancel the job", self._job.name)
-                self._stop(StopRequested(GRACE_SECONDS, hand_over=False))
+                self._stop(StopRequested(GRACE_SECONDS))
             case ThreadFault():
                 raise event.error
         self._watch_own_load()
@@ -298,7 +304,7 @@ class Runner:
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
-        if event.is_empty and not self._is_stopping and self._recovery.is_blamed_for_empty_result(task):
+        if event.is_empty and not self._stops and self._recovery.is_blamed_for_empty_result(task):
             if event.partial is not None:
                 self._partial_groups.drop(event.partial)
             return
@@ -349,13 +355,19 @@ class Runner:
         """Stop. A request to cancel overrides requests to hand over, and a later request can only shorten the time."""
         now = time.monotonic()
         grace_s = max(min(request.grace_s, self._stop_by - _STOP_SECONDS - now), 0.0)
-        self._hand_over &= request.hand_over
-        self._is_stopping, self._stop_by = True, now + grace_s + _STOP_SECONDS
+        self._stops.append(request)
+        self._stop_by = now + grace_s + _STOP_SECONDS
         self._plan.stop()
         self._cluster.stop(grace_s)
 
+    @property
+    def _handed_over_by(self) -> int | None:
+        """The signal that stopped the runner for the next one; None: nothing did, or a request cancelled the job."""
+        signals = [request.by for request in self._stops]
+        return signals[0] if signals and None not in signals else None
+
     def _stop_on_interrupt(self) -> None:
-        if not self._is_stopping:  # else the first request decides whether to hand over
+        if not self._stops:  # else the first request decides whether to hand over
             self.stop()
 
     def _take_last_events(self) -> None:

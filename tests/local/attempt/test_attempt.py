@@ -17,8 +17,8 @@ from mops.attempt.attempt import as_command, stopping_on_signals
 
 
 class Runner:
-    def stop(self, grace_s, *, hand_over):
-        os.write(1, f"stop {grace_s:g}{' hand over' if hand_over else ''}\\n".encode())
+    def stop(self, grace_s, *, by):
+        os.write(1, f"stop {grace_s:g} by {by}\\n".encode())
 
 
 with as_command(), stopping_on_signals(Runner(), "job", 10.0):
@@ -29,21 +29,23 @@ with as_command(), stopping_on_signals(Runner(), "job", 10.0):
 
 
 @pytest.mark.parametrize(
-    ("number", "how", "code"),
-    [(signal.SIGINT, "", 130), (signal.SIGTERM, " hand over", 143)],
-    ids=["ctrl-c", "sigterm"],
+    ("number", "by", "code"),
+    [(signal.SIGINT, None, 130), (signal.SIGTERM, 15, 143), (signal.SIGHUP, 1, 129)],
+    ids=["ctrl-c", "sigterm", "sighup"],
 )
 def test_the_first_signal_stops_the_runner_the_second_at_once_and_the_third_kills_it(
-    number: int, how: str, code: int
+    number: int, by: int | None, code: int
 ) -> None:
-    """Ctrl-C cancels the job. SIGTERM leaves it to the next runner."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+    """Ctrl-C cancels the job. The other signals leave it to the next runner."""
+    with subprocess.Popen(
+        ["env", "--default-signal", sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        assert process.stdout.readline() == f"stop 10{how}\n"
+        assert process.stdout.readline() == f"stop 10 by {by}\n"
         process.send_signal(number)
-        assert process.stdout.readline() == f"stop 0{how}\n"
+        assert process.stdout.readline() == f"stop 0 by {by}\n"
         process.send_signal(number)
         assert process.wait(timeout=30) == code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_reconnection_that_fails_after_a_stop_is_no_fault(tmp_path: Path) -> N
 
 def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
-    lab.runner.stop(0.0, hand_over=True)
+    lab.runner.stop(0.0, by=signal.SIGTERM)
     with pytest.raises(Terminated):
         lab.runner.run()
 
@@ -95,15 +96,15 @@ def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None
 def test_a_cancel_wins_over_sigterm_in_any_order(tmp_path: Path, sigterm_first: bool) -> None:
     """SIGTERM after Ctrl-C left the job without an end: the next pod continued a job that a person had cancelled."""
     lab = RunnerLab(tmp_path, [1] * 8)
-    for hand_over in (sigterm_first, not sigterm_first):
-        lab.runner.stop(0.0, hand_over=hand_over)
+    for by in (signal.SIGTERM, None) if sigterm_first else (None, signal.SIGTERM):
+        lab.runner.stop(0.0, by=by)
         lab.turn()
     assert lab.runner.run() == "cancelled"
 
 
 def test_a_cancel_in_the_log_wins_over_a_sigterm_that_came_before_it_was_read(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
-    lab.runner.stop(0.0, hand_over=True)
+    lab.runner.stop(0.0, by=signal.SIGTERM)
     JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("person")
     lab.job.log.poll()  # as the committing thread does every few seconds
     assert lab.runner.run() == "cancelled"

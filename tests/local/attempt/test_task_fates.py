@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -382,15 +383,15 @@ def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: P
     interrupted = []
 
     def on_progress(_: object) -> None:
-        if lab.runner._is_stopping:
+        if lab.runner._stops:
             interrupted.append(True)
             raise KeyboardInterrupt
 
     lab = RunnerLab(tmp_path, [1] * 8, on_progress=on_progress)
-    lab.runner.stop(30.0, hand_over=True)
+    lab.runner.stop(30.0, by=signal.SIGTERM)
     lab.settle()
     assert interrupted
-    assert lab.runner._hand_over
+    assert lab.runner._handed_over_by == signal.SIGTERM
 
 
 @pytest.mark.parametrize("slots_run", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -330,7 +331,7 @@ def test_the_job_owns_the_cluster_and_the_cluster_owns_its_autoscaler(pod_files:
         (ZeroDivisionError(), True),
         (Superseded("by another"), False),
         (ClusterError("no scheduler"), False),
-        (Terminated("sir", where="here"), False),
+        (Terminated("sir", signal.SIGTERM, where="here"), False),
     ],
     ids=str,
 )

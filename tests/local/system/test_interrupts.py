@@ -15,7 +15,7 @@ from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 HELD = 9
 CELL = """
-import logging, os, signal, sys, threading, time
+import faulthandler, logging, os, signal, sys, threading, time
 from pathlib import Path
 import mops
 from mops.storage.backends.local import LocalFolder
@@ -46,6 +46,9 @@ def cell():
     over.set()
 
 
+if where == "handlers":
+    signal.signal(signal.SIGUSR1, lambda *_: say("the program's own SIGUSR1"))
+    faulthandler.register(signal.SIGUSR2)
 over = threading.Event()
 try:
     if where == "thread":
@@ -136,4 +139,29 @@ def test_an_interrupt_does_not_stop_a_job_in_another_thread(study: StudyLab) -> 
     runner.let_go()
     assert runner.wait() == 0, runner.said
     assert "the next line: succeeded\nalive: succeeded\nover" in runner.said
+    assert rows_of(study.job()) == study.serial()
+
+
+def test_the_handlers_of_a_program_keep_their_signals(study: StudyLab) -> None:
+    """The handler of ``faulthandler.register`` is C code, which ``signal.getsignal`` does not see."""
+    runner = started(study, "handlers")
+    for number, said in ((signal.SIGUSR1, "the program's own SIGUSR1"), (signal.SIGUSR2, "in submit\n")):
+        runner.signal(number)
+        wait_for(lambda said=said: said in runner.said, of=runner)
+    assert "running simulations get" not in runner.said
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert "the next line: succeeded\n" in runner.said
+
+
+def test_a_stop_signal_without_a_handler_of_the_program_commits_finished_groups(study: StudyLab) -> None:
+    """Slurm's --signal=USR1 ended a script that calls mops.submit without a last commit."""
+    runner = started(study)
+    runner.signal(signal.SIGUSR1)
+    wait_for(lambda: "SIGUSR1: " in runner.said, of=runner)
+    runner.let_go()
+    assert runner.wait() == 1
+    assert "Terminated: SIGUSR1 stopped the runner of job 'job'; finished work is committed" in runner.said
+    assert study.view().committed
+    assert study.resume().wait() == 0
     assert rows_of(study.job()) == study.serial()

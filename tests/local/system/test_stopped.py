@@ -1,4 +1,4 @@
-"""Ctrl-C and ``mops jobs cancel`` keep finished groups, and resume computes the rest."""
+"""Signals and ``mops jobs cancel`` keep finished groups, and resume computes the rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 
 import psutil
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.attempt.main_loop import GRACE_SECONDS
+from mops.system.signals import STOP_SIGNALS
 
 HELD = 21
 
@@ -21,9 +22,17 @@ def study(lab: StudyLab) -> StudyLab:
     return lab
 
 
-def started(study: StudyLab) -> Runner:
-    """Start a job with a held simulation in each of its two slots and without any commit."""
-    runner = study.submit(SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
+def started(study: StudyLab, *around: str) -> Runner:
+    """Start a job with a held simulation in each of its two slots and without any commit.
+
+    Parameters
+    ----------
+    around
+        The program that starts the command.
+    """
+    submit = ("submit", str(study.project / "study.json"), "--name", "job")
+    program = (*around, str(MOPS), "jobs")
+    runner = study.start(*submit, program=program, SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
     wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
     return runner
 
@@ -103,6 +112,60 @@ def test_sigterm_commits_finished_groups_and_leaves_the_job_to_the_next_runner(s
     assert not {group for group, _ in study.called(again)} & committed
     assert rows_of(study.job()) == study.serial()
     study.assert_sound()
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+def test_each_stop_signal_commits_finished_groups_and_resume_continues(study: StudyLab, number: signal.Signals) -> None:
+    """Regression: a closed terminal (SIGHUP), Slurm (SIGUSR1) and others ended the runner without a last commit."""
+    runner = started(study, "env", "--default-signal")
+    runner.signal(number)
+    wait_for(lambda: f"{number.name}: running simulations get" in runner.said, of=runner)
+    runner.let_go()
+    assert runner.wait() == 128 + number, runner.said
+    assert f"error: {number.name} stopped the runner of job 'job'; finished work is committed" in runner.said
+    committed = set(study.view().committed)
+    assert 0 < len(committed) < len(study.study["parameter_sets"])
+    assert study.job().status().state == "interrupted"
+    resumed = study.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert not {group for group, _ in study.called(resumed)} & committed
+    assert rows_of(study.job()) == study.serial()
+    verified = study.start("verify", "job")
+    assert verified.wait() == 0, verified.said
+
+
+def test_a_second_signal_of_another_kind_stops_at_once(study: StudyLab) -> None:
+    runner = started(study, "env", "--default-signal")
+    children = runner.children()
+    runner.signal(signal.SIGHUP)
+    wait_for(lambda: "SIGHUP: " in runner.said, of=runner)
+    runner.signal(signal.SIGTERM)
+    wait_for(lambda: "SIGTERM again: " in runner.said, of=runner)
+    wait_for(lambda: not any(map(psutil.pid_exists, children)))  # although the simulations are held
+    assert runner.wait() == 128 + signal.SIGHUP, "the first signal decides"
+    assert study.job().status().state == "interrupted"
+    study.assert_nothing_lives(runner)
+
+
+def test_the_kernels_repeated_sigxcpu_does_not_shorten_the_grace_period(study: StudyLab) -> None:
+    """The kernel sends SIGXCPU after each second of CPU time beyond the limit."""
+    runner = started(study, "env", "--default-signal")
+    children = runner.children()
+    for _ in range(3):
+        runner.signal(signal.SIGXCPU)
+        wait_for(lambda: "SIGXCPU: running simulations get" in runner.said, of=runner)
+    assert runner.children() == children
+    runner.let_go()
+    assert runner.wait() == 128 + signal.SIGXCPU, runner.said
+
+
+def test_nohup_still_protects_a_job_from_sighup(study: StudyLab) -> None:
+    runner = started(study, "nohup")
+    runner.signal(signal.SIGHUP)
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert "SIGHUP" not in runner.said
+    assert rows_of(study.job()) == study.serial()
 
 
 def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:

@@ -18,6 +18,7 @@ from pool_lab import SEEN, PoolLab, values
 
 from mops.child.channel import Channel, Message
 from mops.system.process_tree import children_of
+from mops.system.signals import STOP_SIGNALS
 from mops.task import TaskResult
 from mops.worker.processes import Grandchild
 from mops.worker.reaper.client import Reaper
@@ -350,7 +351,7 @@ def test_a_reaper_survives_the_signals_that_stop_a_service() -> None:
     try:
         with Path(os.devnull).open("wb") as null:
             pid = reaper.spawn(["sleep", "600"], dict(os.environ), [null.fileno()] * 4, NO_FOLDER)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in (signal.SIGINT, *STOP_SIGNALS):
             os.kill(reaper.pid, number)
         reaper.keep()
         assert reaper.lives

@@ -42,6 +42,7 @@ from mops.child.channel import Channel, Message
 from mops.system import folders
 from mops.system.lifeline import adopt_orphans, readable
 from mops.system.process_tree import children_of
+from mops.system.signals import STOP_SIGNALS
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
 _TRACKER_SECONDS = 1.0  # a resource tracker needs 0.02 s to end
@@ -55,7 +56,7 @@ def main() -> None:
     """Serve a worker until it closes the socket, then kill every process."""
     fd = int(sys.argv[1])
     os.set_inheritable(fd, False)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in (signal.SIGINT, *STOP_SIGNALS):
         # Only the socket's end ends this process: a service manager also signals it, before it has killed the others.
         # A handler, and not SIG_IGN, which the processes that it starts would inherit.
         signal.signal(number, lambda *_: None)
