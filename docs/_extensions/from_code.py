@@ -100,7 +100,11 @@ def bounds(about: Iterable[object], *, is_size: bool) -> str:
 
 def exit_codes() -> str:
     """Return each exit code with the states and errors that give it."""
-    causes: dict[int, list[str]] = {0: ["the command did what you asked"], 130: ["Ctrl-C ended the command"]}
+    causes: dict[int, list[str]] = {
+        0: ["the command did what you asked"],
+        130: ["Ctrl-C ended the command"],
+        141: ["the reader of the output left"],
+    }
     for state, number in EXIT_CODES.items():
         causes.setdefault(number, []).insert(0, f"the job ended as `{state}`")
     for kind in error_classes():

@@ -15,8 +15,8 @@ from typer.main import get_command
 
 import mops
 from mops.cli import terminal
-from mops.cli.interrupt import interruptible
 from mops.cli.options import ADVANCED, AROUND, COMMON, SERVICE, STUDY
+from mops.cli.process import end_without_reader, interruptible
 from mops.errors import MopsError, UsageError, nearest
 
 ELSEWHERE: Mapping[str, str] = {
@@ -42,12 +42,15 @@ class Verb(NamedTuple):
         Whether the group's help leaves it out: Kubernetes and detached processes run it.
     has_children
         Whether it uses child processes on this machine: one starts while the verb is imported.
+    only_prints
+        Whether it only prints data: it ends when no reader is left. Other commands end their work first.
     """
 
     where: str
     summary: str
     hidden: bool = False
     has_children: bool = False
+    only_prints: bool = False
 
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
@@ -58,26 +61,40 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
-        "profiles": Verb("mops.cli.service.profiles:profiles", "List the profiles of cluster services."),
+        "profiles": Verb(
+            "mops.cli.service.profiles:profiles", "List the profiles of cluster services.", only_prints=True
+        ),
         "dashboard": Verb(
             "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
         ),
         "ui": Verb("mops.cli.ui:ui", "Show the jobs of a storage in a browser."),
-        "settings": Verb("mops.cli.settings:settings", "List every setting, its value, its source and its meaning."),
-        "doctor": Verb("mops.cli.service.doctor:doctor", "Check whether memory is bounded here or on the cluster."),
+        "settings": Verb(
+            "mops.cli.settings:settings", "List every setting, its value, its source and its meaning.", only_prints=True
+        ),
+        "doctor": Verb(
+            "mops.cli.service.doctor:doctor",
+            "Check whether memory is bounded here or on the cluster.",
+            only_prints=True,
+        ),
     },
     "jobs": {
         "submit": Verb(
             "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", has_children=True
         ),
-        "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first."),
-        "status": Verb("mops.cli.jobs.status:status", "Show the state of a job."),
-        "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
-        "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends."),
-        "results": Verb("mops.cli.jobs.results:results", "List the committed results of a job, or export them."),
+        "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first.", only_prints=True),
+        "status": Verb("mops.cli.jobs.status:status", "Show the state of a job.", only_prints=True),
+        "logs": Verb(
+            "mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model.", only_prints=True
+        ),
+        "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends.", only_prints=True),
+        "results": Verb(
+            "mops.cli.jobs.results:results", "List the committed results of a job, or export them.", only_prints=True
+        ),
         "report": Verb("mops.cli.jobs.report:report", "Write a report of a job with figures, as one HTML file."),
         "failures": Verb(
-            "mops.cli.jobs.failures.failures:failures", "Show the causes of a job's failures, the most frequent first."
+            "mops.cli.jobs.failures.failures:failures",
+            "Show the causes of a job's failures, the most frequent first.",
+            only_prints=True,
         ),
         "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed.", has_children=True),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
@@ -92,9 +109,15 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "rescore": Verb(
             "mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations.", has_children=True
         ),
-        "compare": Verb("mops.cli.jobs.derived.compare:compare", "Count what differs between the results of two jobs."),
+        "compare": Verb(
+            "mops.cli.jobs.derived.compare:compare",
+            "Count what differs between the results of two jobs.",
+            only_prints=True,
+        ),
         "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True, has_children=True),
-        "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
+        "verify": Verb(
+            "mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
+        ),
         "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
         "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
@@ -112,12 +135,16 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "calibrations": {
-        "list": Verb("mops.cli.calibrations.list:list_", "List the calibrations of a storage, newest first."),
+        "list": Verb(
+            "mops.cli.calibrations.list:list_", "List the calibrations of a storage, newest first.", only_prints=True
+        ),
         "delete": Verb("mops.cli.calibrations.delete:delete_", "Delete calibrations with the jobs of their rounds."),
     },
     "cluster": {
         "status": Verb(
-            "mops.cli.service.status:status", "Show the workers, memory and versions of the connected service."
+            "mops.cli.service.status:status",
+            "Show the workers, memory and versions of the connected service.",
+            only_prints=True,
         )
     },
 }
@@ -148,6 +175,8 @@ def _command(name: str, verb: Verb) -> TyperCommand:
         if verb.has_children:
             pkgutil.resolve_name("mops.cli.early_child:start_early_child")()
         function = pkgutil.resolve_name(verb.where)
+    if verb.only_prints:
+        end_without_reader()
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name, cls=_Command, hidden=verb.hidden)(function)
     command = get_command(alone)
@@ -264,7 +293,10 @@ def options(
 def main() -> None:
     """Run the command line. Errors of mops print three lines; any other exception is a bug and keeps its traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except MopsError as error:
         terminal.error(error)
         sys.exit(error.exit_code)

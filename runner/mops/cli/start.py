@@ -1,4 +1,4 @@
-"""The entry point of the command ``mops``: handles Ctrl-C during the import, and hides pandas."""
+"""The entry point of the command ``mops``: prepares the process, and hides pandas."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import gc
 import importlib
 import sys
 
-from mops.cli.interrupt import interruptible
+from mops.cli.process import interruptible, prepare_streams
 
 _YOUNG_OBJECTS = 50_000
 
 
 def main() -> None:
     """Import the command line, then run it."""
+    prepare_streams()
     gc.set_threshold(_YOUNG_OBJECTS)  # imports make 100,000 objects and no garbage
     sys.meta_path.insert(0, WithoutPandas)
     try:

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -50,14 +50,20 @@ def run(params, seed):
 
 
 class Terminal:
-    """A command on a terminal."""
+    """A command on a terminal.
 
-    def __init__(self, lab: CommandLab, *arguments: object, columns: int = 100):
+    Parameters
+    ----------
+    around
+        The program that starts the command.
+    """
+
+    def __init__(self, lab: CommandLab, *arguments: object, columns: int = 100, around: Sequence[str] = ()):
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         env = {name: value for name, value in lab.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
         self.process = subprocess.Popen(
-            [MOPS, *map(str, arguments)],
+            [*around, MOPS, *map(str, arguments)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -93,6 +99,10 @@ class Terminal:
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
+
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self._master)
 
     def end(self) -> int:
         """Wait for the end of the command; return the exit code."""
