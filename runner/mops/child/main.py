@@ -37,6 +37,7 @@ import functools
 import gc
 import os
 import resource
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -68,6 +69,7 @@ def main() -> None:
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
     prepare_process()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nobody types Ctrl-C here, and a model may catch KeyboardInterrupt
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()

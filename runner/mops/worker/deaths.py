@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mops.child.channel import Step
+from mops.system.signals import STOP_SIGNALS
 from mops.units import bytes_text
 
 Breach = Literal["timeout", "memory", "start"]
@@ -62,6 +63,22 @@ class Death:
         """Whether the kernel killed it because memory ran out, perhaps together with the process that knows its end."""
         killed = self.by == "itself" and self.returncode in (None, -signal.SIGKILL)
         return killed and bool(self.kernel_kills)
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether a signal ended it that mops has not sent."""
+        return self.by == "itself" and (self.returncode is None or self.returncode < 0)
+
+    @property
+    def by_stop_signal(self) -> bool:
+        """Whether a signal ended it with which a batch system or a person stops processes, and mops has not sent it.
+
+        The return code is unknown if the signal has also ended the process that knows it.
+        """
+        numbers = (signal.SIGINT, *STOP_SIGNALS)
+        return (
+            self.by == "itself" and not self.by_kernel and self.returncode in (None, *(-number for number in numbers))
+        )
 
     @property
     def how(self) -> str:

@@ -319,7 +319,8 @@ class Pool:
         ClusterError
             Too many children in a row have died while they ran nothing.
         """
-        report = progress.record_death(death, socket.gethostname())
+        is_stopping = self.slots.stopped(only_targets=request.replicates == ())
+        report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:
             count_replaced(REPLACED_DEATHS[death.by])
             self.slots.fewer_after(death, self.context.job)

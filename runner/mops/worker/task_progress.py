@@ -99,6 +99,8 @@ class TaskProgress:
         self._deaths: Counter[Step] = Counter()
         self._size_before_retry: dict[Step, int] = {}
         """Steps that run first in a fresh process, with the size of the process in which they took too much memory."""
+        self._stopped_once: set[Step] = set()
+        """Steps whose process a stop signal has ended. The first time does not count."""
         self.reference: Families | None = request.reference
         self._known = self.reference
         self._has_died = False
@@ -264,10 +266,15 @@ class TaskProgress:
             for segment in segments
         ]
 
-    def record_death(self, death: Death, host: str) -> Report | None:
+    def record_death(self, death: Death, host: str, *, is_stopping: bool = False) -> Report | None:
         """Record how a child died: retry what it ran, leave that to a separate task, or record it as failed.
 
         Return the line of the log; None: mops has stopped the child.
+
+        Parameters
+        ----------
+        is_stopping
+            Whether no other child will start. Then the next attempt runs what a signal has ended.
         """
         step = death.step
         self._has_died = True
@@ -282,9 +289,9 @@ class TaskProgress:
             return Report("hung", what, "retrying; MODELOPS_JOB_START=spawn avoids this")
         verdict = verdict_of(death, self._request.context.timeout_s)
         what = f"{self.describe(step)} {verdict.happened} on {host}"
-        return Report(verdict.reason, what, self._what_follows(step, death, verdict))
+        return Report(verdict.reason, what, self._what_follows(step, death, verdict, is_stopping=is_stopping))
 
-    def _what_follows(self, step: Step, death: Death, verdict: Verdict) -> str:
+    def _what_follows(self, step: Step, death: Death, verdict: Verdict, *, is_stopping: bool) -> str:
         if death.by == "memory" and self.retry_in_fresh_process(step, death.size_before):
             left_over = bytes_text(death.size_before)
             return f"retrying in a fresh process ({left_over} were left over from earlier simulations)"
@@ -292,6 +299,12 @@ class TaskProgress:
             return "retrying at the end of the job, alone on its worker"
         if self._settled(step):
             return "it had finished before, so its result counts"
+        if is_stopping and death.by_signal:
+            return "it counts as not run, because the job is stopping"
+        if death.by_stop_signal and step not in self._stopped_once:
+            # The signal may be for the whole job, and has not reached the runner yet.
+            self._stopped_once.add(step)
+            return "retrying in a new process, because such a signal usually comes from outside"
         if self.retry_or_fail(step, verdict):
             return f"retrying in a new process (try {self._deaths[step] + 1} of {self._request.context.retries + 1})"
         n = self._deaths[step] + self._request.tries.get(step.number, 0)

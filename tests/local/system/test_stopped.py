@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -166,6 +167,32 @@ def test_nohup_still_protects_a_job_from_sighup(study: StudyLab) -> None:
     assert runner.wait() == 0, runner.said
     assert "SIGHUP" not in runner.said
     assert rows_of(study.job()) == study.serial()
+
+
+@pytest.mark.parametrize("order", ["runner first", "children first", "children long before"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_to_every_process_of_a_job_is_no_failure_of_the_model(
+    study: StudyLab, number: signal.Signals, order: str
+) -> None:
+    """Regression: `systemctl stop` and `scancel` made failures of good simulations, which resume did not run again."""
+    runner = study.submit(SLOTS=2, CHECKPOINT_SECONDS=3600, RETRIES=0, hold=HELD)
+    wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
+    processes = sorted(runner.alive(), reverse=order != "runner first")  # a parent is older than its children
+    assert runner.process.pid in (processes[0], processes[-1])
+    assert len(processes) >= 4
+    for pid in processes:
+        if pid == runner.process.pid and order == "children long before":
+            wait_for(lambda: len(runner.calls) >= HELD + 4, of=runner)  # the simulations run again
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    wait_for(lambda: f"{number.name}: running" in runner.said, of=runner)
+    runner.let_go()
+    assert runner.wait() == 128 + number, runner.said
+    assert study.view().counts.failed == 0
+    resumed = study.resume(RETRIES=0)
+    assert resumed.wait() == 0, resumed.said
+    assert rows_of(study.job()) == study.serial()
+    assert study.start("verify", "job").wait() == 0
 
 
 def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:

@@ -233,6 +233,25 @@ class TestDeaths:
         assert (failure.target, failure.replicate, failure.reason) == ("model:score", None, "timeout")
         assert set(rows(result, "x")) == {(0, 0)}
 
+    @pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGINT)", "os.kill(os.getpid(), signal.SIGTERM)"])
+    def test_a_model_that_sends_itself_a_stop_signal_fails_in_the_end(self, bench: Bench, how: str) -> None:
+        """The worker cannot know where the signal comes from. It repeats the simulation once without counting that."""
+        code = f"import os, signal\n\ndef run(p, s):\n    {how}\n    return {{'x': s}}\n"
+        result = run(bench.written(code, retries=1), {"a": 1})
+        (failure,) = result.failures
+        assert (failure.reason, failure.attempts) == ("crashed", 2)
+
+    def test_a_model_cannot_take_a_sigint_from_outside_for_the_end_of_its_work(self, bench: Bench) -> None:
+        """Samplers catch KeyboardInterrupt and return what they have: the partial result was stored as good."""
+        code = (
+            "import os, signal, pathlib\n\ndef run(p, s):\n    flag = pathlib.Path(p['flag'])\n    try:\n"
+            "        if not flag.exists():\n            flag.touch()\n            os.kill(os.getpid(), signal.SIGINT)\n"
+            "        return {'x': 'whole'}\n    except KeyboardInterrupt:\n        return {'x': 'partial'}\n"
+        )
+        result = run(bench.written(code, retries=0), {"flag": str(bench.folder / "flag")})
+        assert result.failures == []
+        assert rows(result, "x") == {(0, 0): ["whole"]}
+
     def test_children_that_die_between_simulations_are_an_error_of_the_cluster(self, bench: Bench) -> None:
         """mops does not blame a parameter set, and does not retry without end."""
         code = (

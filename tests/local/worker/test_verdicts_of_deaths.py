@@ -40,6 +40,24 @@ def test_a_kill_by_the_kernel_is_distinguished_from_other_deaths(found: Death, r
 
 
 @pytest.mark.parametrize(
+    ("found", "by_stop_signal"),
+    [
+        (death(-signal.SIGTERM), True),
+        (death(-signal.SIGINT), True),
+        (death(-signal.SIGUSR1), True),
+        (death(None), True),  # its template died too
+        (death(None, kernel_kills=1), False),
+        (death(-signal.SIGTERM, "memory"), False),  # mops has sent it
+        (death(KILLED), False),
+        (death(-signal.SIGSEGV), False),
+        (death(15), False),
+    ],
+)
+def test_a_stop_signal_is_one_that_mops_has_not_sent(found: Death, *, by_stop_signal: bool) -> None:
+    assert found.by_stop_signal is by_stop_signal
+
+
+@pytest.mark.parametrize(
     ("found", "signals"),
     [
         (death(-6), "return code -6"),

@@ -461,6 +461,29 @@ class TestRecordDeath:
         progress.record_death(death(), "vm")
         assert progress.deaths_between == 0
 
+    @pytest.mark.parametrize("returncode", [-2, -15, -1, None])
+    def test_the_first_stop_signal_is_no_try_and_the_second_is_one(self, returncode):
+        """A signal to every process of the job may reach a child before it reaches the runner."""
+        progress = make(retries=0)
+        first, second = (str(progress.record_death(death(returncode=returncode), "vm")) for _ in range(2))
+        assert first.endswith("; retrying in a new process, because such a signal usually comes from outside")
+        assert second.endswith("; recorded as failed after 1 try")
+
+    @pytest.mark.parametrize("returncode", [-2, -15, -9, -11, None])
+    def test_a_signal_while_the_job_stops_is_no_verdict(self, returncode):
+        """Regression: a simulation that systemd or scancel ended was recorded as failed, and resume did not run it."""
+        progress = make(retries=0)
+        for _ in range(2):
+            report = progress.record_death(death(returncode=returncode), "vm", is_stopping=True)
+            assert str(report).endswith("; it counts as not run, because the job is stopping")
+        assert not progress.finished
+        assert progress.result().failures == []
+
+    def test_an_exit_while_the_job_stops_is_the_models_own(self):
+        progress = make(retries=0)
+        report = progress.record_death(death(returncode=7), "vm", is_stopping=True)
+        assert str(report).endswith("; recorded as failed after 1 try")
+
     def test_a_child_that_mops_stopped_is_not_reported(self):
         progress = make(retries=0)
         assert progress.record_death(death("stop", returncode=-9), "vm") is None
