@@ -14,7 +14,6 @@ import inspect
 import os
 import stat
 import sys
-import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +24,7 @@ import pyarrow as pa
 
 from mops.child.channel import Message
 from mops.child.forms.replicates import Form, Unresolved, UnsupportedForm, form_of
+from mops.child.imports.shadowed_names import PythonModules, is_of_library, refusal, shadowing_files
 from mops.child.outputs import as_tables, is_writable
 from mops.child.process_state import ProcessState, enter_temporary_folder
 from mops.child.replacement import ReplacementPolicy
@@ -46,7 +46,6 @@ _FUNCTION_NAMES = ("run", "simulate", "model")
 _ROLES_OF_MODEL = ("params", "seed", "scenario")
 _ROLES_OF_TARGET = ("params", "replicates")
 _ROLES = {*_ROLES_OF_MODEL, *_ROLES_OF_TARGET}
-_LIBRARIES = frozenset(("site-packages", "dist-packages"))
 # From Python 3.14 on, a signature evaluates annotations. Names that only a type checker imports do not exist.
 _LAZY_ANNOTATIONS: dict[str, Any] = (
     {}
@@ -193,19 +192,9 @@ def _imported(name: str, text: str, path: Path | None) -> ModuleType:
             raise CannotLoad(f"module {name!r} was not found", missing=text) from None
         raise
     file = getattr(module, "__file__", None)
-    if path is not None and _is_installed(file):
-        found = file or "built into Python"
-        raise CannotLoad(f"module {name!r} of {text!r} is {found}, not {path.name} of the project; rename {path.name}")
+    if path is not None and file is not None and is_of_library(Path(file).resolve()):  # an editable install is none
+        raise CannotLoad(f"module {name!r} of {text!r} is {file}, not {path.name} of the project; rename {path.name}")
     return module
-
-
-def _is_installed(file: str | None) -> bool:
-    """Tell whether a module is a part of Python or of an installed library. An editable install is neither."""
-    if file is None:
-        return True
-    path = Path(file).resolve()
-    standard = Path(sysconfig.get_path("stdlib")).resolve()
-    return path.is_relative_to(standard) or not _LIBRARIES.isdisjoint(path.parts)
 
 
 def _attribute(module: ModuleType, name: str, text: str) -> Any:
@@ -425,6 +414,10 @@ def _loaded(load: Message, folders: Sequence[Path]) -> tuple[Model, list[Target]
     CannotLoad
         Some of them cannot be loaded; the error is that of the first one, and has the messages of the others.
     """
+    if names := shadowing_files(folders):
+        sys.meta_path.insert(0, PythonModules(names))
+    if why := refusal([load["model"], *load["targets"]], names, folders, Path(load["root"])):
+        raise CannotLoad(why)
     parameters = load["parameters"]
     refused: list[CannotLoad] = []
 

@@ -311,9 +311,9 @@ class TestModulesAndFiles:
         assert load_model("deep_one/walk.py:f", "baseline", folders)(PARAMS, 7) == "src"
 
     def test_an_installed_module_does_not_run_in_place_of_the_projects_file(self, write):
-        root = write("def f(params, seed): return 1", "json.py")
-        with pytest.raises(CannotLoad, match=r"module 'json' of 'json:f' is .*json/__init__.py, not json.py of the"):
-            load_model("json:f", "baseline", [root])
+        root = write("def f(params, seed): return 1", "pytest.py")
+        with pytest.raises(CannotLoad, match=r"module 'pytest' of 'pytest:f' is .*pytest/__init__.py, not pytest"):
+            load_model("pytest:f", "baseline", [root])
 
     def test_a_missing_file_is_refused(self, tmp_path):
         with pytest.raises(CannotLoad, match=r"the project has no file 'models/sir.py'"):

@@ -133,7 +133,32 @@ def test_a_missing_target_is_named_as_the_target(src: CommandLab) -> None:
     )
 
 
-def test_a_module_with_the_name_of_a_standard_module_is_refused(lab: CommandLab) -> None:
+@pytest.mark.parametrize("name", ["calendar", "queue", "random", "resource"])
+def test_code_that_imports_a_file_with_the_name_of_a_module_of_python_is_refused(lab: CommandLab, name: str) -> None:
+    """Regression: the model got Python's module, which the child process had imported, and not the file beside it."""
+    lab.write(f"{name}.py", "def beds(params):\n    return 1\n")
+    lab.write("model.py", f"from {name} import beds\ndef run(params, seed):\n    return {{'y': [beds(params)]}}\n")
+    said = f"the project's {name}.py, which model.py imports, has the name of a module of Python; rename {name}.py"
+    refused_and_nothing_written(lab, lab.submit(), said)
+    refused_and_nothing_written(lab, lab.run("study", "check", lab.study), said)
+
+
+def test_a_model_with_the_name_of_a_module_of_python_is_refused(lab: CommandLab) -> None:
     lab.write("random.py", "def run(params, seed):\n    return {'y': [1]}\n")
-    lab.write_study(model="random:run")
-    refused_and_nothing_written(lab, lab.submit(), "module 'random' of 'random:run' is /", "rename random.py")
+    for model in ("random:run", "random.py:run"):
+        lab.write_study(model=model)
+        said = f"the project's random.py, which {model!r} names, has the name of a module of Python; rename random.py"
+        refused_and_nothing_written(lab, lab.submit(), said)
+
+
+def test_libraries_do_not_import_files_of_the_project_with_the_name_of_a_module_of_python(lab: CommandLab) -> None:
+    """Regression: pandas imported the project's calendar.py, and the error named an attribute that it does not have."""
+    lab.write("calendar.py", "raise SystemExit('a script')\n")
+    lab.write("test.py", "import calendar\n")
+    code = "import pandas\ndef run(params, seed):\n    return pandas.DataFrame({'y': pandas.Series([1, 2])})\n"
+    lab.write("model.py", code)
+    for start in ("fork", "spawn"):
+        ran = lab.submit("--name", start, MODELOPS_JOB_START=start)
+        assert ran.code == 0, ran.err
+    ran = lab.run("study", "check", lab.study)
+    assert (ran.code, "warning" in ran.err) == (0, False), ran.err
