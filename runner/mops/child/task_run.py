@@ -181,8 +181,9 @@ class TaskRun:
             self._code.state.restore()
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
-        if isinstance(error, PermissionError):
-            failure["message"] += self._code.hint(error.filename)
+        with contextlib.suppress(BaseException):  # the model may have raised an error with any file
+            if isinstance(error, PermissionError):
+                failure["message"] += self._code.hint(error.filename)
         return failure
 
     def _renew_folder(self) -> bool:

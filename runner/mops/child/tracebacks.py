@@ -1,11 +1,17 @@
-"""Turns a user's exception into a type, a message and a traceback without the frames of mops."""
+"""Turns a user's exception into a type, a message and a traceback without the frames of mops.
+
+The class of the exception is user code: its text, notes, causes and attributes may raise anything, or have any type. An
+exception that cannot be described in full is described in part, because its simulation has failed as ``error`` all the
+same.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import subprocess
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,8 @@ _OUTPUT_LIMIT = 2_000  # of each stream of a command
 
 _COLUMNS_SHOWN = 20
 
+_HEAD = "Traceback (most recent call last):\n"
+
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
@@ -33,16 +41,42 @@ def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, st
     keep_frames
         Whether the frames keep their variables, for a debugger.
     """
-    what = "".join(traceback.format_exception_only(error)).strip()
-    try:
-        trace = _users_traceback(error, keep_frames=keep_frames)
-    except Exception as failed:  # noqa: BLE001 - methods of the model's exception class may raise anything
-        trace = f"(no traceback: {type(failed).__name__} while it was written)"
+    name = type.__getattribute__(type(error), "__qualname__")
+    what = _first_that_succeeds(
+        lambda: "".join(traceback.format_exception_only(error)).strip(),
+        lambda: f"{name}: {error}",  # a SyntaxError whose line is bytes
+        lambda: f"{name} (its text cannot be written)",
+    )
+    trace = _first_that_succeeds(
+        lambda: _users_traceback(error, keep_frames=keep_frames),
+        lambda: "".join([_HEAD, *_users_frames(error, keep_frames=keep_frames).format(), what]),
+        lambda: "(no traceback: it cannot be written)",
+    )
     what = "\n".join([what, *_output_of_command(error)])
     return {
         "message": _text(shortened_in_middle(what, _MESSAGE_LIMIT)),
         "traceback": _text(shortened_in_middle(trace, _TRACEBACK_LIMIT)),  # the first cause, and the exception itself
     }
+
+
+def _first_that_succeeds(*texts: Callable[[], str]) -> str:
+    for text in texts[:-1]:
+        with contextlib.suppress(BaseException):
+            return text()
+    return texts[-1]()
+
+
+def _users_frames(error: BaseException, *, keep_frames: bool) -> traceback.StackSummary:
+    """Return the frames of an exception without those of mops, without a look at what its class has changed."""
+    trace = vars(BaseException)["__traceback__"].__get__(error)
+    frames = traceback.extract_tb(trace)
+    if not keep_frames:
+        traceback.clear_frames(trace)
+    return _without_mops(frames)
+
+
+def _without_mops(frames: traceback.StackSummary) -> traceback.StackSummary:
+    return traceback.StackSummary.from_list([one for one in frames if not one.filename.startswith(_NOT_THE_USERS)])
 
 
 def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
@@ -57,10 +91,8 @@ def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
         if id(error) in seen:
             continue
         seen.add(id(error))
-        part.stack = traceback.StackSummary.from_list(
-            [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_USERS)]
-        )
-        if output := list(_output_of_command(error)):
+        part.stack = _without_mops(part.stack)
+        if output := _output_of_command(error):
             part.__notes__ = [*(part.__notes__ or ()), *output]
         # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
         if not keep_frames:
@@ -72,15 +104,20 @@ def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
     return "".join(told.format())
 
 
-def _output_of_command(error: BaseException) -> Iterator[str]:
-    """Yield what a command of :mod:`subprocess` printed before it failed, if the model has captured it."""
-    if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
-        return
-    for stream, captured in (("stdout", error.stdout), ("stderr", error.stderr)):
-        text = captured.decode(errors="replace") if isinstance(captured, bytes) else str(captured or "")
-        if text.strip():
-            lines = shortened_in_middle(text.strip(), _OUTPUT_LIMIT).splitlines()
-            yield "\n".join([f"{stream} of the command:", *(f"  {line}" for line in lines)])
+def _output_of_command(error: BaseException) -> list[str]:
+    """Return what a command of :mod:`subprocess` printed before it failed, if the model has captured it."""
+    found: list[str] = []
+    # Not isinstance, which would ask the exception too.
+    if not issubclass(type(error), subprocess.CalledProcessError | subprocess.TimeoutExpired):
+        return found
+    for stream in ("stdout", "stderr"):
+        with contextlib.suppress(BaseException):  # the model may have put anything there
+            captured = getattr(error, stream)
+            text = captured.decode(errors="replace") if isinstance(captured, bytes) else str(captured or "")
+            if text.strip():
+                lines = shortened_in_middle(text.strip(), _OUTPUT_LIMIT).splitlines()
+                found.append("\n".join([f"{stream} of the command:", *(f"  {line}" for line in lines)]))
+    return found
 
 
 def _text(found: str) -> str:
@@ -90,7 +127,7 @@ def _text(found: str) -> str:
 
 def failure_of(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
     """Return reason, message and traceback of a simulation that raised; ``keep_frames`` as for :func:`describe`."""
-    if isinstance(error, InvalidOutput):
+    if type(error) is InvalidOutput:
         return {
             "reason": "invalid_output",
             "message": _text(shortened_in_middle(str(error), _MESSAGE_LIMIT)),
@@ -114,10 +151,11 @@ def failure_of_target(
 
 
 def _tables(replicates: Sequence[Mapping[str, pa.Table]]) -> Iterator[str]:
-    for name, first in replicates[0].items():
-        sizes = [tables[name].num_rows for tables in replicates if name in tables]
+    for name in dict.fromkeys(name for tables in replicates for name in tables):
+        found = [tables[name] for tables in replicates if name in tables]
+        sizes = [table.num_rows for table in found]
         rows = counted(sizes[0], "row") if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,} rows"
-        columns = [f"{field.name} ({field.type})" for field in first.schema]
+        columns = [f"{field.name} ({field.type})" for field in found[0].schema]
         more = len(columns) - _COLUMNS_SHOWN
         others = f" and {more} more" if more > 0 else ""
         yield f"  {name}: {rows} of {', '.join(columns[:_COLUMNS_SHOWN])}{others}"

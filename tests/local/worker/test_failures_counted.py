@@ -71,3 +71,40 @@ def bytes_of(result: TaskResult) -> Iterator[list[int]]:
                 yield read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})[
                     "bytes"
                 ].to_pylist()
+
+
+HOSTILE = """
+class Hostile(PermissionError):
+    __cause__ = __notes__ = property(lambda self: 1 / 0)
+    def __str__(self):
+        raise SystemExit("of the text")
+
+def run(params, seed):
+    if params["kind"] == "bytes":
+        raise SyntaxError("bad token", ("deck.inp", 3, 5, b"line of the deck\\n"))
+    if params["kind"] == "file":
+        raise PermissionError(13, "denied", "\\0")
+    if params["kind"] == "hostile":
+        raise Hostile(13, "denied", object())
+    return {"pid": [__import__("os").getpid()]}
+
+def score(params, replicates):
+    if params["kind"] == "good":
+        raise Hostile(13, "denied", object())
+    return 1.0
+"""
+
+
+def test_an_exception_that_cannot_be_described_is_an_error_and_no_crash(lab: PoolLab) -> None:
+    """Regression: the text of the exception ended the child process, so that the failure was `crashed` in two tries."""
+    kinds = ["good", "bytes", "file", "hostile"]
+    result = lab.run(lab.pool(HOSTILE, targets=("model:score",)), [{"kind": kind} for kind in kinds])
+    failures = {(failure.group, failure.target): failure for failure in result.failures if failure.target != "*"}
+    assert [(key, failure.reason, failure.attempts) for key, failure in sorted(failures.items(), key=str)] == [
+        ((0, "model:score"), "error", 1),
+        *(((i, None), "error", 1) for i in (1, 2, 3)),
+    ]
+    assert failures[1, None].message == "SyntaxError: bad token (deck.inp, line 3)"
+    assert failures[3, None].message == "Hostile (its text cannot be written)"
+    assert "in run" in failures[3, None].traceback
+    assert failures[0, "model:score"].message.startswith("Hostile (its text cannot be written)\nthe target got params")

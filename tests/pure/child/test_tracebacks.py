@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.study.output_schema import InvalidOutput
@@ -117,3 +120,78 @@ def test_a_bad_loss_lists_it_too() -> None:
     failure = failure_of_target(InvalidOutput("the loss is nan"), {"beta": 1}, [replicate(1)])
     assert failure["reason"] == "invalid_output"
     assert "the target got params beta and 1 replicate:" in failure["message"]
+
+
+def test_a_target_without_replicates_or_with_other_outputs_in_some_lists_what_there_is() -> None:
+    assert failure_of_target(KeyError("x"), {}, [])["message"].endswith("params (none) and 0 replicates:")
+    failure = failure_of_target(KeyError("x"), {}, [{}, replicate(2)])
+    assert "  daily: 2 rows of day (int64), name (string)" in failure["message"].splitlines()
+
+
+def test_a_syntax_error_whose_line_is_bytes_keeps_its_text_and_its_frames() -> None:
+    """Regression: Python's traceback module raised, the child process ended, and the failure was `crashed`."""
+    with pytest.raises(SyntaxError) as raised:
+        raise SyntaxError("bad token", ("deck.inp", 3, 5, b"line of the deck\n"))
+    failure = failure_of(raised.value)
+    assert (failure["reason"], failure["message"]) == ("error", "SyntaxError: bad token (deck.inp, line 3)")
+    assert "in test_a_syntax_error_whose_line_is_bytes" in failure["traceback"]
+    assert failure["traceback"].endswith("SyntaxError: bad token (deck.inp, line 3)")
+
+
+KINDS = {
+    "Exception": (Exception, ("text",)),
+    "BaseException": (BaseException, ()),
+    "SyntaxError": (SyntaxError, ("text", ("deck.inp", 3, 5, "line"))),
+    "CalledProcessError": (subprocess.CalledProcessError, (1, "solver")),
+    "ExceptionGroup": (ExceptionGroup, ("text", [ValueError("inner")])),
+    "PermissionError": (PermissionError, (13, "text", "file")),
+    "NameError": (NameError, ("text",)),
+}
+ATTRIBUTES = (
+    *("__str__", "__repr__", "__notes__", "__cause__", "__context__", "__suppress_context__", "__traceback__"),
+    *("__class__", "__module__", "__getattribute__", "__hash__", "__eq__", "__format__", "args", "exceptions"),
+    *("message", "filename", "text", "lineno", "offset", "end_offset", "msg", "name", "print_file_and_line"),
+    *("stdout", "stderr", "cmd", "returncode", "strerror", "errno"),
+)
+
+
+def raising(error: type[BaseException]) -> property:
+    def get(_self: object) -> object:
+        raise error("of the attribute")
+
+    return property(get, lambda _self, _value: None)
+
+
+VALUES = {
+    "raises": raising(ValueError),
+    "exits": raising(SystemExit),
+    "is interrupted": raising(KeyboardInterrupt),
+    "number": 5,
+    "bytes": b"\xff",
+    "surrogate": "\udcff",
+    "array": np.arange(3),
+    "list": [1, None],
+}
+
+
+@given(
+    st.sampled_from(list(KINDS)),
+    st.dictionaries(st.sampled_from(ATTRIBUTES), st.sampled_from(list(VALUES)), max_size=4),
+    st.booleans(),
+)
+def test_every_exception_can_be_described(kind: str, attributes: dict[str, str], as_cause: bool) -> None:
+    base, arguments = KINDS[kind]
+    hostile = type("Hostile", (base,), {name: VALUES[value] for name, value in attributes.items()})
+    error = hostile(*arguments)
+    try:
+        if as_cause:
+            raise RuntimeError("no solution") from error
+        raise error
+    except BaseException as caught:
+        failure = failure_of_target(caught, {"x": 1}, [replicate(1)])
+    assert failure["reason"] == "error"
+    assert "the target got params x and 1 replicate:" in failure["message"]
+    for text in failure.values():
+        text.encode()
+    assert ("RuntimeError: no solution" if as_cause else "Hostile") in failure["message"]
+    assert failure["traceback"]
