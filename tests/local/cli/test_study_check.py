@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mops.study.ids_and_seeds import param_id, replicate_seed
+
 from .command_lab import CommandLab, Ran
 
 MODEL = """
@@ -15,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 unseeded_generator = np.random.default_rng()
+fixed_generator = np.random.default_rng(1)
 AT_IMPORT = time.time_ns()
 seen = []
 
@@ -26,6 +29,18 @@ def seeded(params, seed):
 
 def unseeded(params, seed):
     return {"daily": {"day": [0, 1, 2], "y": np.append(1.0, unseeded_generator.random(2))}}
+
+def fixed(params, seed):
+    return {"y": fixed_generator.random()}
+
+def ignores_the_seed(params, seed):
+    return {"y": np.random.default_rng(1).random()}
+
+def rare_event(params, seed):
+    return {"n": int(seed % int(os.environ["RARE"]) == 0)}
+
+def no_rows(params, seed):
+    return {"day": []}
 
 def counts(params, seed):
     seen.append(seed)
@@ -143,7 +158,7 @@ VARYING = {
 @pytest.mark.parametrize("model", VARYING)
 def test_a_model_that_is_not_reproducible_gives_a_warning_with_its_cause(check: Any, model: str) -> None:
     when, differs, advice = VARYING[model]
-    ran = check(model)
+    ran = check(model, fields={"n_replicates": 1})
     assert ran.code == 0
     warning, first, *_, hint = ran.err.splitlines()[1:]
     assert warning == f"warning: the model is not reproducible: the same simulation differs when it runs {when}"
@@ -164,7 +179,7 @@ def test_check_names_files_that_the_model_reads_after_it_wrote_them(check: Any) 
 
 def test_a_model_that_only_writes_files_gives_no_warning(check: Any) -> None:
     """The model fails if its folder exists, but in a job each simulation has a new working folder."""
-    ran = check("makes_a_folder", "--json")
+    ran = check("makes_a_folder", "--json", fields={"n_replicates": 1})
     assert (ran.code, "warning" in ran.err) == (0, False), ran.err
     assert (ran.json["trial"]["reproducible"], ran.json["trial"]["reads_written"]) == (True, [])
 
@@ -261,13 +276,60 @@ def test_an_unknown_output_is_refused_before_any_job(check: Any) -> None:
     ]
 
 
-def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(check: Any, lab: CommandLab) -> None:
+def test_the_simulation_runs_in_two_processes_and_another_replicate_in_a_third(check: Any, lab: CommandLab) -> None:
     notes = lab.root / "notes"
     assert check("noted", "--env", f"NOTES={notes}").code == 0
-    (a, *first), (b, *again), (c, *other), (d, *after) = map(str.split, notes.read_text().splitlines())
-    assert (a == b, c == d, a == c) == (True, True, False)
+    (a, *first), (b, *again), (c, *other), (d, *after), (e, *second) = map(str.split, notes.read_text().splitlines())
+    assert (a == b, c == d, len({a, c, e})) == (True, True, 3)
     assert first == again == after
-    assert (first[0], other[0]) == ("1", "2")
+    assert (first[0], other[0], second[0]) == ("1", "2", "1")
+    assert second[1] != first[1]
+
+
+EQUAL = "replicates are equal in fresh processes although their seeds differ: the model does not use the seed"
+
+
+# The model, whether it is reproducible, and the process of each simulation.
+@pytest.mark.parametrize(
+    ("model", "reproducible", "tasks_per_child"),
+    [
+        ("unseeded", "no", "0"),  # in a job, each forked process has an equal copy of the generator
+        ("fixed", "no", "0"),
+        ("fixed", "yes", "1"),  # regression: the check recommended this, and said nothing of the equal replicates
+        ("ignores_the_seed", "yes", "0"),
+    ],
+)
+def test_replicates_that_are_equal_although_their_seeds_differ_are_a_warning(
+    check: Any, model: str, reproducible: str, tasks_per_child: str
+) -> None:
+    ran = check(model, fields={"n_replicates": 3}, MODELOPS_JOB_TASKS_PER_CHILD=tasks_per_child)
+    assert ran.code == 0
+    *_, warning, hint = ran.err.splitlines()
+    assert warning == f"warning: the first 3 {EQUAL}"
+    assert hint.startswith("hint: pass the seed to the model's generator, numpy.random.default_rng(seed)")
+    assert "TASKS_PER_CHILD" not in ran.err
+    assert re.search(rf"^reproducible +{reproducible}$", ran.out, re.MULTILINE)
+
+
+def test_json_contains_how_many_replicates_are_equal(check: Any) -> None:
+    assert check("ignores_the_seed", "--json").json["trial"]["equal_replicates"] == 2
+    assert check("seeded", "--json").json["trial"]["equal_replicates"] == 0
+
+
+def test_a_model_without_random_numbers_needs_one_replicate(check: Any) -> None:
+    ran = check("ignores_the_seed", fields={"n_replicates": 1})
+    assert (ran.code, "warning" in ran.err) == (0, False), ran.err
+    assert f"warning: the first 2 {EQUAL}" in check("ignores_the_seed").err
+
+
+def test_replicates_that_are_equal_by_chance_are_no_warning(check: Any) -> None:
+    set_id = param_id({"x": 1})
+    seeds = [replicate_seed(set_id, i) for i in range(8)]
+    each = [(n, [seed % n == 0 for seed in seeds]) for n in range(2, 100)]
+    rare = next(n for n, happens in each if happens[0] == happens[1] and len(set(happens)) == 2)
+    for model in ("rare_event", "no_rows"):
+        ran = check(model, "--env", f"RARE={rare}", fields={"n_replicates": 8})
+        assert (ran.code, "warning" in ran.err) == (0, False), ran.err
 
 
 def test_no_run_only_imports_the_model(check: Any, lab: CommandLab) -> None:

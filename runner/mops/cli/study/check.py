@@ -35,8 +35,9 @@ def check(
     """Check a study and its model, and print what submit would run.
 
     mops runs the first simulation three times: in a fresh process, again in that process, and in a second process after
-    another simulation. Each target scores the first parameter set twice. The command shows whether the model is
-    reproducible, how long a simulation takes and how large its outputs are. The command stores nothing.
+    another simulation. Each target scores the first parameter set twice. If the set has replicates, a third process
+    runs the second one, whose rows should differ. The command shows whether the model is reproducible, how long a
+    simulation takes and how large its outputs are. The command stores nothing.
 
     Example:
 

@@ -17,8 +17,13 @@ _ADVICE = {
     "unseeded": "fresh processes differ too, so something is not seeded: seed each generator with the model's seed, "
     "like numpy.random.default_rng(seed)",
     "kept": "fresh processes agree, so the process keeps an object of an earlier simulation: create it in each "
-    "simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
+    "simulation",
 }
+_FRESH_ADVICE = ", or set MODELOPS_JOB_TASKS_PER_CHILD=1"
+_SEED_ADVICE = (
+    "pass the seed to the model's generator, numpy.random.default_rng(seed); "
+    "if the model draws no random numbers, one replicate is enough"
+)
 _READS_ADVICE = (
     "in a job each simulation starts in a folder with the project's files only: return what you need as an output"
 )
@@ -42,6 +47,7 @@ def to_json(trial: Trial) -> dict[str, Any]:
         "varying": asdict(varying) if varying else None,
         "varying_losses": [asdict(difference) for difference in trial.varying_losses],
         "reads_written": list(trial.reads_written),
+        "equal_replicates": trial.equal_replicates,
         "prints": trial.prints,
     }
 
@@ -71,7 +77,15 @@ def say_warnings(trial: Trial) -> None:
             f"warning: the model is not reproducible: the same simulation differs when it runs {trial.varying.when}"
         )
         _say_differences(list(map(str, trial.varying.differences)))
-        terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
+        # If replicates are equal in fresh processes, a fresh process for each simulation makes all of them equal.
+        fresh = _FRESH_ADVICE if trial.varying.cause == "kept" and not trial.equal_replicates else ""
+        terminal.say(f"hint: {_ADVICE[trial.varying.cause]}{fresh}")
+    if trial.equal_replicates:
+        equal = (
+            f"the first {trial.equal_replicates} replicates are equal in fresh processes although their seeds differ"
+        )
+        terminal.say(f"warning: {equal}: the model does not use the seed")
+        terminal.say(f"hint: {_SEED_ADVICE}")
     if trial.reads_written:
         shown, more = trial.reads_written[:_DIFFERENCES_SHOWN], len(trial.reads_written) - _DIFFERENCES_SHOWN
         others = f" and {units.counted(more, 'other file')}" if more > 0 else ""

@@ -65,7 +65,7 @@ def check(
 ) -> CheckedStudy:
     """Check a study and its model, and store nothing, as ``mops study check`` does.
 
-    mops runs the first simulation three times, and each target twice.
+    mops runs the first simulation three times, a second replicate once, and each target twice.
 
     Parameters
     ----------

@@ -4,11 +4,15 @@
 
     process 1    the simulation, then the simulation again; once more if it differs and has written files
     process 2    another simulation, then the simulation with all its replicates, then each target twice
-    process 3    the simulation, only if something differed: its result tells the cause
+    process 3    the simulation, only if something differed; it starts like a process of a job, which may be forked
+    process 4    like process 3, and further ones: the next replicates of the simulation's set, while they are equal
 
 If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
 something gives another result, that process has kept something. The second run finds in its working folder what the
-first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote.
+first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote. If
+replicates are equal in fresh processes, the model does not use the seed: it draws nothing at random, or it draws from a
+generator that the import made, of which each forked process has an equal copy.
+
 jobs/compare/runs.py compares results, and cli/study/trial_report.py shows them.
 """
 
@@ -37,6 +41,8 @@ from mops.worker.run_task import bundle_folder
 
 Instability = Literal["unseeded", "kept"]
 _NO_LIMIT = 1 << 60
+_REPLICATES = 10  # a result of a few whole numbers may be equal by chance in two
+_REPLICATES_SECONDS = 10.0  # to run more than two
 SAME_PROCESS = "again in the same process"
 AFTER_ANOTHER = "after another simulation"
 OTHER_PROCESS = "in another process"
@@ -95,6 +101,9 @@ class Trial:
         The last output of a process in which something failed.
     reads_written
         Files that the simulation writes in its working folder, and reads if they exist already.
+    equal_replicates
+        How many replicates are equal although their seeds differ, each in a fresh process; 0: they differ, or there is
+        only one.
     """
 
     group: Group
@@ -109,10 +118,11 @@ class Trial:
     varying_losses: tuple[Difference, ...] = ()
     prints: str = ""
     reads_written: tuple[str, ...] = ()
+    equal_replicates: int = 0
 
 
 def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[[], None] = lambda: None) -> Trial:
-    """Run the first simulation three times, another one in between, and the first set's targets twice.
+    """Run the first simulation three times, another one in between, a second replicate, and the targets twice.
 
     Parameters
     ----------
@@ -131,8 +141,9 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
     UsageError
         The study keeps an output that the model does not return.
     """
+    like_a_job = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT)
     # Spawned, because what an import draws at random differs between fresh processes only.
-    alone = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT, start="spawn")
+    alone = replace(like_a_job, start="spawn")
     group = groups[0]
     with _started(alone) as one, _started(replace(alone, targets=2 * context.targets)) as two:
         import_seconds = one.ready()
@@ -146,6 +157,7 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
         again, reads_written = _again(one, group, first)
         other = two.simulate(_another_group(groups))
         after = two.run(group) if context.targets else two.simulate(group)
+    varying, equal_replicates = _in_fresh_processes(like_a_job, group, first, again, after)
     once, twice = after.losses_of_both_runs
     failing = again if again.failures else after
     return replace(
@@ -155,10 +167,11 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
         failures=failing.failures,
         other=other.failure,
         losses=once,
-        varying=_varying(alone, group, first, again, after),
+        varying=varying,
         varying_losses=tuple(differing_losses(once, twice)),
         prints=failing.result.prints if failing.failures else "",
         reads_written=reads_written,
+        equal_replicates=equal_replicates,
     )
 
 
@@ -269,15 +282,37 @@ def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[st
     return again, written if reads else ()
 
 
-def _varying(context: JobContext, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
-    for when, other in ((SAME_PROCESS, again), (AFTER_ANOTHER, after)):
-        if differences := _differing(first, other):
-            with _started(context) as process:
-                fresh = _differing(first, process.simulate(group))
-            if fresh and when == AFTER_ANOTHER:  # the other simulation is not the cause
-                return Varying(OTHER_PROCESS, "unseeded", tuple(fresh))
-            return Varying(when, "unseeded" if fresh else "kept", tuple(differences))
-    return None
+def _in_fresh_processes(
+    context: JobContext, group: Group, first: _Ran, again: _Ran, after: _Ran
+) -> tuple[Varying | None, int]:
+    """Return how the simulation varies, and how many replicates are equal, by runs in further fresh processes."""
+    runs = ((SAME_PROCESS, again), (AFTER_ANOTHER, after))
+    changed = next(((when, found) for when, other in runs if (found := _differing(first, other))), None)
+    if changed is None and group.n_replicates == 1:
+        return None, 0
+    with _started(replace(context, tasks_per_child=1)) as process:
+        if changed is None:
+            return None, _equal_replicates(process, group, first)
+        fresh = process.simulate(group)
+        return _varying(*changed, _differing(first, fresh)), _equal_replicates(process, group, fresh)
+
+
+def _varying(when: str, differences: list[Difference], fresh: list[Difference]) -> Varying:
+    if fresh and when == AFTER_ANOTHER:  # the other simulation is not the cause
+        return Varying(OTHER_PROCESS, "unseeded", tuple(fresh))
+    return Varying(when, "unseeded" if fresh else "kept", tuple(differences))
+
+
+def _equal_replicates(process: _Process, group: Group, fresh: _Ran) -> int:
+    """Return how many replicates are equal, each in a fresh process; 0: one differs, fails or has no rows."""
+    deadline = time.monotonic() + _REPLICATES_SECONDS
+    n_equal = 1
+    while n_equal < min(group.n_replicates, _REPLICATES) and (n_equal == 1 or time.monotonic() < deadline):
+        other = process.simulate(replace(group, seeds=group.seeds[n_equal:]))
+        if not any(table.num_rows for table in fresh.tables.values()) or _differing(fresh, other):
+            return 0
+        n_equal += 1
+    return n_equal if n_equal > 1 else 0
 
 
 def _differing(first: _Ran, other: _Ran) -> list[Difference]:
