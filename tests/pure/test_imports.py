@@ -162,12 +162,6 @@ def test_there_are_no_circular_imports() -> None:
         left = {module: needs for module, needs in left.items() if module not in free}
 
 
-@pytest.mark.parametrize("folder", sorted({str(Path(module).parent) for module in MODULES}))
-def test_a_folder_has_at_most_fourteen_modules(folder: str) -> None:
-    here = [module for module in MODULES if str(Path(module).parent) == folder and not module.endswith("__init__.py")]
-    assert len(here) <= 14, here
-
-
 def test_a_child_process_imports_nothing_heavy() -> None:
     """This runs a child process up to the import of the user's model."""
     program = f"import sys, mops.child.main; print(*[m for m in {NOT_IN_A_CHILD!r} if m in sys.modules])"

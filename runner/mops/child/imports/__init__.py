@@ -1,1 +1,0 @@
-"""The names of modules that user code imports."""
