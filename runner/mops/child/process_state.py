@@ -1,4 +1,4 @@
-"""Gives a process a temporary folder of its own, and undoes what a simulation changes in its process.
+"""Gives each process its temporary folder, and undoes what a simulation changes in its process.
 
 docs/reference/models.md has the table of what mops undoes and what it does not. Runs in children: the standard library
 and numpy.

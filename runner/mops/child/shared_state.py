@@ -125,7 +125,7 @@ class BeforeImport:
 
 
 class ReadFiles:
-    """Open files that are only read. A forked process opens them again, so that it has offsets of its own.
+    """Open files that are only read. A forked process opens them again, so that it has its own offsets.
 
     Each keeps its descriptor, its flags and its offset. The path /proc/self/fd/N also opens files that were removed.
     """

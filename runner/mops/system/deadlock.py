@@ -12,7 +12,7 @@ _PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG: no other process can have the lock
 
 
 def is_deadlocked(pid: int) -> bool:
-    """Tell whether a process waits without a timeout for a lock of its own, and has no other thread.
+    """Tell whether a process waits without a timeout for a lock of its memory, and has no other thread.
 
     A process with children is in no deadlock, because they may do its work. Return False also if the kernel does not
     tell: only Linux does, and only about processes that this process may trace (proc(5), /proc/pid/syscall).

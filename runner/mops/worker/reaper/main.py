@@ -177,7 +177,7 @@ class _Reaper:
     def remove_folders(self) -> None:
         """Remove the folders of the processes, if the worker was killed before it could do so."""
         for folder in self._folders:
-            with contextlib.suppress(OSError):  # the next worker on this machine tries again
+            with contextlib.suppress(OSError):  # the next worker on this machine removes them
                 folders.remove(Path(folder))
 
 
