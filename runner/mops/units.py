@@ -1,4 +1,4 @@
-"""Writes bytes, seconds, rates and counts for people. Child processes import this: standard library only."""
+"""Writes bytes, seconds, counts and foreign texts for people. Child processes import this: standard library only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import math
 import re
 from datetime import datetime
 
+_ESCAPE_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 
 
@@ -73,6 +79,17 @@ def number(value: float) -> str:
         return f"{value:.3g}"
     digits = 2 - math.floor(math.log10(abs(value)))
     return f"{round(value, digits):,.{max(digits, 0)}f}"
+
+
+def printable(text: str) -> str:
+    """Return text without escape sequences and control characters, except tabs and ends of lines.
+
+    Of a line that a carriage return overwrites, such as a progress bar, the last state stays.
+    """
+    if not _CONTROL.search(text):
+        return text
+    lines = _ESCAPE_SEQUENCE.sub("", text).split("\n")
+    return _CONTROL.sub("", "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
 
 def without_numbers(message: str) -> str:

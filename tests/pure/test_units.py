@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.units import number, rate, shortened, shortened_in_middle
+from mops.units import number, printable, rate, shortened, shortened_in_middle
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,21 @@ def test_a_long_text_is_shortened_in_the_middle() -> None:
 )
 def test_an_estimate_has_three_digits(value: float, expected: str) -> None:
     assert number(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("\x1b]0;a title without an end\nb", "\nb"),
+        ("\x1b[2J\x9b31mc", "c"),
+        ("\x1b(Ba\x1b7b\x1bc", "ab"),
+        ("a\x00b\x7f\x85\x1b", "ab"),
+        ("a\tb\r\nc\n", "a\tb\nc\n"),
+        (" 10 %\r 20 %\r\n 1 %\r 2 %", " 20 %\n 2 %"),
+        ("an emoji \U0001f468\u200d\U0001f469, é, 中", "an emoji \U0001f468\u200d\U0001f469, é, 中"),
+    ],
+)
+def test_foreign_text_loses_what_a_terminal_would_obey(text: str, expected: str) -> None:
+    assert printable(text) == expected

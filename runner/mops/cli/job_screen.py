@@ -139,8 +139,8 @@ class Rates:
 
 
 def plain(text: str) -> str:
-    """Return a line that a model printed or raised, without terminal control codes."""
-    return "".join(one if one.isprintable() else " " for one in Text.from_ansi(text.rstrip()).plain)
+    """Return a line that a model printed or raised, without control characters, tabs and characters without a width."""
+    return "".join(one if one.isprintable() else " " for one in units.printable(text.rstrip()))
 
 
 def sparkline(values: Iterable[float], columns: int) -> str:

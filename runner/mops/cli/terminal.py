@@ -1,4 +1,7 @@
-"""Writes to the terminal: data to stdout, messages to stderr, live progress while a job runs."""
+"""Writes to the terminal: data to stdout, messages to stderr, live progress while a job runs.
+
+A text may come from a model, so no function here passes on the escape sequences of a text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from rich.text import Text
 from mops.attempt.reporting.display import figures
 from mops.cli.job_screen import JobScreen, Rates, fields_of
 from mops.errors import MopsError, UsageError
-from mops.units import bytes_text, without_numbers
+from mops.units import bytes_text, printable, without_numbers
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
@@ -39,12 +42,12 @@ _PIPE_COLUMNS = 100_000  # so that each record is one line
 
 def data(text: str) -> None:
     """Print data."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def data_text(text: str) -> None:
-    """Print text unchanged and at once."""
-    sys.stdout.write(text)
+    """Print text at once, without another end of line."""
+    sys.stdout.write(printable(text))
     sys.stdout.flush()
 
 
@@ -65,12 +68,12 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
     for name in head:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     out = Console(**AS_IS, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
     with out.capture() as captured:
         out.print(table)
     for line in captured.get().splitlines():
-        data(line.rstrip())
+        sys.stdout.write(line.rstrip() + "\n")  # with the styles of the table
 
 
 def data_paragraph(text: str, *, indent: str = "", first: str | None = None) -> None:
@@ -123,7 +126,7 @@ def confirmed(question: str, *, option: str) -> bool:
 
 def say(text: str) -> None:
     """Print a message to stderr."""
-    stderr.print(text)
+    stderr.print(printable(text))
 
 
 def say_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -140,7 +143,7 @@ def _aligned(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def error(problem: MopsError) -> None:
     """Print an error to stderr."""
-    stderr.print(f"error: {problem}", style="red" if stderr.is_terminal else None)
+    stderr.print(f"error: {printable(str(problem))}", style="red" if stderr.is_terminal else None)
 
 
 class _StderrHandler(logging.Handler):

@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from mops.cli import terminal
 from mops.errors import UsageError
+from mops.jobs.job import open_job
 from mops.verdicts import Report
+
+from .command_lab import MOPS, CommandLab
+from .test_watch import Terminal
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+HOSTILE = """
+import os, sys
+
+TEXT = "\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07\\x1b]8;;http://x\\x1b\\\\link \\x1b[2J\\x9b2J\\x00bell\\x07"
+
+def run(params, seed):
+    sys.stdout.write(TEXT + " 10 %\\r" + TEXT + " 20 %\\n")
+    sys.stdout.flush()
+    os.write(2, b"\\x9b2J raw \\xff\\n")
+    if params["x"] == 2:
+        raise ValueError(TEXT + "\\rin the message")
+    if params["x"] == 3:
+        os._exit(3)
+    return {"out": {"text": [TEXT]}}
+"""
+FLOOD = """
+import os
+
+def run(params, seed):
+    for _ in range(params["n_megabytes"]):
+        os.write(1, b"x" * 1_000_000)
+    return {"out": {"n": [1]}}
+"""
 
 
 @pytest.fixture
@@ -44,3 +75,58 @@ def test_texts_with_colons_and_brackets_appear_as_they_are(capsys: pytest.Captur
     shown = capsys.readouterr()
     assert shown.err == "error: target score:end: KeyError: '[bold]'\nnote: m:x: 1 set\n"
     assert shown.out.split() == ["only", "m:x:", "[red]loss", ":end:", "[bold]"]
+
+
+@pytest.fixture
+def hostile(lab: CommandLab) -> CommandLab:
+    """A study whose model prints and raises escape sequences; one parameter set is good."""
+    lab.write("model.py", HOSTILE)
+    lab.write_study(parameter_sets=[{"x": 1}, {"x": 2}, {"x": 3}], n_replicates=1)
+    return lab
+
+
+def test_no_control_character_of_a_model_is_printed(hostile: CommandLab) -> None:
+    """Regression: `mops jobs logs` could clear the screen, set the title of the terminal, or hide what it had shown."""
+    said = [hostile.run("-v", "jobs", "submit", hostile.study, "--name", "job")]
+    assert said[0].code == 3, said[0].err
+    for verb in ("logs", "failures", "status", "watch", "results"):
+        said.append(hostile.run("jobs", verb, "job"))
+    said.append(hostile.run("jobs", "logs", "job", "--tail", "3"))
+    hostile.write_study(parameter_sets=[{"x": 2}], n_replicates=1)
+    check = hostile.run("study", "check", hostile.study)
+    assert (check.code, "in the message" in check.err) == (1, True)
+    for ran in (*said, check):
+        assert not CONTROL.search(ran.out), ascii(ran.out)
+        assert not CONTROL.search(ran.err), ascii(ran.err)
+    log = said[1].out
+    assert "red link bell 20 %\n" in log
+    assert "10 %" not in log, "a terminal would show the last state of the line"
+    assert "2J raw" in log
+
+
+def test_a_terminal_gets_no_escape_sequence_of_a_model(hostile: CommandLab) -> None:
+    """mops writes sequences to a terminal itself, so this looks for those of the model."""
+    screen = Terminal(hostile, "jobs", "submit", hostile.study, "--name", "job")
+    try:
+        assert screen.end() == 3
+    finally:
+        screen.close()
+    for sequence in ("\x1b]", "\x1b[2J", "\x9b", "\x00", "\x07"):
+        assert sequence not in screen.raw
+
+
+def test_a_simulation_that_prints_200_mb_costs_neither_rows_nor_memory(lab: CommandLab) -> None:
+    lab.write("model.py", FLOOD)
+    peaks = []
+    for name, n_megabytes in (("quiet", 0), ("flood", 200)):
+        lab.write_study(parameter_sets=[{"n_megabytes": n_megabytes}], n_replicates=1)
+        command = [MOPS, "jobs", "submit", lab.study, "--name", name]
+        pid = os.posix_spawn(MOPS, list(map(str, command)), lab.environment)
+        _, status, usage = os.wait4(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        peaks.append(usage.ru_maxrss)  # KiB
+        assert open_job(name, str(lab.storage)).outputs("out").to_arrow().num_rows == 1
+    assert peaks[1] - peaks[0] < 50_000, "the runner keeps what a model prints"
+    log = lab.run("jobs", "logs", "flood").out
+    assert "bytes of output left out)" in log
+    assert len(log) < 100_000
