@@ -476,6 +476,11 @@ class UserCode:
         self.shared.files.open_again()
         self.state = ProcessState()
 
+    @property
+    def has_import_folder(self) -> bool:
+        """Whether the folder still exists in which the model was imported."""
+        return self._read_only[1].is_dir()
+
     def hint(self, path: object) -> str:
         """Return why the kernel refused this file, as the end of a message; empty if mops does not know."""
         if not isinstance(path, str):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mops.child.blocks import GroupName, Parts, table_of
 from mops.child.buffers import BufferWriter, Tables
-from mops.child.channel import Channel, Message, ProgressPage
+from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of, failure_of_target
@@ -152,6 +152,7 @@ class TaskRun:
             seed_generators(seed)
             parts = self._results.read(self._code.model(params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
+            self._end_if_files_are_lost()
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
             return None
         finally:
@@ -172,6 +173,7 @@ class TaskRun:
             seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
+            self._end_if_files_are_lost()
             failure = failure_of_target(error, group["params"], ordered)
             self._writer.failed(position, None, target, self._with_hint(failure, error))
         else:
@@ -202,6 +204,15 @@ class TaskRun:
             with contextlib.suppress(OSError):
                 os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
             os._exit(_CHANNEL_CLOSED)
+
+    def _end_if_files_are_lost(self) -> None:
+        """End this process if somebody else has removed files of the step that failed, which then runs again."""
+        if self._code.folder.is_lost:
+            self._page.idle()  # no step is to blame
+            self._hand_over()
+            flush_prints()
+            os.write(2, b"somebody has removed a simulation's working folder, or the project's files in the cache\n")
+            os._exit(FILES_LOST)
 
     def _hand_over_in_time(self, *, group_done: bool) -> None:
         """Encode or hand over the open results, if they are old or many."""

@@ -12,6 +12,9 @@ last change (mtime), to a time in the past that no other folder has: the kernel 
 that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
 
 Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
+If somebody else removes these files, or the folder itself (a cleaner of temporary files, ``rm -rf ~/.cache``), a
+simulation that fails meanwhile says nothing about the model: :attr:`WorkingFolder.is_lost`.
+
 A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
 are not the job's. docs/internals/decisions.md lists the alternatives.
 
@@ -25,6 +28,7 @@ import ctypes
 import itertools
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -37,6 +41,8 @@ _NAMES = 100
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION = 0x20080522
 _PR_CAPBSET_DROP = 24
+_REMOVAL_LOOKS = 20
+_REMOVAL_SECONDS = 0.01
 
 
 Entries = dict[str, str | None]
@@ -50,6 +56,48 @@ _Look = tuple[int, int, int, int]
 """Device, number, time of the last change and of the last status change of a folder."""
 
 
+class Originals:
+    """The files to which the links of a working folder lead. Nobody changes them while the process lives.
+
+    Parameters
+    ----------
+    folders
+        The names of the files in each folder.
+    """
+
+    def __init__(self, folders: dict[str, list[str]]):
+        self._folders = folders
+        # Unpacked again, a folder may have its old number, but a file has another time.
+        code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
+        self._seen = {path: _look_if_any(path) for path in (*folders, *itertools.islice(code, 1))}
+
+    @classmethod
+    def of(cls, tree: Tree) -> Originals:
+        """Return the files to which these links lead."""
+        folders: dict[str, list[str]] = {}
+        for target in (target for entries in tree.values() for target in entries.values() if target is not None):
+            folder, _, name = target.rpartition("/")
+            if folder:
+                folders.setdefault(folder, []).append(name)
+        return cls(folders)
+
+    def seen_again(self) -> Originals:
+        """Return the same files, as they are now."""
+        return Originals(self._folders)
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether one of them was removed, even if it is there again."""
+        for path, before in self._seen.items():
+            now = _look_if_any(path)
+            if before is None or now == before:
+                continue
+            names = self._folders.get(path)
+            if now is None or names is None or not all(os.path.lexists(f"{path}/{name}") for name in names):
+                return True
+        return False
+
+
 class WorkingFolder:
     """A folder with a link to each file of another folder, which can be restored any number of times.
 
@@ -59,10 +107,13 @@ class WorkingFolder:
         The folder around it, which only this process uses; read-only, so that a model can leave nothing in ``..``.
     tree
         The links: :func:`links_to`.
+    originals
+        Where the links lead; None: to where they lead now.
     """
 
-    def __init__(self, own: Path, tree: Tree):
+    def __init__(self, own: Path, tree: Tree, originals: Originals | None = None):
         self._own, self._tree = own, tree
+        self._originals = originals or Originals.of(tree)
         self.made = False
         self.path = own / _NAME
         self._paths = {folder: str(self.path / folder) for folder in tree}
@@ -70,7 +121,7 @@ class WorkingFolder:
 
     def of(self, own: Path) -> WorkingFolder:
         """Return a folder with the same links in another place."""
-        return WorkingFolder(own, self._tree)
+        return WorkingFolder(own, self._tree, self._originals.seen_again())
 
     @property
     def changed(self) -> bool:
@@ -81,6 +132,23 @@ class WorkingFolder:
     def is_entered(self) -> bool:
         """Whether it is the working directory and need not be renewed."""
         return self._is_as_made(self._made)  # relative paths: one system call answers both
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else has removed it, or a file to which it has a link. A model can do neither."""
+        if self._originals.are_lost:
+            return True
+        for _ in range(_REMOVAL_LOOKS):
+            if not os.path.lexists(self._own):
+                return True
+            if self._has_all_links():
+                return False
+            time.sleep(_REMOVAL_SECONDS)  # it is being removed now, or the model has removed a link
+        return False
+
+    def _has_all_links(self) -> bool:
+        paths = (f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries)
+        return all(map(os.path.lexists, paths))
 
     def _is_as_made(self, paths: Iterable[str]) -> bool:
         look = os.lstat  # without a function call for each folder, nor pathlib
@@ -157,6 +225,12 @@ def links_to(root: Path) -> Tree:
 def _look(path: str) -> _Look:
     found = os.lstat(path)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _look_if_any(path: str) -> _Look | None:
+    with contextlib.suppress(OSError):
+        return _look(path)
+    return None
 
 
 @contextlib.contextmanager

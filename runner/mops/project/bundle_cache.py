@@ -92,20 +92,62 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
     with _storage_errors(cache):
         if target.is_dir():
             return target
-        cache.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as alone:
-        with _storage_errors(cache):
-            alone.enter_context(_locked(cache / f".{digest}.lock"))
-        if target.is_dir():  # the previous holder of the lock has unpacked it
-            return target
-        data = load()
-        found = sha256(data).hexdigest()
-        if found != digest:
-            what = f"the bundle is damaged: its SHA-256 is {found}"
-            raise BundleError(what, where=digest, hint="submit the study again")
-        with _storage_errors(cache):
-            _unpack(data, digest, cache)
+    with _alone(digest, cache):
+        if not target.is_dir():  # else the previous holder of the lock has unpacked it
+            data = _checked(load(), digest)
+            with _storage_errors(cache):
+                _unpack(data, digest, cache)
     return target
+
+
+def restore(digest: str, load: Callable[[], bytes], cache: Path) -> None:
+    """Unpack a bundle again, to the same folder, if somebody has removed the folder or files in it.
+
+    Parameters
+    ----------
+    load
+        Returns the bundle's data.
+
+    Raises
+    ------
+    BundleError, StorageError
+        As in :func:`unpack`.
+    """
+    target = cache / digest
+    with _alone(digest, cache):
+        data = _checked(load(), digest)
+        with _storage_errors(cache), ExitStack() as at_end:
+            if target.is_dir():
+                if _is_complete(target, data):
+                    return
+                damaged = cache / f"{_TEMPORARY}{digest}"
+                at_end.callback(folders.remove, damaged)
+                folders.remove(damaged)
+                target.rename(damaged)
+            _unpack(data, digest, cache)
+
+
+def _checked(data: bytes, digest: str) -> bytes:
+    found = sha256(data).hexdigest()
+    if found != digest:
+        what = f"the bundle is damaged: its SHA-256 is {found}"
+        raise BundleError(what, where=digest, hint="submit the study again")
+    return data
+
+
+def _is_complete(tree: Path, data: bytes) -> bool:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return all((tree / name).is_file() for name in archive.namelist())
+
+
+@contextmanager
+def _alone(digest: str, cache: Path) -> Iterator[None]:
+    """Keep other threads and processes of this machine from unpacking the same bundle in the body."""
+    with ExitStack() as held:
+        with _storage_errors(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            held.enter_context(_locked(cache / f".{digest}.lock"))
+        yield
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from mops.child.channel import FILES_LOST
 from mops.errors import ClusterError, ModelError
 from mops.project.data_paths import check_data, read_data_paths
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
@@ -57,6 +58,8 @@ class Pool:
         Dask's memory limit of this worker in bytes; None: it has none.
     children
         The children of all pools of this worker; None: this is the only pool.
+    restore
+        Unpacks the bundle again if somebody has removed the folder, or files in it.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Pool:
         slots: int,
         worker_limit: int | None = None,
         children: ChildRegistry | None = None,
+        restore: Callable[[], object] = lambda: None,
     ):
         self._children = children or ChildRegistry()
         self._memory = WorkerMemory(self._children.pids, self._children.template_pids, worker_limit)
@@ -73,7 +77,7 @@ class Pool:
         self.slots = PoolSlots(n_slots, self._children.slots)
         self._children.join(self.slots)
         self._starter = ChildStarter(context, root, self.slots, self._children)
-        self._root, self._has_data = root, False
+        self._root, self._has_data, self._restore = root, False, restore
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
@@ -318,6 +322,8 @@ class Pool:
         ------
         ClusterError
             Too many children in a row have died while they ran nothing.
+        BundleError, StorageError
+            The bundle, which somebody has removed, cannot be unpacked again.
         """
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
@@ -333,6 +339,8 @@ class Pool:
                 f"{death.last_output}",
                 where=request.key,
             )
+        if death.step is None and (death.returncode == FILES_LOST or not Path(self._root).is_dir()):
+            self._restore()
 
     def stop(self, grace_s: float) -> None:
         """Start nothing from now on; kill what still runs after ``grace_s`` seconds."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mops.errors import ClusterError, MopsError, StorageError
-from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
 from mops.system import process_memory
@@ -102,7 +102,7 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
         if name not in _pools and name not in _stopped:
-            _pools[name] = Pool(context, root, slots, worker_limit, _children)
+            _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context))
             if worker is not None:
                 worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
                 if can_show_metrics():
@@ -150,6 +150,10 @@ def can_show_metrics() -> bool:
 def bundle_folder(context: JobContext) -> Path:
     """Return the folder of the unpacked bundle, from this machine's cache or through the storage."""
     return unpack(context.bundle, partial(_load_bundle, context), cache_folder())
+
+
+def _restore_bundle(context: JobContext) -> None:
+    restore(context.bundle, partial(_load_bundle, context), cache_folder())
 
 
 def _load_bundle(context: JobContext) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import threading
 import time
@@ -43,7 +44,7 @@ class Scratch:
         with self._lock:
             if self._closed:
                 raise ClusterError("the folder for simulations is closed", where="its pool")
-            if self._path is None:
+            if self._path is None or self._is_removed(self._path):
                 try:
                     self._make()
                 except OSError as bad:
@@ -55,15 +56,26 @@ class Scratch:
                 assert self._path is not None
             return self._path
 
+    def _is_removed(self, path: Path) -> bool:
+        """Tell whether somebody else has removed the folder; a child may have made another one without a lock."""
+        return not path.is_dir() or not os.path.samestat(path.stat(), os.fstat(self._lock_fd))
+
     def _make(self) -> None:
-        _sweep(Path(tempfile.gettempdir()))
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        if self._path is None:
+            _sweep(Path(tempfile.gettempdir()))
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        else:  # again, and at the same place, because children use it
+            path = self._path
+            path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        removed_fd = self._lock_fd
         try:
             # The kernel releases the lock when this process ends in any way. The lock also keeps systemd-tmpfiles away.
             self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             path.rmdir()
             raise
+        if self._path is not None:
+            os.close(removed_fd)
         with contextlib.suppress(OSError):  # a file system without locks, on which no pool sweeps either
             lock_descriptor(self._lock_fd, blocking=False)
         self._path = path

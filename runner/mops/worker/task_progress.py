@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.child.buffers import Tables, read_segment
-from mops.child.channel import Message, Step
+from mops.child.channel import FILES_LOST, Message, Step
 from mops.project.bundle_cache import in_project
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
@@ -281,6 +281,9 @@ class TaskProgress:
         self.deaths_between = self.deaths_between + 1 if step is None else 0
         if death.by == "stop":
             return None
+        if step is None and death.returncode == FILES_LOST:
+            what = f"the files of a simulation were removed while it ran on {host} (TMPDIR or XDG_CACHE_HOME)"
+            return Report("removed", what, "unpacking the project again; the simulation runs again")
         if step is None:
             what = f"a child process {death.how} on {host} while it ran nothing (death {self.deaths_between} in a row)"
             return Report("crashed", what, "the rest of the task runs in another process")

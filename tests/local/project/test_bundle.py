@@ -29,7 +29,8 @@ from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.project import bundle as bundles
 from mops.project.bundle import BUILT_IN_IGNORE, MARK, TRACKED, Bundle, differing_files, pack
-from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.bundle_cache import cache_folder, restore, unpack
+from mops.system import folders
 
 UNPACK = """
 import sys
@@ -570,6 +571,29 @@ def test_a_cache_that_cannot_be_written_says_where(root: Path, tmp_path: Path) -
         unpack(bundle.digest, lambda: bundle.data, tmp_path / "file" / "cache")
     assert "XDG_CACHE_HOME" in str(raised.value.hint)
     assert str(tmp_path / "file") in str(raised.value.where)
+
+
+def test_a_bundle_from_which_files_were_removed_is_whole_again_at_the_same_place(root: Path, cache: Path) -> None:
+    lay(root, {"model.py": "x", "data/rates.csv": "0.5", "data/more/ages.csv": "1"})
+    bundle = pack(root)
+    folder = unpack(bundle.digest, lambda: bundle.data, cache)
+    for removed in (folder / "model.py", folder / "data", folder, cache):
+        removed.parent.chmod(0o755)
+        folders.remove(removed)
+        restore(bundle.digest, lambda: bundle.data, cache)
+        assert whole(folder, bundle)
+        assert [path.name for path in cache.iterdir()] == [bundle.digest]
+        assert not folder.stat().st_mode & 0o222
+
+
+def test_a_whole_bundle_is_not_unpacked_again(root: Path, cache: Path) -> None:
+    bundle = pack(root)
+    folder = unpack(bundle.digest, lambda: bundle.data, cache)
+    before = folder.stat()
+    restore(bundle.digest, lambda: bundle.data, cache)
+    assert folder.stat() == before
+    with pytest.raises(BundleError, match="damaged"):
+        restore(bundle.digest, lambda: b"other", cache)
 
 
 # --- at once, and interrupted -----------------------------------------------------------------------------------------

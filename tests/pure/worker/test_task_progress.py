@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from mops.child.buffers import BufferWriter, map_buffer
-from mops.child.channel import Channel, Step
+from mops.child.channel import FILES_LOST, Channel, Step
 from mops.study.groups import Group
 from mops.task import JobContext, ResultBuffer, Segment, TaskRequest
 from mops.worker.deaths import Death, Verdict
@@ -483,6 +483,13 @@ class TestRecordDeath:
         progress = make(retries=0)
         report = progress.record_death(death(returncode=7), "vm", is_stopping=True)
         assert str(report).endswith("; recorded as failed after 1 try")
+
+    def test_a_child_whose_files_somebody_has_removed_costs_no_try(self):
+        progress = make()
+        said = str(progress.record_death(death(step=None, returncode=FILES_LOST), "vm"))
+        assert said.startswith("removed: the files of a simulation were removed while it ran on vm")
+        assert progress.deaths_between == 1
+        assert asked(progress) == asked(make())
 
     def test_a_child_that_mops_stopped_is_not_reported(self):
         progress = make(retries=0)
