@@ -32,7 +32,7 @@ def enter_temporary_folder(folder: Path) -> None:
 
     joblib would use /dev/shm, which is small in a container, and where killed processes leave their files.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = os.environ["JOBLIB_TEMP_FOLDER"] = str(folder)
     tempfile.tempdir = None  # tempfile reads TMPDIR again
 
