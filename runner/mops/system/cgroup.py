@@ -11,9 +11,9 @@ import psutil
 
 _NO_LIMIT = 1 << 60
 
-_VERSION_1 = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_1 = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_")
 
-_VERSION_2 = ("memory.max", "memory.events", "memory.current", "inactive_file")
+_VERSION_2 = ("memory.max", "memory.events", "memory.current", "")
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -26,7 +26,7 @@ class _Cgroup:
     limit: str
     events: str
     usage: str
-    inactive: str
+    stat_prefix: str
 
     def limit_bytes(self) -> int | None:
         """Return the lowest limit of the cgroup and the cgroups above it; None: no limit."""
@@ -36,13 +36,15 @@ class _Cgroup:
     def free_bytes(self) -> int | None:
         """Return how much memory the cgroup and the cgroups above it have left; None: no limit.
 
-        Files in memory that no process uses (``inactive_file``) count as free: the kernel gives them up.
+        Files in memory count as free, also those that were read twice (``active_file``): the kernel gives them up.
+        Files of tmpfs are not among them.
         """
         free = []
         for folder in self.folders:
             limit, used = _number(folder / self.limit), _number(folder / self.usage)
             if limit is not None and limit < _NO_LIMIT and used is not None:
-                free.append(limit - used + (_stat(folder / "memory.stat", self.inactive) or 0))
+                lists = (f"{self.stat_prefix}{name}" for name in ("inactive_file", "active_file"))
+                free.append(limit - used + sum(_stat(folder / "memory.stat", name) or 0 for name in lists))
         return max(min(free), 0) if free else None
 
     @property
