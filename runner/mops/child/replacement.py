@@ -13,7 +13,7 @@ import resource
 from pathlib import Path
 
 from mops.system.clock import monotonic
-from mops.system.heap import resident_bytes, trim_heap
+from mops.system.heap import kept_bytes, trim_heap
 from mops.system.process_tree import children_of
 from mops.units import bytes_text
 
@@ -44,7 +44,7 @@ class ReplacementPolicy:
         self._looked_at = 0.0
         self._retirement_size = 0
         self.size_bytes = 0
-        """Resident bytes of the process at the last look; 0: it has run nothing, or may have any size."""
+        """Bytes of the process at the last look, without files; 0: it has run nothing, or may have any size."""
         self.reason = ""
         """Why the process should be replaced, for people; empty: it need not be."""
         self.code = ""
@@ -110,13 +110,13 @@ class ReplacementPolicy:
                 self.reason = f"the free space of {folder} has halved to {bytes_text(free)} since it started"
 
     def _look_at_size(self, held_bytes: int) -> None:
-        self.size_bytes = resident_bytes() - held_bytes
+        self.size_bytes = kept_bytes() - held_bytes
         if self._n == 1:
             self._first_bytes = self.size_bytes
         if self.size_bytes - self._first_bytes > self._max_growth:
             gc.collect()
             trim_heap()
-            self.size_bytes = resident_bytes() - held_bytes
+            self.size_bytes = kept_bytes() - held_bytes
             growth = self.size_bytes - self._first_bytes
             if growth > self._max_growth:
                 self.code, self.reason = "growth", f"it has grown by {bytes_text(growth)} since its first simulation"

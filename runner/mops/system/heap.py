@@ -17,6 +17,26 @@ def resident_bytes(pid: int | str = "self") -> int:
         return 0
 
 
+def kept_bytes(pid: int | str = "self") -> int:
+    """Return a process's resident memory without pages of mapped files, which the kernel can drop; 0: as above."""
+    sizes = status_bytes(pid)
+    return max(sizes.get("VmRSS", 0) - sizes.get("RssFile", 0), 0)  # Linux before 4.5 does not tell RssFile
+
+
+def status_bytes(pid: int | str) -> dict[str, int]:
+    """Return the sizes that the kernel tells of a process (proc(5), status); empty: as above."""
+    try:
+        return sizes_in(Path("/proc", str(pid), "status").read_text())
+    except OSError:
+        return {}
+
+
+def sizes_in(text: str) -> dict[str, int]:
+    """Return the sizes in a text of the kernel, in bytes, from lines such as ``VmRSS:  5 kB``."""
+    lines = (line.split() for line in text.splitlines() if line.endswith(" kB"))
+    return {words[0][:-1]: int(words[1]) << 10 for words in lines}
+
+
 def trim_heap() -> bool:
     """Give freed memory back to the system; return False if the C library cannot (only glibc can)."""
     try:

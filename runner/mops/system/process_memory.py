@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from mops.system.heap import resident_bytes
+from mops.system.heap import kept_bytes, resident_bytes, sizes_in, status_bytes
 from mops.system.process_tree import NAMES_CHILDREN, tree
 
 _CONFIRM_SECONDS = 0.1
@@ -22,12 +22,12 @@ _CONFIRM_SHARE = 20  # a twentieth of the time at most
 
 def peak_bytes(pid: int) -> int:
     """Return the highest resident memory of a process since :func:`reset_peak`; 0: the process has ended."""
-    try:
-        text = Path("/proc", str(pid), "status").read_text()
-    except OSError:
-        return 0
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("VmHWM:")]
-    return int(found[0]) << 10 if found else 0
+    return status_bytes(pid).get("VmHWM", 0)
+
+
+def file_bytes(pid: int) -> int:
+    """Return the resident pages of the files that a process maps; 0: the process has ended, or Linux before 4.5."""
+    return status_bytes(pid).get("RssFile", 0)
 
 
 def reset_peak(pid: int) -> None:
@@ -65,7 +65,8 @@ def own_bytes(*pids: int, template: int | None = None) -> int | None:
     """Return the memory of processes and their descendants, with shared pages counted once; None: unknown.
 
     Private pages count whole, and shared pages by parts (the proportional set size). Pages that a process shares with
-    its template count for the template: they stay when the process ends.
+    its template count for the template: they stay when the process ends. Pages of mapped files do not count, because
+    the kernel can write them back and drop them; those of tmpfs and memfd count.
 
     Parameters
     ----------
@@ -73,15 +74,15 @@ def own_bytes(*pids: int, template: int | None = None) -> int | None:
         The process that has forked the processes.
     """
     try:
-        found = [_mapped(pid) for pid in _trees(pids)]
+        found = [_counted(pid) for pid in _trees(pids)]
     except OSError:
         return None
     private, parts = sum(one[0] for one in found), sum(one[1] for one in found)
-    return max(private, parts - (resident_bytes(template) if template is not None else 0))
+    return max(private, parts - (kept_bytes(template) if template is not None else 0))
 
 
-def _mapped(pid: int) -> tuple[int, int]:
-    """Return a process's private bytes and its proportional set size; (0, 0): the process has ended.
+def _counted(pid: int) -> tuple[int, int]:
+    """Return a process's private bytes, and all its bytes with shared pages by parts; (0, 0): the process has ended.
 
     Raises
     ------
@@ -89,30 +90,43 @@ def _mapped(pid: int) -> tuple[int, int]:
         The kernel does not tell: Linux before 4.14, or a process of another user.
     """
     try:
-        lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()[1:]
+        text = Path("/proc", str(pid), "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         if resident_bytes(pid):
             raise
         return 0, 0
-    found = {name: int(value.split()[0]) << 10 for name, _, value in (line.partition(":") for line in lines)}
-    return found.get("Private_Clean", 0) + found.get("Private_Dirty", 0), found.get("Pss", 0)
+    return without_files(sizes_in(text))
+
+
+def without_files(rollup: dict[str, int]) -> tuple[int, int]:
+    """Return the private bytes and the proportional set size of a smaps_rollup, without pages of files.
+
+    The kernel does not tell how many private pages belong to files. So the first figure may include pages of a file
+    that are not written back yet, at most as many as the process shares of the memory that counts.
+    """
+    parts, private_dirty = rollup.get("Pss", 0), rollup.get("Private_Dirty", 0)
+    if "Pss_File" not in rollup:  # Linux before 5.3: all clean pages are taken for pages of files
+        return private_dirty, min(private_dirty + rollup.get("Shared_Dirty", 0), parts)
+    private, parts = private_dirty + rollup.get("Private_Clean", 0), parts - rollup["Pss_File"]
+    return min(max(private - rollup["Pss_File"], private_dirty), parts), parts
 
 
 class Usage:
     """The memory of processes, measured cheaply, and exactly once the cheap figure exceeds a limit.
 
     Resident memory takes 20 us to read, and counts a shared page for each process: four children that are forked from
-    a process of 300 MiB seem to use 1.2 GiB more. To count each page once takes milliseconds. So mops does that only
+    a process of 300 MiB seem to use 1.2 GiB more. It also counts pages of mapped files, which the kernel can drop. To
+    count each page once, and no such page, takes milliseconds. So mops does that only
     while resident memory is above the limit, and repeats it because processes stop sharing pages that they write to.
     """
 
     def __init__(self) -> None:
-        self._shared_bytes = 0
+        self._left_out_bytes = 0
         self._again_at = 0.0
         self.resident_peak_bytes = 0
-        """The highest resident memory so far; a shared page counts for each process."""
+        """The highest resident memory so far; a shared page counts for each process, and files count."""
         self.is_exact = False
-        """Whether the last measurement above a limit counted shared pages once."""
+        """Whether the last measurement above a limit counted shared pages once and left out files."""
 
     def look(self, limit_bytes: int, resident: Callable[[], int], exact: Callable[[], int | None]) -> int:
         """Return the bytes in use. A figure above the limit is exact if the kernel offers the exact figure.
@@ -122,11 +136,11 @@ class Usage:
         resident
             Returns the resident bytes of all processes.
         exact
-            Returns their bytes with shared pages counted once; None: unknown.
+            Returns their bytes with shared pages counted once and without files; None: unknown.
         """
         resident_bytes = resident()
         self.resident_peak_bytes = max(self.resident_peak_bytes, resident_bytes)
-        supposed = max(resident_bytes - self._shared_bytes, 0)
+        supposed = max(resident_bytes - self._left_out_bytes, 0)
         if supposed <= limit_bytes and (resident_bytes <= limit_bytes or time.monotonic() < self._again_at):
             return supposed
         began = time.monotonic()
@@ -135,7 +149,7 @@ class Usage:
         self._again_at = now + max(_CONFIRM_SECONDS, _CONFIRM_SHARE * (now - began))
         self.is_exact = found is not None
         found = resident_bytes if found is None else min(found, resident_bytes)
-        self._shared_bytes = resident_bytes - found
+        self._left_out_bytes = resident_bytes - found
         return found
 
 

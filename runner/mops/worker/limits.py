@@ -11,7 +11,7 @@ from mops.child.channel import Step
 from mops.system import memory_limits, process_memory
 from mops.system.clock import monotonic
 from mops.system.deadlock import is_deadlocked
-from mops.system.heap import resident_bytes
+from mops.system.heap import kept_bytes, resident_bytes
 from mops.worker.deaths import Breach
 from mops.worker.slots import PoolSlots
 
@@ -55,7 +55,7 @@ class WorkerMemory:
 
     def own_bytes(self) -> int:
         """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
-        return resident_bytes() + sum(map(resident_bytes, self._template_pids()))
+        return resident_bytes() + sum(map(kept_bytes, self._template_pids()))
 
     def _resident_bytes(self) -> int:
         return resident_bytes() + self.children_bytes()
@@ -125,7 +125,7 @@ class LimitWatch:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the memory above the limit excludes pages that the child shares with others."""
+        """Whether the memory above the limit excludes files, and pages that the child shares with others."""
         return self._usage.is_exact
 
     def start_task(self, limit_bytes: int) -> None:
@@ -139,12 +139,13 @@ class LimitWatch:
 
     def end_task(self) -> None:
         """Set the peak memory. The kernel's own peak includes peaks between two measurements."""
-        peak_bytes = max(self._usage.resident_peak_bytes, process_memory.peak_bytes(self._pid))
+        file_bytes = process_memory.file_bytes(self._pid)  # at the peak there were probably as many
+        peak_bytes = max(self._usage.resident_peak_bytes, process_memory.peak_bytes(self._pid)) - file_bytes
         if self._template is not None:
             # Pages shared with the template do not count. Measured once for all children of the template.
             if self._template._shared_bytes is None:
-                own = self._own_bytes()
-                self._template._shared_bytes = 0 if own is None else max(process_memory.tree_bytes(self._pid) - own, 0)
+                own, all_bytes = self._own_bytes(), process_memory.tree_bytes(self._pid) - file_bytes
+                self._template._shared_bytes = 0 if own is None else max(all_bytes - own, 0)
             peak_bytes -= self._template._shared_bytes
         self.peak_bytes = max(peak_bytes, 0)
         self._is_starting = False

@@ -280,6 +280,36 @@ def test_memory_shared_with_subprocesses_counts_once_and_fully(lab: PoolLab) -> 
     assert failure.peak_bytes < 750 * MIB
 
 
+MAPS = """
+import mmap, os, time
+import numpy as np
+
+data = np.memmap(HERE / "data", "u1", "r")
+
+def run(p, s):
+    pages = data
+    if p["what"] == "memory file":
+        os.ftruncate(fd := os.memfd_create("data"), 600 << 20)
+        pages = np.frombuffer(mmap.mmap(fd, 0), "u1")
+        pages[:: mmap.PAGESIZE] = 1
+    total = int(pages[:: mmap.PAGESIZE].sum())
+    time.sleep(1.5)
+    return {"x": total}
+"""
+
+
+def test_pages_of_files_that_the_kernel_can_drop_do_not_count(lab: PoolLab) -> None:
+    """Regression: simulations that read a mapped file of 800 MiB were `oom` with 12 MiB of their own."""
+    with (lab.folder / "data").open("wb") as sparse:
+        sparse.truncate(600 * MIB)
+    pool = lab.pool(MAPS, memory_bytes=200 * MIB, growth_bytes=100 * MIB, retries=0)
+    result = lab.run(pool, [{"what": "file", "i": 1}, {"what": "file", "i": 2}, {"what": "memory file"}])
+    assert sorted(values(result, "x")) == [(0, 0), (1, 0)]
+    assert [(failure.group, failure.reason) for failure in result.failures] == [(2, "oom")]
+    again = lab.run(pool, [{"what": "file", "i": 3}])
+    assert again.peak_bytes < 200 * MIB, "the size that BATCH_SIZE=auto uses"
+
+
 def test_pages_that_are_no_longer_shared_count(lab: PoolLab) -> None:
     """Resident memory does not change when a forked process copies pages of its template."""
     code = (

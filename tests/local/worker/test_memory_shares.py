@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from mops.system import cgroup, memory_limits, process_memory
-from mops.system.heap import resident_bytes
+from mops.system.heap import kept_bytes, resident_bytes
 
 MIB = 1 << 20
 
@@ -109,21 +111,53 @@ def test_free_memory_of_a_container_is_its_limit_minus_its_usage_without_file_ca
     (mounted / "cgroup.controllers").touch()
     proc.write_text("4:memory:/pod/one\n" if version == 1 else "0::/pod/one\n")
     limit, usage = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
-    stat = "inactive_file 1\ntotal_inactive_file {}\n" if version == 1 else "active_file 1\ninactive_file {}\n"
+    stat = "inactive_file 1\nactive_file 1\nshmem 1\ntotal_inactive_file {}\ntotal_active_file {}\ntotal_shmem 9\n"
+    if version == 2:
+        stat = "anon 9\nfile 9\nshmem 9\ninactive_file {}\nactive_file {}\n"
 
-    def of(folder: Path, limit_mib: int | None, used_mib: int, files_mib: int) -> int | None:
+    def of(folder: Path, limit_mib: int | None, used_mib: int, files_mib: int, active_mib: int = 0) -> int | None:
         none = str((1 << 63) - 4096) if version == 1 else "max"
         (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
         (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
-        (folder / "memory.stat").write_text(stat.format(files_mib * MIB))
+        (folder / "memory.stat").write_text(stat.format(files_mib * MIB, active_mib * MIB))
         found = cgroup.own_cgroup(proc, mounted)
         assert found is not None
         return found.free_bytes()
 
     assert of(own, None, 300, 100) is None
     assert of(own, 1000, 700, 300) == 600 * MIB
+    assert of(own, 1000, 700, 100, active_mib=200) == 600 * MIB, "files that were read twice can be dropped, too"
     assert of(own.parent, 2000, 1900, 100) == 200 * MIB, "the lowest of its cgroups"
     assert of(own.parent, 1000, 1100, 0) == 0
+
+
+READS = """
+import os, sys
+from collections.abc import Callable
+from pathlib import Path
+from mops.system.memory_limits import available_bytes
+
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+print(available_bytes())
+for _ in range(3):
+    Path(sys.argv[2]).read_bytes()
+print(available_bytes())
+"""
+
+
+def test_files_that_were_read_again_leave_a_container_its_memory(
+    cgroup_of: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Regression: they are in the active page cache, which counted as used, so one of four slots was used."""
+    folder, file = cgroup_of(600 * MIB), tmp_path / "data"
+    with file.open("wb") as sparse:
+        sparse.truncate(300 * MIB)
+    line = [sys.executable, "-c", READS, str(folder), str(file)]
+    ran = subprocess.run(line, capture_output=True, text=True, check=True)
+    before, after = map(int, ran.stdout.split())
+    version_1 = "total_" if (folder / "memory.limit_in_bytes").exists() else ""
+    assert cgroup._stat(folder / "memory.stat", f"{version_1}active_file") or 250 * MIB < 0
+    assert after > before - 100 * MIB
 
 
 def test_memory_of_other_programs_is_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +233,58 @@ def test_a_tree_contains_all_descendants(monkeypatch: pytest.MonkeyPatch, *, nam
         assert process_memory.peak_bytes(pids[1]) >= 60 * MIB
         os.killpg(process.pid, 9)
     assert process_memory.tree_bytes(process.pid) == process_memory.peak_bytes(process.pid) == 0
+
+
+def counted(**mib: int) -> tuple[int, int]:
+    """Return the private and the proportional MiB that count of a smaps_rollup."""
+    private, parts = process_memory.without_files({name: n * MIB for name, n in mib.items()})
+    return private // MIB, parts // MIB
+
+
+MAPPED = {"Private_Clean": 800, "Private_Dirty": 12, "Shared_Clean": 60, "Shared_Dirty": 0, "Pss": 842}
+MAPPED_BY_TWO = {"Private_Clean": 0, "Private_Dirty": 12, "Shared_Clean": 860, "Shared_Dirty": 0, "Pss": 442}
+IN_MEMORY = {"Private_Clean": 0, "Private_Dirty": 12, "Shared_Clean": 0, "Shared_Dirty": 600, "Pss": 312}
+WRITTEN = {"Private_Clean": 0, "Private_Dirty": 312, "Shared_Clean": 0, "Shared_Dirty": 0, "Pss": 312}
+IN_SWAP = {"Private_Clean": 200, "Private_Dirty": 100, "Shared_Clean": 80, "Shared_Dirty": 0, "Pss": 340}
+
+
+@pytest.mark.parametrize(
+    ("rollup", "files", "counts"),
+    [
+        pytest.param(MAPPED, 830, (12, 12), id="a file"),
+        pytest.param(MAPPED_BY_TWO, 430, (12, 12), id="a file that two processes map"),
+        pytest.param(IN_MEMORY, 0, (12, 312), id="a file in /dev/shm that two processes map"),
+        pytest.param(WRITTEN, 300, (12, 12), id="a file that is not written back"),
+        pytest.param(IN_SWAP, 40, (260, 300), id="anonymous pages that were in the swap space"),
+    ],
+)
+def test_pages_of_files_do_not_count(rollup: dict[str, int], files: int, counts: tuple[int, int]) -> None:
+    """Regression: a simulation that mapped a file of 800 MiB was `oom` with 12 MiB of its own."""
+    assert counted(**rollup, Pss_File=files) == counts
+
+
+@pytest.mark.parametrize(("rollup", "counts"), [(MAPPED, (12, 12)), (MAPPED_BY_TWO, (12, 12)), (IN_MEMORY, (12, 312))])
+def test_clean_pages_do_not_count_if_the_kernel_does_not_tell_those_of_files(
+    rollup: dict[str, int], counts: tuple[int, int]
+) -> None:
+    assert counted(**rollup) == counts
+    assert counted() == (0, 0)
+
+
+def test_memory_beside_a_mapped_file_counts_in_a_forked_process() -> None:
+    """400 MiB of its own, a fifth of 300 MiB of its template, and a quarter of a file of 800 MiB."""
+    rollup = {"Private_Clean": 0, "Private_Dirty": 400, "Shared_Clean": 800, "Shared_Dirty": 300, "Pss": 660}
+    assert counted(**rollup, Pss_File=200) == (400, 460)
+
+
+def test_files_that_a_process_maps_are_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    with file.open("wb") as sparse:
+        sparse.truncate(100 * MIB)
+    before = resident_bytes(), kept_bytes()
+    with file.open("rb") as data, mmap.mmap(data.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[i] for i in range(0, len(mapped), mmap.PAGESIZE)) == 0
+        assert resident_bytes() - before[0] > 90 * MIB
+        assert kept_bytes() - before[1] < 10 * MIB
+        assert process_memory.file_bytes(os.getpid()) > 100 * MIB
+    assert kept_bytes(1 << 30) == 0
