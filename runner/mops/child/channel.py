@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from mops.system.clock import monotonic
 
 FILES_LOST = 74  # EX_IOERR of sysexits.h
-"""The exit code of a child after somebody else has removed files of a simulation; no step runs when it ends."""
+"""The exit code of a child after another program has removed files of a simulation; no step runs when it ends."""
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
 _SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each

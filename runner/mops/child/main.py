@@ -98,7 +98,7 @@ def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channe
     """Serve one request; return the channel and the page to continue with: a process just forked has its own."""
     request, fd = channel.receive()
     if request["kind"] == "fork":
-        if not code.has_import_folder:  # somebody has removed it, and forked processes may have links into it
+        if not code.has_import_folder:  # removed, and forked processes may have links into it
             raise EOFError
         own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process

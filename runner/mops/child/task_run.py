@@ -206,12 +206,14 @@ class TaskRun:
             os._exit(_CHANNEL_CLOSED)
 
     def _end_if_files_are_lost(self) -> None:
-        """End this process if somebody else has removed files of the step that failed, which then runs again."""
+        """End this process if another program has removed files of the step that failed, which then runs again."""
         if self._code.folder.is_lost:
             self._page.idle()  # no step is to blame
             self._hand_over()
             flush_prints()
-            os.write(2, b"somebody has removed a simulation's working folder, or the project's files in the cache\n")
+            os.write(
+                2, b"another program has removed a simulation's working folder, or the project's files in the cache\n"
+            )
             os._exit(FILES_LOST)
 
     def _hand_over_in_time(self, *, group_done: bool) -> None:

@@ -12,7 +12,7 @@ last change (mtime), to a time in the past that no other folder has: the kernel 
 that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
 
 Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
-If somebody else removes these files, or the folder itself (a cleaner of temporary files, ``rm -rf ~/.cache``), a
+If another program removes these files, or the folder itself (a cleaner of temporary files, ``rm -rf ~/.cache``), a
 simulation that fails meanwhile says nothing about the model: :attr:`WorkingFolder.is_lost`.
 
 A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
@@ -135,7 +135,7 @@ class WorkingFolder:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else has removed it, or a file to which it has a link. A model can do neither."""
+        """Whether another program has removed it, or a file to which it has a link. A model can do neither."""
         if self._originals.are_lost:
             return True
         for _ in range(_REMOVAL_LOOKS):

@@ -101,7 +101,7 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
 
 
 def restore(digest: str, load: Callable[[], bytes], cache: Path) -> None:
-    """Unpack a bundle again, to the same folder, if somebody has removed the folder or files in it.
+    """Unpack a bundle again, to the same folder, if another program has removed the folder or files in it.
 
     Parameters
     ----------

@@ -33,12 +33,3 @@ def children_of(pid: int) -> list[int]:
             with contextlib.suppress(OSError):  # the thread has ended, and other threads may have children
                 found += map(int, (thread / "children").read_text().split())
     return found
-
-
-def ended_children_of(pid: int) -> int:
-    """Return how many children of a process have ended and were not waited for."""
-    n_ended = 0
-    for child in children_of(pid):
-        with contextlib.suppress(OSError):  # the parent has waited for the child now
-            n_ended += Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return n_ended

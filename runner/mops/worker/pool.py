@@ -59,7 +59,7 @@ class Pool:
     children
         The children of all pools of this worker; None: this is the only pool.
     restore
-        Unpacks the bundle again if somebody has removed the folder, or files in it.
+        Unpacks the bundle again if the folder was removed, or files in it.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class Pool:
         ClusterError
             Too many children in a row have died while they ran nothing.
         BundleError, StorageError
-            The bundle, which somebody has removed, cannot be unpacked again.
+            The unpacked bundle was removed, and cannot be unpacked again.
         """
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)

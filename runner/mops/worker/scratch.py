@@ -57,7 +57,7 @@ class Scratch:
             return self._path
 
     def _is_removed(self, path: Path) -> bool:
-        """Tell whether somebody else has removed the folder; a child may have made another one without a lock."""
+        """Tell whether another program has removed the folder; a child may have made another one without a lock."""
         return not path.is_dir() or not os.path.samestat(path.stat(), os.fstat(self._lock_fd))
 
     def _make(self) -> None:
