@@ -235,16 +235,17 @@ def _generators() -> Iterator[tuple[str, bool]]:
 
     A random.Random does not tell whether it has a seed.
     """
-    kinds = (np.random.Generator, np.random.RandomState, random.Random)
+    kinds = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     objects = gc.get_objects()
     types = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)} - {random.SystemRandom}
     found = [one for one in objects if type(one) in types] if types else []
     # mops seeds two of them before each simulation. That of tempfile is seeded in each process.
-    seeded: list[object] = [np.random.mtrand._rand, random._inst]
-    seeded.append(getattr(getattr(tempfile, "_name_sequence", None), "_rng", None))
+    known: list[object] = [np.random.mtrand._rand, random._inst]
+    known.append(getattr(getattr(tempfile, "_name_sequence", None), "_rng", None))
+    known += [one._bit_generator for one in (np.random.mtrand._rand, *found) if hasattr(one, "_bit_generator")]
     for one in found:
         name = _name_of(one)
-        if any(one is its for its in seeded) or name in HARMLESS_GENERATORS:
+        if any(one is its for its in known) or name in HARMLESS_GENERATORS:
             continue
         if isinstance(one, random.Random):
             yield name, False
@@ -253,7 +254,7 @@ def _generators() -> Iterator[tuple[str, bool]]:
 
 
 def _is_unseeded(generator: Any) -> bool:
-    bits = getattr(generator, "bit_generator", None) or generator._bit_generator
+    bits = getattr(generator, "_bit_generator", generator)
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)  # None: RandomState(seed)
     return isinstance(entropy, int) and entropy >= _LEAST_ENTROPY
 

@@ -42,10 +42,12 @@ def flush_prints() -> None:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators of the standard library and of numpy."""
+    """Seed the generators of the standard library, of numpy, and of torch if the model has imported it."""
     random.seed(seed)
     # numpy's legacy generator takes 32 bits, or a list of them.
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
+    if (seed_torch := getattr(sys.modules.get("torch"), "manual_seed", None)) is not None:
+        seed_torch(seed)  # it would start with the same seed in each process
 
 
 class TaskRun:

@@ -186,3 +186,11 @@ def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: 
     code = "import os\nimport numpy as np\n\ndef run(p, s):\n    import late\n    return {'x': [os.environ['LATE']]}\n"
     result = run(code, [{"a": i} for i in range(3)])
     assert not result.failures
+
+
+def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Any, tmp_path: Path) -> None:
+    """Regression: it starts with the same seed in each process, so replicates of different processes were equal."""
+    # In place of the library of 2 GB.
+    (tmp_path / "torch.py").write_text("SEEDS = []\n\ndef manual_seed(seed):\n    SEEDS.append(seed)\n")
+    code = "import torch\n\ndef run(p, s):\n    return {'x': [torch.SEEDS[-1] - s, len(torch.SEEDS)]}\n"
+    assert values(run(code, [{"a": 1}], n_replicates=2), "x") == {(0, 0): [0, 1], (0, 1): [0, 2]}

@@ -108,7 +108,7 @@ def test_each_forked_process_reads_a_file_of_the_import_as_if_it_had_opened_it(l
 HARMLESS = {
     "a log file": "import logging\nlogging.basicConfig(filename=HERE / 'log')\nlogging.warning('x')",
     "a source of random bytes": "F = open('/dev/urandom', 'rb')",
-    "a generator with a seed": "import numpy as np\nF = np.random.default_rng(5), np.random.RandomState(5)",
+    "generators with a seed": "from numpy.random import *\nF = default_rng(5), RandomState(5), PCG64(5)",
     "a generator of the system": "import random\nF = random.SystemRandom()",
     "the global generators": "import random, numpy\nrandom.random(), numpy.random.random()",
     "temporary files that are removed": "import tempfile\nwith tempfile.TemporaryDirectory() as F: pass",
@@ -152,6 +152,7 @@ REFUSED = {
     ),
     "a generator without a seed": ("import numpy as np\nRNG = np.random.default_rng()", "model.RNG"),
     "an old generator without a seed": ("import numpy as np\nRNG = np.random.RandomState()", "model.RNG"),
+    "a bit generator without a seed": ("import numpy as np\nBITS = np.random.PCG64()", "model.BITS"),
     "a generator inside of an object": (
         "import numpy as np\nclass Town: pass\nTOWN = Town()\nTOWN.rng = np.random.default_rng()",
         "a numpy.random._generator.Generator",
