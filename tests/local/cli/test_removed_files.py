@@ -1,4 +1,4 @@
-"""Somebody removes the cache or the working folders while a job runs, and no simulation fails because of it."""
+"""Another program removes the cache or the working folders while a job runs, and no simulation fails because of it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def complete(lab: CommandLab, n: int) -> None:
 
 @pytest.mark.parametrize("removed", REMOVED)
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_files_that_somebody_removes_are_made_again_and_the_simulations_run_again(
+def test_files_that_another_program_removes_are_made_again_and_the_simulations_run_again(
     removing: CommandLab, removed: str, start: str
 ) -> None:
     """Regression: the simulations that found no files were recorded as errors of the model."""

@@ -484,7 +484,7 @@ class TestRecordDeath:
         report = progress.record_death(death(returncode=7), "vm", is_stopping=True)
         assert str(report).endswith("; recorded as failed after 1 try")
 
-    def test_a_child_whose_files_somebody_has_removed_costs_no_try(self):
+    def test_a_child_whose_files_were_removed_costs_no_try(self):
         progress = make()
         said = str(progress.record_death(death(step=None, returncode=FILES_LOST), "vm"))
         assert said.startswith("removed: the files of a simulation were removed while it ran on vm")
