@@ -287,8 +287,8 @@ class Terminated(MopsError):
     exit_code = 143  # of SIGTERM
 
     def __init__(self, job: str, number: int, *, where: str):
-        what = f"{signal.Signals(number).name} stopped the runner of job {job!r}; finished work is committed"
-        super().__init__(what, where=where, hint=f"if no other runner starts: mops jobs resume {job}")
+        what = f"{signal.Signals(number).name} stopped the runner of job {job!r}; finished parameter sets are committed"
+        super().__init__(what, where=where, hint=f"to continue it: mops jobs resume {job}")
         self.exit_code = 128 + number  # as shells report it
 
 

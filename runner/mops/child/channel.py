@@ -30,6 +30,10 @@ _SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each
 
 Message = dict[str, Any]
 
+# Not json.dumps and json.loads, which a model may replace, such as by those of orjson.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
 
 class Channel:
     """A blocking, framed connection over one end of a Unix socket pair."""
@@ -56,7 +60,7 @@ class Channel:
         BrokenPipeError, ConnectionResetError
             The other end is closed.
         """
-        body = json.dumps(message, separators=(",", ":")).encode()
+        body = _encode(message).encode()
         fds = [] if fd is None else [fd]
         socket.send_fds(self._sock, [_HEADER.pack(len(body), len(fds))], fds)
         self._sock.sendall(body)
@@ -85,7 +89,7 @@ class Channel:
             raise EOFError from gone
         if len(fds) < n_fds:  # the kernel had no number left for the descriptor and dropped it
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return json.loads(body), fds[0] if n_fds else None
+        return _decode(body.decode()), fds[0] if n_fds else None
 
     def _exactly(self, size: int) -> bytes:
         body = bytearray(size)

@@ -17,7 +17,7 @@ import random
 import stat
 import sys
 import tempfile
-from collections import Counter
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ HARMLESS_TEMPORARY = {
 HARMLESS_DEVICES = {os.makedev(1, 3), os.makedev(1, 5), os.makedev(1, 7), os.makedev(1, 8), os.makedev(1, 9)}
 """/dev/null, zero, full, random and urandom: without a position, and the same for every process."""
 
+_SHOWN = 60  # characters of a command
 _LEAST_ENTROPY = 1 << 64  # numpy draws 128 bits for a generator without a seed; people write smaller seeds
 
 
@@ -85,7 +86,7 @@ class BeforeImport:
     """The state of this process before it imports the model: only what changes afterwards is the model's."""
 
     def __init__(self) -> None:
-        self._threads, self._descriptors, self._maps = _threads(), _descriptors(), _writable_maps()
+        self._threads, self._descriptors, self._maps = set(_threads()), _descriptors(), _writable_maps()
         gc.freeze()  # gc.get_objects() returns the later objects only
 
     def shared(self, temporary: Path) -> Shared:
@@ -108,20 +109,22 @@ class BeforeImport:
         unseeded = tuple(name for name, is_certain in generators.items() if is_certain)
         numba = sys.modules.get("numba.np.ufunc.parallel")
         reasons = {
+            "the model imports": {f"{name} ({why})" for name, why in UNSAFE.items() if name in sys.modules},
+            "importing the model runs": {"parallel code of numba"} if getattr(numba, "_is_initialized", False) else (),
             "importing the model starts threads, which a fork would leave behind:": self._new_threads(),
             "importing the model starts processes:": {_command(pid) for pid in children_of(os.getpid())},
             "importing the model opens": held or files.refused(),
             "importing the model maps shared memory for writing:": _writable_maps() - self._maps,
             "importing the model makes temporary files:": _temporary_files(temporary),
             "importing the model makes random generators, which would all draw the same numbers:": generators,
-            "the model imports": {f"{name} ({why})" for name, why in UNSAFE.items() if name in sys.modules},
-            "importing the model runs": {"parallel code of numba"} if getattr(numba, "_is_initialized", False) else (),
         }
         found = (f"{what} {', '.join(sorted(names))}" for what, names in reasons.items() if names)
         return Shared(next(found, ""), unseeded, files)
 
     def _new_threads(self) -> set[str]:
-        return {name for name in Counter(_threads()) - Counter(self._threads) if name not in HARMLESS_THREADS}
+        pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
+        new = {number: name for number, name in _threads().items() if number not in self._threads}
+        return {pythons.get(number, name) for number, name in new.items() if name not in HARMLESS_THREADS}
 
 
 class ReadFiles:
@@ -182,7 +185,8 @@ def _kind(fd: int) -> str:
     if stat.S_ISCHR(mode):
         return "" if os.fstat(fd).st_rdev in HARMLESS_DEVICES else "a device"
     kinds = {stat.S_IFSOCK: "a connection", stat.S_IFIFO: "a pipe"}
-    return kinds.get(stat.S_IFMT(mode)) or str(Path("/proc/self/fd", str(fd)).readlink())
+    path = str(Path("/proc/self/fd", str(fd)).readlink())
+    return kinds.get(stat.S_IFMT(mode)) or ("an event loop" if "eventpoll" in path else path)
 
 
 def _descriptors() -> dict[int, str]:
@@ -202,12 +206,12 @@ def _writable_maps() -> set[str]:
     return set()
 
 
-def _threads() -> list[str]:
-    """Return the names of this process's threads, with those of native libraries; empty without /proc."""
-    found = []
+def _threads() -> dict[int, str]:
+    """Return the threads of this process, with those of native libraries, by number; empty without /proc."""
+    found = {}
     for entry in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has just ended
-            found.append(Path(entry.path, "comm").read_text().strip())
+            found[int(entry.name)] = Path(entry.path, "comm").read_text().strip()
     return found
 
 
@@ -220,9 +224,13 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _command(pid: int) -> str:
+    """Return what a process runs, for people."""
     with contextlib.suppress(OSError):
-        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-        return " ".join(word.decode(errors="replace") for word in words[:3]).strip() or str(pid)
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        if command == Path("/proc/self/cmdline").read_bytes():
+            return "a copy of this one, as multiprocessing does"
+        words = command.replace(b"\0", b" ").decode(errors="replace").split()
+        return " ".join(words)[:_SHOWN] or str(pid)
     return str(pid)
 
 
@@ -260,10 +268,10 @@ def _is_unseeded(generator: Any) -> bool:
 
 
 def _name_of(generator: object) -> str:
-    """Return the name of a generator in a module, ``model.RNG``; else its type."""
+    """Return the name of a generator in a module, ``model.RNG``; else what it is."""
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
             for name, value in list(vars(module).items()):
                 if value is generator:
                     return f"{module.__name__}.{name}"
-    return f"a {type(generator).__module__}.{type(generator).__qualname__}"
+    return f"a {type(generator).__name__} inside of an object"

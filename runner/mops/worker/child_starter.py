@@ -25,6 +25,9 @@ from mops.worker.slots import PoolSlots
 
 logger = logging.getLogger(__name__)
 
+_warned: set[tuple[str, str]] = set()
+"""Attempts and bundles whose warning is logged: `mops study check` has several pools of one attempt."""
+
 
 class ChildStarter:
     """Starts one pool's child processes. Thread-safe.
@@ -57,12 +60,11 @@ class ChildStarter:
         self._reaper: Reaper | None = None
         self._is_closed = False
         self._lock = threading.Lock()
-        """Guards the four below."""
+        """Guards the three below."""
         self.spawns = context.start == "spawn"
         """Whether each child imports the model itself."""
         self._template_prints = ""
         self._notes: list[str] = []
-        self._has_warned = False
 
     def install(self) -> None:
         """Install what the bundle asks for, once; until then no child may start.
@@ -145,8 +147,8 @@ class ChildStarter:
     def warn_of_unseeded(self, imported: ChildProcess) -> None:
         """Log, once, that results cannot be repeated, if the import of the model makes generators without a seed."""
         with self._lock:
-            is_due = bool(imported.unseeded) and not self._has_warned
-            self._has_warned |= is_due
+            is_due = bool(imported.unseeded) and (self.context.run, self._root) not in _warned
+            _warned.add((self.context.run, self._root))
         if is_due:
             names = ", ".join(imported.unseeded)
             what = f"importing the model makes a random generator without a seed ({names}), so no run can be repeated"

@@ -270,12 +270,14 @@ class Pool:
         if is_reusable and self._children.mark_idle(self.slots, child):
             return True
         if child.replace_reason:
-            logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
             count_replaced(child.replace_code)
             if child.replace_code in LEFTOVERS and child.replace_code not in self._leftovers:
                 self._leftovers.add(child.replace_code)
                 what = f"replacing child process {child.pid} because {child.replace_reason}"
-                self._report(Report("leftovers", what, "the next such replacements are not logged"))
+                then = "the model should close its files and end its threads and processes"
+                self._report(Report("leftovers", what, then))
+            else:
+                logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
         child.close()
         self._children.remove(self.slots, child)
         return False

@@ -161,7 +161,7 @@ def test_a_stop_signal_without_a_handler_of_the_program_commits_finished_groups(
     wait_for(lambda: "SIGUSR1: " in runner.said, of=runner)
     runner.let_go()
     assert runner.wait() == 1
-    assert "Terminated: SIGUSR1 stopped the runner of job 'job'; finished work is committed" in runner.said
+    assert "Terminated: SIGUSR1 stopped the runner of job 'job'; finished parameter sets are committed" in runner.said
     assert study.view().committed
     assert study.resume().wait() == 0
     assert rows_of(study.job()) == study.serial()

@@ -93,7 +93,7 @@ def test_sigterm_commits_finished_groups_and_leaves_the_job_to_the_next_runner(s
     wait_for(lambda: "SIGTERM" in runner.said, of=runner)
     runner.let_go()
     assert runner.wait() == 143, runner.said
-    assert "error: SIGTERM stopped the runner of job 'job'; finished work is committed" in runner.said
+    assert "error: SIGTERM stopped the runner of job 'job'; finished parameter sets are committed" in runner.said
     committed = set(study.view().committed)
     assert 0 < len(committed) < len(study.study["parameter_sets"])
     assert study.view().end is None
@@ -123,7 +123,7 @@ def test_each_stop_signal_commits_finished_groups_and_resume_continues(study: St
     wait_for(lambda: f"{number.name}: running simulations get" in runner.said, of=runner)
     runner.let_go()
     assert runner.wait() == 128 + number, runner.said
-    assert f"error: {number.name} stopped the runner of job 'job'; finished work is committed" in runner.said
+    assert f"error: {number.name} stopped the runner of job 'job'; finished parameter sets are committed" in runner.said
     committed = set(study.view().committed)
     assert 0 < len(committed) < len(study.study["parameter_sets"])
     assert study.job().status().state == "interrupted"

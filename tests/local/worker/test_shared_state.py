@@ -131,9 +131,12 @@ REFUSED = {
     "a temporary folder": ("import tempfile\nF = tempfile.mkdtemp(prefix='solver-')", "makes temporary files: solver-"),
     "a connection": ("import socket\nF = socket.socketpair()", "opens a connection"),
     "a pipe": ("F = os.pipe()", "opens a pipe"),
-    "an event loop": ("import asyncio\nF = asyncio.new_event_loop()", "opens a connection, anon_inode:[eventpoll]"),
+    "an event loop": ("import asyncio\nF = asyncio.new_event_loop()", "opens a connection, an event loop"),
     "a process": ("import subprocess\nF = subprocess.Popen(['sleep', '600'])", "starts processes: sleep 600"),
-    "a manager": ("import multiprocessing\nF = multiprocessing.Manager().dict()", "starts processes: "),
+    "a manager": (
+        "import multiprocessing\nF = multiprocessing.Manager().dict()",
+        "starts processes: a copy of this one",
+    ),
     "a value that processes share": (
         "import multiprocessing\nF = multiprocessing.Value('i', 0)",
         "pym-",
@@ -147,15 +150,15 @@ REFUSED = {
         "{here}/map",
     ),
     "a thread": (
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
-        "starts threads",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True, name='waits').start()",
+        "a fork would leave behind: waits",
     ),
     "a generator without a seed": ("import numpy as np\nRNG = np.random.default_rng()", "model.RNG"),
     "an old generator without a seed": ("import numpy as np\nRNG = np.random.RandomState()", "model.RNG"),
     "a bit generator without a seed": ("import numpy as np\nBITS = np.random.PCG64()", "model.BITS"),
     "a generator inside of an object": (
         "import numpy as np\nclass Town: pass\nTOWN = Town()\nTOWN.rng = np.random.default_rng()",
-        "a numpy.random._generator.Generator",
+        "a Generator inside of an object",
     ),
     "a generator of the standard library": ("import random\nRNG = random.Random()", "model.RNG"),
 }
