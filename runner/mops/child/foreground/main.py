@@ -99,7 +99,7 @@ class ForegroundRun:
             return {name: table_of(part) for name, part in parts.items()}
 
         began = monotonic()
-        _enter(code.folder)
+        _enter(code)
         tables = self._step(f"replicate {replicate} (seed {seed})", simulate)
         kept = self._request["outputs"]
         outputs = [_summary(name, table) for name, table in tables.items() if kept is None or name in kept]
@@ -115,7 +115,7 @@ class ForegroundRun:
             seed_generators(target_seed(self._request["param_id"], name))
             return code.targets[target](dict(self._request["params"]), [dict(tables) for tables in replicates])
 
-        _enter(code.folder)
+        _enter(code)
         describe = functools.partial(failure_of_target, params=self._request["params"], replicates=replicates)
         losses = self._step(f"target {name}", score, describe)
         self._report["losses"] += [{"target": name, "name": key, "loss": loss} for key, loss in losses.items()]
@@ -147,10 +147,11 @@ class ForegroundRun:
         self._path.write_text(json.dumps(self._report, default=str))
 
 
-def _enter(folder: WorkingFolder) -> None:
-    """Enter the working folder as each step finds it, without the files of the previous step."""
-    folder.renew()
-    os.chdir(folder.path)
+def _enter(code: UserCode) -> None:
+    """Undo what the previous step has changed in this process, and enter the working folder without its files."""
+    code.state.restore()
+    code.folder.renew()
+    os.chdir(code.folder.path)
 
 
 def _summary(name: str, table: pa.Table) -> dict[str, Any]:
