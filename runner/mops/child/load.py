@@ -467,12 +467,12 @@ class UserCode:
         if has_written:
             self.folder = WorkingFolder(own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
-        self.state = ProcessState()
+        self.state, self._temporary = ProcessState(), temporary
 
     def forked(self) -> None:
         """Give a process that was just forked its own folders and its own offsets in open files."""
         self.folder = self.folder.of(own_folder(self.scratch))
-        enter_temporary_folder(own_folder(self.scratch, _TEMPORARY))
+        enter_temporary_folder(own_folder(self.scratch, _TEMPORARY), instead_of=self._temporary)
         self.shared.files.open_again()
         self.state = ProcessState()
 

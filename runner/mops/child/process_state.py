@@ -13,6 +13,7 @@ import decimal
 import locale
 import os
 import signal
+import stat
 import sys
 import tempfile
 import warnings
@@ -20,51 +21,66 @@ from pathlib import Path
 
 import numpy as np
 
+TEMPORARY_FOLDERS = ("TMPDIR", "JOBLIB_TEMP_FOLDER")
+"""The variables that name a folder for temporary files of one process."""
+
 _HANDLED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGFPE, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE),
     *(signal.SIGALRM, signal.SIGTERM, signal.SIGCHLD, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU),
 )
+_VARIABLES: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # os.environ takes 20 us to compare
+_DECIMAL = ("prec", "rounding", "traps", "Emin", "Emax", "capitals", "clamp")
 _NUMBERS = tuple(number.value for number in _HANDLED)
 
 
-def enter_temporary_folder(folder: Path) -> None:
+def enter_temporary_folder(folder: Path, instead_of: Path | None = None) -> None:
     """Make a folder for the temporary files of this process and of the processes that it starts.
 
     joblib would use /dev/shm, which is small in a container, and where killed processes leave their files.
+
+    Parameters
+    ----------
+    instead_of
+        That of the template: a folder that the import of the model has chosen stays. None: this is no forked process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TMPDIR"] = os.environ["JOBLIB_TEMP_FOLDER"] = str(folder)
-    tempfile.tempdir = None  # tempfile reads TMPDIR again
+    folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+    for name in TEMPORARY_FOLDERS:
+        if instead_of is None or os.environ.get(name) == str(instead_of):
+            os.environ[name] = str(folder)
+    if instead_of is None or tempfile.tempdir == str(instead_of):
+        tempfile.tempdir = None  # tempfile reads TMPDIR again
 
 
 class ProcessState:
     """What a simulation may change in its process, as the imports have left it."""
 
     def __init__(self) -> None:
-        self._keep()
-
-    def _keep(self) -> None:
-        self._n_modules = len(sys.modules)
         self._umask = os.umask(0o77)
         os.umask(self._umask)
-        self._environ = dict(os.environ._data)  # type: ignore[attr-defined]  # os.environ itself takes 20 us to compare
-        self._handlers = [_signal.getsignal(number) for number in _NUMBERS]
-        self._filters = list(warnings.filters)
         self._decimal = decimal.getcontext().copy()
         self._locale = _locale.setlocale(locale.LC_ALL)
         self._float_errors = np.geterr()
         self._streams = sys.stdout, sys.stderr
+        self._environ_object, self._environ = os.environ, dict(_VARIABLES)
+        self._keep_imports()
+
+    def _keep_imports(self) -> None:
+        """Keep what an import may set for later: new variables, handlers of signals, filters of warnings."""
+        self._n_modules = len(sys.modules)
+        self._environ = _VARIABLES | self._environ
+        self._handlers = [_signal.getsignal(number) for number in _NUMBERS]
+        self._filters = list(warnings.filters)
 
     def restore(self) -> None:
         """Undo the changes of a simulation. A module that it has imported counts as imported with the model.
 
-        A module is imported once in a process, so what its import has set must stay.
+        A process imports a module once, so what the import has set must stay.
         """
         if len(sys.modules) != self._n_modules:
-            self._keep()
-            return
+            self._keep_imports()
         os.umask(self._umask)
-        if os.environ._data != self._environ:  # type: ignore[attr-defined]
+        os.environ = self._environ_object  # noqa: B003 - if the model has put another object there
+        if self._environ != _VARIABLES:
             self._restore_environ()
         if [*map(_signal.getsignal, _NUMBERS)] != self._handlers:
             self._restore_handlers()
@@ -72,9 +88,8 @@ class ProcessState:
             with contextlib.suppress(TypeError, AttributeError):  # the model has put something else there
                 warnings.filters[:] = self._filters  # type: ignore[index]
                 warnings._filters_mutated()  # type: ignore[attr-defined]
-        context, kept = decimal.getcontext(), self._decimal
-        if (context.prec, context.rounding, context.traps) != (kept.prec, kept.rounding, kept.traps):
-            decimal.setcontext(kept.copy())
+        if any(getattr(decimal.getcontext(), name) != getattr(self._decimal, name) for name in _DECIMAL):
+            decimal.setcontext(self._decimal.copy())
         if _locale.setlocale(locale.LC_ALL) != self._locale:
             _locale.setlocale(locale.LC_ALL, self._locale)
         if np.geterr() != self._float_errors:
@@ -82,12 +97,16 @@ class ProcessState:
         sys.stdout, sys.stderr = self._streams
 
     def _restore_environ(self) -> None:
-        kept = {os.fsdecode(name): os.fsdecode(value) for name, value in self._environ.items()}
-        for name in os.environ.keys() - kept.keys():
-            del os.environ[name]
-        os.environ.update(kept)
+        for name in _VARIABLES.keys() - self._environ.keys():
+            os.unsetenv(name)
+            del _VARIABLES[name]
+        for name, value in self._environ.items():
+            os.putenv(name, value)
+            _VARIABLES[name] = value
 
     def _restore_handlers(self) -> None:
+        for timer in (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):  # without its handler, the signal ends the process
+            signal.setitimer(timer, 0)
         for number, handler in zip(_HANDLED, self._handlers, strict=True):
             if handler is not None and signal.getsignal(number) != handler:  # None: native code has set it
                 signal.signal(number, handler)

@@ -18,8 +18,9 @@ from mops.system.process_tree import children_of
 from mops.units import bytes_text
 
 _LOOK_SECONDS = 0.02
-_MOST_PROCESSES = 32  # live or ended: each has a process number, of which a container may have a thousand
-_MOST_THREADS = 64  # above those after the first simulation: a thread pool of Python has up to 32
+# Above those after the first simulation. An ended process has a number too, of which a container may have a thousand.
+_MOST_PROCESSES = 32
+_MOST_THREADS = 64  # a thread pool of Python has up to 32
 
 
 class ReplacementPolicy:
@@ -38,7 +39,7 @@ class ReplacementPolicy:
     def __init__(self, max_simulations: int, max_growth_bytes: int, temporary: Path):
         self._max_simulations, self._max_growth = max_simulations, max_growth_bytes
         self._n = 0
-        self._first_bytes = self._first_threads = 0
+        self._first_bytes = self._first_threads = self._first_processes = 0
         self._most_descriptors = 0
         self._first_free: dict[str, int | None] = dict.fromkeys(("/dev/shm", str(temporary)))  # noqa: S108 - only measured
         self._looked_at = 0.0
@@ -96,11 +97,13 @@ class ReplacementPolicy:
         # from the model's own children, whose exit status the model takes. The reaper waits for them once this process
         # has ended; else the system would run out of process numbers.
         n_threads, n_processes = _n_threads(), len(children_of(os.getpid())) if _has_child() else 0
-        self._first_threads = self._first_threads or n_threads
-        if n_processes > _MOST_PROCESSES:
-            self.code, self.reason = "processes", f"its simulations have left {n_processes} processes"
-        elif n_threads - self._first_threads > _MOST_THREADS:
-            self.code, self.reason = "threads", f"its simulations have left {n_threads - self._first_threads} threads"
+        if self._n == 1:
+            self._first_threads, self._first_processes = n_threads, n_processes
+        more_threads, more_processes = n_threads - self._first_threads, n_processes - self._first_processes
+        if more_processes > _MOST_PROCESSES:
+            self.code, self.reason = "processes", f"its simulations have left {more_processes} processes"
+        elif more_threads > _MOST_THREADS:
+            self.code, self.reason = "threads", f"its simulations have left {more_threads} threads"
         for folder, first in self._first_free.items():
             free = _free_bytes(folder)
             if first is None or free is None:

@@ -48,6 +48,7 @@ HARMLESS_THREADS = {
 
 HARMLESS_GENERATORS = {
     "sciris.sc_utils._uuid_rng": "makes names of objects; starsim imports sciris",
+    "sympy.core.random.rng": "tests whether expressions are equal",
 }
 """Generators of libraries that no simulation draws from, each with the reason."""
 
@@ -137,13 +138,16 @@ class ReadFiles:
         self._fds = fds
 
     def refused(self) -> set[str]:
-        """Return the files that cannot be opened again, by path."""
+        """Return the files that cannot be opened again as they are, by path."""
         refused = set()
-        for fd in self._fds:
+        for i, fd in enumerate(self._fds):
+            path = Path("/proc/self/fd", str(fd)).readlink()
             try:
                 os.close(_opened_again(fd))
+                if any(_share_offset(fd, other) for other in self._fds[:i]):
+                    refused.add(f"{path} (two descriptors with one offset)")
             except OSError as error:
-                refused.add(f"{Path('/proc/self/fd', str(fd)).readlink()} ({error.strerror})")
+                refused.add(f"{path} ({error.strerror})")
         return refused
 
     def open_again(self) -> None:
@@ -168,6 +172,17 @@ def _opened_again(fd: int) -> int:
         os.close(again)
         raise
     return again
+
+
+def _share_offset(fd: int, other: int) -> bool:
+    """Tell whether one descriptor is a duplicate of the other (dup(2))."""
+    if not os.path.samestat(os.fstat(fd), os.fstat(other)):
+        return False
+    offset, others = os.lseek(fd, 0, os.SEEK_CUR), os.lseek(other, 0, os.SEEK_CUR)
+    os.lseek(fd, offset + 1, os.SEEK_SET)
+    has_moved = os.lseek(other, 0, os.SEEK_CUR) != others
+    os.lseek(fd, offset, os.SEEK_SET)
+    return has_moved
 
 
 _READ_FILE = "file"
@@ -243,14 +258,16 @@ def _generators() -> Iterator[tuple[str, bool]]:
 
     A random.Random does not tell whether it has a seed.
     """
-    kinds = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+    kinds = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence)
     objects = gc.get_objects()
     types = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)} - {random.SystemRandom}
     found = [one for one in objects if type(one) in types] if types else []
-    # mops seeds two of them before each simulation. That of tempfile is seeded in each process.
+    # mops seeds two of them before each simulation. Those of tempfile, and of joblib, are seeded in each process.
     known: list[object] = [np.random.mtrand._rand, random._inst]
-    known.append(getattr(getattr(tempfile, "_name_sequence", None), "_rng", None))
-    known += [one._bit_generator for one in (np.random.mtrand._rand, *found) if hasattr(one, "_bit_generator")]
+    names = tempfile._RandomNameSequence  # type: ignore[attr-defined]
+    known += [getattr(one, "_rng", None) for one in objects if type(one) is names]
+    bits = [one._bit_generator for one in (np.random.mtrand._rand, *found) if hasattr(one, "_bit_generator")]
+    known += [*bits, *(getattr(one, "seed_seq", None) for one in (*bits, *found))]
     for one in found:
         name = _name_of(one)
         if any(one is its for its in known) or name in HARMLESS_GENERATORS:
@@ -263,7 +280,7 @@ def _generators() -> Iterator[tuple[str, bool]]:
 
 def _is_unseeded(generator: Any) -> bool:
     bits = getattr(generator, "_bit_generator", generator)
-    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)  # None: RandomState(seed)
+    entropy = getattr(getattr(bits, "seed_seq", bits), "entropy", None)  # None: RandomState(seed)
     return isinstance(entropy, int) and entropy >= _LEAST_ENTROPY
 
 

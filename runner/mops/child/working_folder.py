@@ -63,13 +63,16 @@ class Originals:
     ----------
     folders
         The names of the files in each folder.
+    before
+        How the folders looked before.
     """
 
-    def __init__(self, folders: dict[str, list[str]]):
+    def __init__(self, folders: dict[str, list[str]], before: dict[str, _Look | None] | None = None):
         self._folders = folders
         # Unpacked again, a folder may have its old number, but a file has another time.
         code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
-        self._seen = {path: _look_if_any(path) for path in (*folders, *itertools.islice(code, 1))}
+        paths = (*folders, *itertools.islice(code, 1))
+        self._seen = {path: _look_if_any(path) or (before or {}).get(path) for path in paths}
 
     @classmethod
     def of(cls, tree: Tree) -> Originals:
@@ -82,8 +85,8 @@ class Originals:
         return cls(folders)
 
     def seen_again(self) -> Originals:
-        """Return the same files, as they are now."""
-        return Originals(self._folders)
+        """Return the same files, as they are now; those that were removed, as they were."""
+        return Originals(self._folders, self._seen)
 
     @property
     def are_lost(self) -> bool:
@@ -138,6 +141,8 @@ class WorkingFolder:
         """Whether another program has removed it, or a file to which it has a link. A model can do neither."""
         if self._originals.are_lost:
             return True
+        if not self.changed:
+            return False
         for _ in range(_REMOVAL_LOOKS):
             if not os.path.lexists(self._own):
                 return True

@@ -12,18 +12,21 @@ _PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG: no other process can have the lock
 
 
 def is_deadlocked(pid: int) -> bool:
-    """Tell whether a process waits without a timeout for a lock of its memory, and has no other thread.
+    """Tell whether each thread of a process waits without a timeout for a lock of the process.
 
     A process with children is in no deadlock, because they may do its work. Return False also if the kernel does not
     tell: only Linux does, and only about processes that this process may trace (proc(5), /proc/pid/syscall).
     """
-    folder = Path("/proc", str(pid))
     try:
-        n_threads = len(list((folder / "task").iterdir()))
-        call, *arguments = (folder / "syscall").read_text().split()
+        calls = [(thread / "syscall").read_text().split() for thread in Path("/proc", str(pid), "task").iterdir()]
     except OSError:
         return False
-    if call != _FUTEX or n_threads > 1 or children_of(pid):
+    return bool(calls) and all(map(_waits_for_lock, calls)) and not children_of(pid)
+
+
+def _waits_for_lock(call: list[str]) -> bool:
+    """Tell whether a thread waits for a lock without a timeout, from the number and arguments of its system call."""
+    if call[0] != _FUTEX:
         return False
-    _, operation, _, timeout, *_ = (int(argument, 16) for argument in arguments)  # futex(2); timeout is a pointer
+    _, operation, _, timeout, *_ = (int(argument, 16) for argument in call[1:])  # futex(2); timeout is a pointer
     return bool(operation & _PRIVATE) and timeout == 0

@@ -21,11 +21,10 @@ def children_of(pid: int) -> list[int]:
     """Return the children of a process, with those that have ended and were not waited for."""
     found: list[int] = []
     if not NAMES_CHILDREN:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                with contextlib.suppress(OSError):  # the process has ended
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    found += [int(entry.name)] if parent == pid else []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # the process has ended
+                parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                found += [int(stat.parent.name)] if parent == pid else []
         return found
     # The kernel lists each thread's children. A search of all processes takes a hundred times as long.
     with contextlib.suppress(OSError):  # the process has ended

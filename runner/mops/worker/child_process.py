@@ -319,7 +319,8 @@ class ChildProcess:
 
     def _kill(self) -> None:
         # A reaper kills the rest later: a resource tracker has removed what the child left by then.
-        self._signal(os.killpg if self._reaper is None else os.kill, signal.SIGKILL)
+        has_reaper = self._reaper is not None and self._reaper.lives
+        self._signal(os.kill if has_reaper else os.killpg, signal.SIGKILL)
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> None:
         # Not by Popen.send_signal, which takes the exit status of a child that has just ended.

@@ -6,6 +6,7 @@ If the worker is killed, the next pool on the machine removes it. :mod:`mops.chi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -70,9 +71,12 @@ class Scratch:
         removed_fd = self._lock_fd
         try:
             # The kernel releases the lock when this process ends in any way. The lock also keeps systemd-tmpfiles away.
-            self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            if os.fstat(self._lock_fd).st_uid != os.geteuid():  # another user has made it in a shared folder
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
         except OSError:
-            path.rmdir()
+            with contextlib.suppress(OSError):
+                path.rmdir()
             raise
         if self._path is not None:
             os.close(removed_fd)

@@ -151,7 +151,9 @@ def test_python_callers_give_a_mapping(model: CommandLab, monkeypatch: pytest.Mo
 
 NO_NAME = "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
 NO_TEXT = "the value is not UTF-8 text without null characters"
-OF_THE_PROCESS = "mops sets it for each process; set TMPDIR in the environment of the command instead"
+OF_THE_PROCESS = (
+    "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead"
+)
 SET_BY_MOPS = "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
 
 A_SETTING = "a setting of mops, not of the model; set it in the environment of the command instead"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pool_lab import values
+from pool_lab import PoolLab, values
 
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, target_seed
@@ -36,6 +36,7 @@ def run(params, seed):
         {start}
     else:
         time.sleep(2.5)
+        sum(range(10**7))
     return {{"x": params["a"]}}
 """
 
@@ -86,7 +87,12 @@ def test_the_seed_of_a_target_is_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "start", ["signal.setitimer(signal.ITIMER_REAL, 2)", "signal.setitimer(signal.ITIMER_REAL, 2, 0.1)"]
+    "start",
+    [
+        "signal.setitimer(signal.ITIMER_REAL, 2)",
+        "signal.setitimer(signal.ITIMER_REAL, 2, 0.1)",
+        "signal.signal(signal.SIGPROF, print); signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)",
+    ],
 )
 def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
     """Regression: the timer killed the process in the next simulation, which mops recorded as crashed."""
@@ -102,14 +108,14 @@ RESTORED = {
         "os.environ.update(PATH='x', NEW='x'); del os.environ['HOME']",
         "[*map(os.environ.get, ('PATH', 'NEW', 'HOME')), subprocess.run('echo $NEW', shell=True, capture_output=True)]",
     ),
-    "umask": ("os.umask(0o777)", "os.umask(0o22)"),
+    "umask": ("import colorsys; os.umask(0o777)", "os.umask(0o22)"),
     "signal handlers": (
         "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)]",
         "[signal.getsignal(n) for n in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)]",
     ),
     "filters of warnings": ("warnings.simplefilter('error'); warnings.filters.append(('x',))", "warnings.filters"),
     "decimal context": (
-        "decimal.getcontext().prec = 3; decimal.getcontext().traps[decimal.Inexact] = True",
+        "C = decimal.getcontext(); C.prec = 3; C.Emax = 5; C.traps[decimal.Inexact] = True",
         "decimal.Decimal(1) / 3",
     ),
     "floating-point errors of numpy": ("np.seterr(all='raise')", "np.float64(1) / np.float64(0)"),
@@ -182,7 +188,7 @@ def test_the_reference_has_what_is_undone_and_what_is_not() -> None:
 
 def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: Path) -> None:
     """A process imports a module once: undone, its settings would be there in the first simulation only."""
-    (tmp_path / "late.py").write_text("import os, numpy as np\nos.environ['LATE'] = 'x'\nnp.seterr(all='raise')\n")
+    (tmp_path / "late.py").write_text("import os\nos.environ['LATE'] = 'x'\n")
     code = "import os\nimport numpy as np\n\ndef run(p, s):\n    import late\n    return {'x': [os.environ['LATE']]}\n"
     result = run(code, [{"a": i} for i in range(3)])
     assert not result.failures
@@ -194,3 +200,17 @@ def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Any, tmp_pat
     (tmp_path / "torch.py").write_text("SEEDS = []\n\ndef manual_seed(seed):\n    SEEDS.append(seed)\n")
     code = "import torch\n\ndef run(p, s):\n    return {'x': [torch.SEEDS[-1] - s, len(torch.SEEDS)]}\n"
     assert values(run(code, [{"a": 1}], n_replicates=2), "x") == {(0, 0): [0, 1], (0, 1): [0, 2]}
+
+
+def test_a_simulation_may_put_another_object_in_place_of_the_environment(run: Any) -> None:
+    code = "import os\n\ndef run(p, s):\n    os.environ = {'A': 'x'}\n    return {'x': [len(os.environ)]}\n"
+    assert values(run(code, [{"a": 1}, {"a": 2}]), "x") == {(0, 0): [1], (1, 0): [1]}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_temporary_folder_that_the_import_chooses_stays(lab: PoolLab, start: str) -> None:
+    code = (
+        "import os, tempfile\ntempfile.tempdir = os.environ['TMPDIR'] = str(HERE)\n\n"
+        "def run(p, s):\n    return {'x': [tempfile.gettempdir() == os.environ['TMPDIR'] == str(HERE)]}\n"
+    )
+    assert values(lab.run(lab.pool(code, start=start), [{"a": 1}]), "x") == {(0, 0): [True]}

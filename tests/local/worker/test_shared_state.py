@@ -115,6 +115,7 @@ HARMLESS = {
     "private maps of memory": "import numpy as np\nF = np.memmap(HERE / 'model.py', dtype='u1', mode='c')",
     "a process that has ended": "import subprocess\nsubprocess.run(['true'], check=True)",
     "a database in memory": "import sqlite3\nF = sqlite3.connect(':memory:')",
+    "joblib": "import joblib",
     "a lock": "import threading\nF = threading.Lock(), threading.local(), threading.Event()",
 }
 
@@ -155,6 +156,11 @@ REFUSED = {
     ),
     "a generator without a seed": ("import numpy as np\nRNG = np.random.default_rng()", "model.RNG"),
     "an old generator without a seed": ("import numpy as np\nRNG = np.random.RandomState()", "model.RNG"),
+    "a duplicated descriptor": (
+        "F = open(HERE / 'model.py')\nG = os.dup(F.fileno())",
+        "opens {here}/model.py (two descriptors with one offset)",
+    ),
+    "a sequence of seeds without a seed": ("import numpy as np\nSEEDS = np.random.SeedSequence()", "model.SEEDS"),
     "a bit generator without a seed": ("import numpy as np\nBITS = np.random.PCG64()", "model.BITS"),
     "a generator inside of an object": (
         "import numpy as np\nclass Town: pass\nTOWN = Town()\nTOWN.rng = np.random.default_rng()",

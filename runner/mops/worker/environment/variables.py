@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from mops.child.process_state import TEMPORARY_FOLDERS
 from mops.errors import OptionsError, Problem
 
 Variables = Mapping[str, str | None]
@@ -25,7 +26,6 @@ _THREAD_LIMITS = (
     "MOPS_CHILD_THREADS",
 )
 _HASH_SEED = "PYTHONHASHSEED"
-_OF_THE_PROCESS = ("TMPDIR", "JOBLIB_TEMP_FOLDER")  # mops.child.process_state sets them
 # Where a Python finds its libraries: the worker's values are wrong for another interpreter.
 _OF_ONE_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -121,8 +121,8 @@ def _reserved(name: str) -> str | None:
         return "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
     if name == _HASH_SEED:
         return "mops sets it to 0, so that Python sets have the same order in each simulation"
-    if name in _OF_THE_PROCESS:
-        return "mops sets it for each process; set TMPDIR in the environment of the command instead"
+    if name in TEMPORARY_FOLDERS:
+        return "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead"
     if name.startswith("MODELOPS_"):
         return "a setting of mops, not of the model; set it in the environment of the command instead"
     return None
