@@ -120,7 +120,7 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
 
 
 def check_import(pool: Pool, *, other_packages: bool) -> None:
-    """Check that the model can be imported.
+    """Check that the model can be imported; warn if its import makes random generators without a seed.
 
     Parameters
     ----------
@@ -139,6 +139,11 @@ def check_import(pool: Pool, *, other_packages: bool) -> None:
             raise
         what, _, _ = bad.what.partition("\n")
         logger.warning("the model is not checked here, because a package is missing on this machine: %s", what)
+    if pool.unseeded:
+        names = ", ".join(pool.unseeded)
+        what = f"importing the model makes a random generator without a seed ({names})"
+        then = "a run that draws from it cannot be repeated; make it in the model: numpy.random.default_rng(seed)"
+        logger.warning("%s: %s; %s", pool.context.job, what, then)
 
 
 def _warm(pool: Pool) -> None:
@@ -236,7 +241,7 @@ class Attempt:
                 from mops.attempt import on_cluster  # noqa: PLC0415 - 0.27 s, while the template imports the model
 
                 cluster = stack.enter_context(on_cluster.connected_cluster(self.context, self.settings, self.pods))
-                pool.check()
+                check_import(pool, other_packages=False)
             if self.context.slots is None:
                 close_pool(self.context.run)  # simulations run on the cluster's workers
             self.create()

@@ -25,9 +25,6 @@ from mops.worker.slots import PoolSlots
 
 logger = logging.getLogger(__name__)
 
-_warned: set[tuple[str, str]] = set()
-"""Attempts and bundles whose warning is logged: `mops study check` has several pools of one attempt."""
-
 
 class ChildStarter:
     """Starts one pool's child processes. Thread-safe.
@@ -45,6 +42,8 @@ class ChildStarter:
         """The job, with the interpreter of its environment once that is installed."""
         self.how = "each import the model (MODELOPS_JOB_START=spawn)" if context.start == "spawn" else ""
         """How child processes start, and why; empty: not known yet."""
+        self.unseeded: list[str] = []
+        """The random generators without a seed that the import of the model makes, by name."""
         self.scratch = Scratch()
         self._root, self._slots, self._children = root, slots, children
         self._installing = threading.Lock()
@@ -133,7 +132,7 @@ class ChildStarter:
                     self._drop_template()
             if death is not None:
                 return death
-            self.warn_of_unseeded(template)
+            self.unseeded = template.unseeded
             if template.fork_refusal:
                 self._adopt(template, template.fork_refusal)
                 return None
@@ -143,16 +142,6 @@ class ChildStarter:
             if not self.how:
                 self._set_how("fork from a template that has imported the model", logging.INFO)
             return None
-
-    def warn_of_unseeded(self, imported: ChildProcess) -> None:
-        """Log, once, that results cannot be repeated, if the import of the model makes generators without a seed."""
-        with self._lock:
-            is_due = bool(imported.unseeded) and (self.context.run, self._root) not in _warned
-            _warned.add((self.context.run, self._root))
-        if is_due:
-            names = ", ".join(imported.unseeded)
-            what = f"importing the model makes a random generator without a seed ({names}), so no run can be repeated"
-            logger.warning("%s: %s; make it in the model: numpy.random.default_rng(seed)", self.context.job, what)
 
     def warm_template(self) -> None:
         """Start the template, unless there is one, or each child imports the model itself."""

@@ -97,6 +97,11 @@ class Pool:
         return self._starter.context
 
     @property
+    def unseeded(self) -> list[str]:
+        """The random generators without a seed that the import of the model makes, by name; known after a check."""
+        return self._starter.unseeded
+
+    @property
     def allowed_bytes(self) -> int:
         """The memory that the worker may take with all its processes."""
         return self._memory.allowed_bytes
@@ -148,7 +153,7 @@ class Pool:
             with self._child() as child:
                 death = child.ready() if child is not None else None
                 if child is not None:
-                    self._starter.warn_of_unseeded(child)
+                    self._starter.unseeded = child.unseeded
         if death is None:
             return
         raise ModelError(

@@ -124,3 +124,20 @@ def test_random_imports_give_the_same_rows_forked_and_spawned(made: list[str], t
                 limit = str(random.Random(tasks_per_child).randint(1, 8)) if tasks_per_child else "0"
                 found = rows_of(folder, f"{start}-{slots}", START=start, SLOTS=slots, TASKS_PER_CHILD=limit)
                 assert found == alone, (start, slots, limit)
+
+
+@pytest.mark.parametrize("start", ["auto", "spawn"])
+def test_a_submit_warns_once_of_a_generator_without_a_seed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: str
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\nRNG = np.random.default_rng()\n\n"
+        "def run(params, seed):\n    return {'rows': {'found': [RNG.random()]}}\n"
+    )
+    (tmp_path / "mops.toml").touch()
+    rows = rows_of(tmp_path, "job", START=start, SLOTS="2", TASKS_PER_CHILD="3")
+    assert len({found for *_, found in rows}) == len(rows) == 12
+    said = (
+        "job: importing the model makes a random generator without a seed (model.RNG); a run that draws from it cannot"
+    )
+    assert caplog.text.count(said) == 1
