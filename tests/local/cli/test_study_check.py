@@ -293,7 +293,6 @@ EQUAL = "replicates are equal in fresh processes although their seeds differ: th
 @pytest.mark.parametrize(
     ("model", "reproducible", "tasks_per_child"),
     [
-        ("unseeded", "no", "0"),  # in a job, each forked process has an equal copy of the generator
         ("fixed", "no", "0"),
         ("fixed", "yes", "1"),  # regression: the check recommended this, and said nothing of the equal replicates
         ("ignores_the_seed", "yes", "0"),
