@@ -10,8 +10,8 @@
 If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
 something gives another result, that process has kept something. The second run finds in its working folder what the
 first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote. If
-replicates are equal in fresh processes, the model does not use the seed: it draws nothing at random, or it draws from a
-generator that the import made, of which each forked process has an equal copy.
+replicates are equal in fresh processes, the outputs do not depend on the seed: the model draws nothing at random, or it
+draws from a generator with a fixed seed.
 
 jobs/compare/runs.py compares results, and cli/study/trial_report.py shows them.
 """
