@@ -269,8 +269,10 @@ def _generators() -> Iterator[tuple[str, bool]]:
     bits = [one._bit_generator for one in (np.random.mtrand._rand, *found) if hasattr(one, "_bit_generator")]
     known += [*bits, *(getattr(one, "seed_seq", None) for one in (*bits, *found))]
     for one in found:
-        name = _name_of(one)
-        if any(one is its for its in known) or name in HARMLESS_GENERATORS:
+        if any(one is its for its in known):
+            continue
+        name = _name_of(one)  # searches all modules
+        if name in HARMLESS_GENERATORS:
             continue
         if isinstance(one, random.Random):
             yield name, False
