@@ -65,11 +65,11 @@ class BufferWriter:
     def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
         """Take what a good simulation returned."""
         self._open.append(Simulation(position, replicate, seed, parts))
-        sizes = {output: _size(part) for output, part in parts.items()}
-        self._count(sum(sizes.values()))
-        self.kept_bytes += sum(
-            sizes.values() if self._keep is None else (sizes.get(output, 0) for output in self._keep)
-        )
+        for output, part in parts.items():
+            size = _size(part)
+            self._count(size)
+            if self._keep is None or output in self._keep:
+                self.kept_bytes += size
 
     def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
         """Take the failure of a simulation or of a target; failures with the same traceback share it."""

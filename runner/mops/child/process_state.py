@@ -1,7 +1,6 @@
 """Gives each process its temporary folder, and undoes what a simulation changes in its process.
 
-docs/reference/models.md has the table of what mops undoes and what it does not. Runs in children: the standard library
-and numpy.
+docs/reference/models.md has the table of what mops undoes and what not. Runs in children: standard library only.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import _locale
 import _signal  # type: ignore[import-not-found]  # signal.getsignal takes 0.6 us for each signal
 import contextlib
-import decimal
+import contextvars
 import locale
 import operator
 import os
@@ -19,8 +18,10 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEMPORARY_FOLDERS = ("TMPDIR", "JOBLIB_TEMP_FOLDER")
 """The variables that name a folder for temporary files of one process."""
@@ -30,7 +31,9 @@ _HANDLED = (
     *(signal.SIGALRM, signal.SIGTERM, signal.SIGCHLD, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU),
 )
 _VARIABLES: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # os.environ takes 20 us to compare
-_DECIMAL = operator.attrgetter("prec", "rounding", "traps", "Emin", "Emax", "capitals", "clamp")
+_DECIMAL_FIELDS = ("prec", "rounding", "traps", "Emin", "Emax", "capitals", "clamp")
+_DECIMAL = operator.attrgetter(*_DECIMAL_FIELDS)
+_OF_SIMULATION = ("decimal_context", "numpy.ufunc.extobj", "format_options")  # the last two: seterr, set_printoptions
 _LOCALES = (locale.LC_NUMERIC, locale.LC_TIME, locale.LC_COLLATE)  # all of them take 1.4 us to read
 _NUMBERS = tuple(number.value for number in _HANDLED)
 
@@ -59,10 +62,11 @@ class ProcessState:
     def __init__(self) -> None:
         self._umask = os.umask(0o77)
         os.umask(self._umask)
-        self._decimal = decimal.getcontext().copy()
-        self._decimal_fields = _DECIMAL(self._decimal)
+        self._context = self._last_context = contextvars.copy_context()
+        self._decimal = next((value for key, value in self._context.items() if key.name == "decimal_context"), None)
+        self._decimal_before = self._decimal.copy() if self._decimal else None  # its fields need it alive
+        self._decimal_fields = _DECIMAL(self._decimal_before) if self._decimal else ()
         self._locale, self._locales = _locale.setlocale(locale.LC_ALL), [*map(_locale.setlocale, _LOCALES)]
-        self._float_errors = np.geterr()
         self._streams = sys.stdout, sys.stderr
         self._environ_object, self._environ = os.environ, dict(_VARIABLES)
         self._keep_imports()
@@ -73,6 +77,14 @@ class ProcessState:
         self._environ = _VARIABLES | self._environ
         self._handlers = [_signal.getsignal(number) for number in _NUMBERS]
         self._filters = list(warnings.filters)
+        for variable, value in self._last_context.items():
+            if variable not in self._context and variable.name not in _OF_SIMULATION:
+                self._context.run(variable.set, value)
+
+    def call(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a step in a context of its own (:mod:`contextvars`): numpy and decimal keep their settings in one."""
+        self._last_context = self._context.copy()
+        return self._last_context.run(step, *arguments)
 
     def restore(self) -> None:
         """Undo the changes of a simulation. A module that it has imported counts as imported with the model.
@@ -91,12 +103,11 @@ class ProcessState:
             with contextlib.suppress(TypeError, AttributeError):  # the model has put something else there
                 warnings.filters[:] = self._filters  # type: ignore[index]
                 warnings._filters_mutated()  # type: ignore[attr-defined]
-        if _DECIMAL(decimal.getcontext()) != self._decimal_fields:
-            decimal.setcontext(self._decimal.copy())
+        if self._decimal and _DECIMAL(self._decimal) != self._decimal_fields:  # of the import (pandas): in all contexts
+            for name, value in zip(_DECIMAL_FIELDS, self._decimal_fields, strict=True):
+                setattr(self._decimal, name, value)
         if [*map(_locale.setlocale, _LOCALES)] != self._locales:
             _locale.setlocale(locale.LC_ALL, self._locale)
-        if np.geterr() != self._float_errors:
-            np.seterr(**self._float_errors)
         sys.stdout, sys.stderr = self._streams
 
     def _restore_environ(self) -> None:

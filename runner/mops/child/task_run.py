@@ -152,7 +152,8 @@ class TaskRun:
             if must_enter:
                 os.chdir(self._code.folder.path)
             seed_generators(seed)
-            parts = self._results.read(self._code.model(params, seed) if reused is None else reused, seed)
+            call = self._code.state.call
+            parts = self._results.read(call(self._code.model, params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._end_if_files_are_lost()
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
@@ -173,7 +174,8 @@ class TaskRun:
             if must_enter:
                 os.chdir(self._code.folder.path)
             seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
-            losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
+            copies = [dict(tables) for tables in ordered]
+            losses = self._code.state.call(self._code.targets[target], dict(group["params"]), copies)
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._end_if_files_are_lost()
             failure = failure_of_target(error, group["params"], ordered)
