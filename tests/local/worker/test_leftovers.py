@@ -118,7 +118,11 @@ RESTORED = {
         "C = decimal.getcontext(); C.prec = 3; C.Emax = 5; C.traps[decimal.Inexact] = True",
         "decimal.Decimal(1) / 3",
     ),
-    "floating-point errors of numpy": ("np.seterr(all='raise')", "np.float64(1) / np.float64(0)"),
+    "floating-point errors and print options of numpy": (
+        "np.seterr(all='raise'); np.set_printoptions(precision=2)",
+        "[np.float64(1) / np.float64(0), str(np.array([1 / 3]))]",
+    ),
+    "context variables (`contextvars`)": ("VARIABLE.set(7)", "VARIABLE.get()"),
     "locale": ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_ALL)"),
     "`sys.stdout` and `sys.stderr`": ("sys.stdout = sys.stderr = io.StringIO()", "[type(sys.stdout), sys.stderr.name]"),
     "state of `random` and `numpy.random`": (
@@ -130,7 +134,7 @@ RESTORED = {
 KEPT = {
     "globals, class attributes and caches": ("CACHE.append(1)", "len(CACHE)"),
     "`sys.path` and imported modules": ("sys.path.append('x')", "'x' in sys.path"),
-    "options of libraries": ("np.set_printoptions(precision=2)", "str(np.array([1 / 3]))"),
+    "options of libraries": ("pd.set_option('display.precision', 2)", "pd.get_option('display.precision')"),
     "other generators": ("RNG.random(5)", "RNG.random()"),
     "threads": (
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
@@ -141,12 +145,13 @@ KEPT = {
     "temporary files, `/dev/shm`": ("tempfile.mkdtemp(prefix='left')", "len(os.listdir(os.environ['TMPDIR']))"),
 }
 LEAVES = """
-import decimal, io, locale, os, random, signal, subprocess, sys, tempfile, threading, time, warnings
+import contextvars, decimal, io, locale, os, random, signal, subprocess, sys, tempfile, threading, time, warnings
 from pathlib import Path
 import numpy as np
+import pandas as pd
 from mops.system.process_tree import children_of
 np.seterr(all="ignore")
-CACHE, RNG = [], np.random.default_rng(5)
+CACHE, RNG, VARIABLE = [], np.random.default_rng(5), contextvars.ContextVar("x", default=5)
 
 def run(params, seed):
     if params["a"] == 0:
@@ -188,10 +193,21 @@ def test_the_reference_has_what_is_undone_and_what_is_not() -> None:
 
 def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: Path) -> None:
     """A process imports a module once: undone, its settings would be there in the first simulation only."""
-    (tmp_path / "late.py").write_text("import os\nos.environ['LATE'] = 'x'\n")
-    code = "import os\nimport numpy as np\n\ndef run(p, s):\n    import late\n    return {'x': [os.environ['LATE']]}\n"
+    (tmp_path / "late.py").write_text(
+        "import contextvars, os\nos.environ['LATE'] = 'x'\nV = contextvars.ContextVar('v')\nV.set('y')\n"
+    )
+    code = "import os\n\ndef run(p, s):\n    import late\n    return {'x': [os.environ['LATE'] + late.V.get()]}\n"
     result = run(code, [{"a": i} for i in range(3)])
     assert not result.failures
+
+
+def test_a_decimal_context_that_the_import_keeps_is_the_one_of_each_simulation(run: Any) -> None:
+    code = (
+        "import decimal\nC = decimal.getcontext()\nC.prec = 9\n\ndef run(p, s):\n    before = C.prec\n"
+        "    C.prec = p['a']\n    return {'x': [f'{before} {decimal.Decimal(1) / 3}']}\n"
+    )
+    result = run(code, [{"a": i} for i in (2, 3)])
+    assert [value for (value,) in values(result, "x").values()] == ["9 0.33", "9 0.333"]
 
 
 def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Any, tmp_path: Path) -> None:
