@@ -82,7 +82,7 @@ class ProcessState:
                 self._context.run(variable.set, value)
 
     def call(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a step in a context of its own (:mod:`contextvars`): numpy and decimal keep their settings in one."""
+        """Call a step in a new context (:mod:`contextvars`), in which numpy and decimal keep their settings."""
         self._last_context = self._context.copy()
         return self._last_context.run(step, *arguments)
 
