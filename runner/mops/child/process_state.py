@@ -1,6 +1,6 @@
 """Gives each process its temporary folder, and undoes what a simulation changes in its process.
 
-docs/reference/models.md has the table of what mops undoes and what not. Runs in children: standard library only.
+docs/reference/models.md has the table: what is restored, and what stays. Runs in children: standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TEMPORARY_FOLDERS = ("TMPDIR", "JOBLIB_TEMP_FOLDER")
 """The variables that name a folder for temporary files of one process."""
@@ -81,10 +84,10 @@ class ProcessState:
             if variable not in self._context and variable.name not in _OF_SIMULATION:
                 self._context.run(variable.set, value)
 
-    def call(self, step: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, step: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call a step in a new context (:mod:`contextvars`), in which numpy and decimal keep their settings."""
         self._last_context = self._context.copy()
-        return self._last_context.run(step, *arguments)
+        return self._last_context.run(step, *arguments, **named)
 
     def restore(self) -> None:
         """Undo the changes of a simulation. A module that it has imported counts as imported with the model.

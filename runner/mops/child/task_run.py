@@ -50,6 +50,20 @@ def seed_generators(seed: int) -> None:
         seed_torch(seed)  # it would start with the same seed in each process
 
 
+def simulate(code: UserCode, params: dict[str, Any], seed: int) -> object:
+    """Call the model with seeded generators, in a new context. The caller restores the rest of the process."""
+    seed_generators(seed)
+    return code.state.call(code.model, params, seed)
+
+
+def score(
+    code: UserCode, target: int, params: dict[str, Any], param_id: str, replicates: list[Tables]
+) -> dict[str, float]:
+    """Call a target in the same way, with copies of what it may change."""
+    seed_generators(target_seed(param_id, code.target_names[target]))
+    return code.state.call(code.targets[target], dict(params), [dict(tables) for tables in replicates])
+
+
 class TaskRun:
     """Runs one task: its groups in turn, until the budget is used or a stop is requested.
 
@@ -151,9 +165,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            seed_generators(seed)
-            call = self._code.state.call
-            parts = self._results.read(call(self._code.model, params, seed) if reused is None else reused, seed)
+            parts = self._results.read(simulate(self._code, params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._end_if_files_are_lost()
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
@@ -173,9 +185,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
-            copies = [dict(tables) for tables in ordered]
-            losses = self._code.state.call(self._code.targets[target], dict(group["params"]), copies)
+            losses = score(self._code, target, group["params"], group["param_id"], ordered)
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._end_if_files_are_lost()
             failure = failure_of_target(error, group["params"], ordered)

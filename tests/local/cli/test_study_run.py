@@ -90,6 +90,32 @@ def test_a_simulation_gives_what_a_job_gives(study: CommandLab) -> None:
     assert study.run("jobs", "list", "--json").json[0]["job"] == "job"
 
 
+LEAVES = """
+import decimal, os
+import numpy as np
+
+def settings():
+    return f"{decimal.getcontext().prec} {np.geterr()['divide']} {os.environ.get('LEFT')}"
+
+def run(params, seed):
+    found = settings()
+    decimal.getcontext().prec = 5
+    np.seterr(divide="raise")
+    os.environ["LEFT"] = "x"
+    return {"facts": {"x": [found]}}
+
+def score(params, replicates):
+    return {"n": float(settings() == "28 warn None")}
+"""
+
+
+def test_what_a_replicate_changes_is_undone_as_in_a_job(study: CommandLab) -> None:
+    study.write("model.py", LEAVES)
+    ran = study.run("study", "run", study.study, "--json")
+    assert [row["x"] for row in facts(ran)] == ["28 warn None"] * 2
+    assert [loss["loss"] for loss in ran.json["losses"]] == [1]
+
+
 def test_prints_appear_and_the_tables_have_their_size_and_first_rows(study: CommandLab) -> None:
     before = study.stored()
     ran = study.run("study", "run", study.study, "--replicate", "1")

@@ -26,10 +26,9 @@ from mops.child.channel import Message
 from mops.child.load import CannotLoad, UserCode, own_folder
 from mops.child.main import prepare_process
 from mops.child.outputs import Results
-from mops.child.task_run import flush_prints, seed_generators
+from mops.child.task_run import flush_prints, score, simulate
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.child.working_folder import WorkingFolder, links_to
-from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import InvalidOutput
 from mops.system.clock import monotonic
 
@@ -93,14 +92,13 @@ class ForegroundRun:
         return UserCode(self._request, folder)
 
     def _simulate(self, code: UserCode, results: Results, replicate: int, seed: int) -> Tables:
-        def simulate() -> Tables:
-            seed_generators(seed)
-            parts = results.read(code.model(dict(self._request["params"]), seed), seed)
+        def tables_of_model() -> Tables:
+            parts = results.read(simulate(code, dict(self._request["params"]), seed), seed)
             return {name: table_of(part) for name, part in parts.items()}
 
         began = monotonic()
         _enter(code)
-        tables = self._step(f"replicate {replicate} (seed {seed})", simulate)
+        tables = self._step(f"replicate {replicate} (seed {seed})", tables_of_model)
         kept = self._request["outputs"]
         outputs = [_summary(name, table) for name, table in tables.items() if kept is None or name in kept]
         self._report["replicates"].append(
@@ -109,15 +107,10 @@ class ForegroundRun:
         return tables
 
     def _score(self, code: UserCode, target: int, replicates: list[Tables]) -> None:
-        name = code.target_names[target]
-
-        def score() -> dict[str, float]:
-            seed_generators(target_seed(self._request["param_id"], name))
-            return code.targets[target](dict(self._request["params"]), [dict(tables) for tables in replicates])
-
+        name, params, param_id = code.target_names[target], self._request["params"], self._request["param_id"]
         _enter(code)
-        describe = functools.partial(failure_of_target, params=self._request["params"], replicates=replicates)
-        losses = self._step(f"target {name}", score, describe)
+        describe = functools.partial(failure_of_target, params=params, replicates=replicates)
+        losses = self._step(f"target {name}", lambda: score(code, target, params, param_id, replicates), describe)
         self._report["losses"] += [{"target": name, "name": key, "loss": loss} for key, loss in losses.items()]
 
     def _step(self, what: str, step: Callable[[], T], describe: Callable[..., dict[str, str]] = failure_of) -> T:
