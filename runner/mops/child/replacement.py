@@ -19,7 +19,8 @@ from mops.units import bytes_text
 
 _LOOK_SECONDS = 0.02
 _EACH = 8  # simulations
-# Above those after the first simulation. An ended process has a number too, of which a container may have a thousand.
+# Above those that run after the first simulation. An ended process has a number too, of which a container may have a
+# thousand.
 _MOST_PROCESSES = 32
 _MOST_THREADS = 64  # a thread pool of Python has up to 32
 
@@ -97,10 +98,10 @@ class ReplacementPolicy:
         # This process adopts what its simulations leave. It cannot wait for those that end, because it cannot tell them
         # from the model's own children, whose exit status the model takes. The reaper waits for them once this process
         # has ended; else the system would run out of process numbers.
-        n_threads, n_processes = _n_threads(), len(children_of(os.getpid())) if _has_child() else 0
-        if self._n == 1:
-            self._first_threads, self._first_processes = n_threads, n_processes
-        more_threads, more_processes = n_threads - self._first_threads, n_processes - self._first_processes
+        n_threads, processes = _n_threads(), children_of(os.getpid()) if _has_child() else []
+        if self._n == 1:  # a pool may stay, but no process that has ended belongs to one
+            self._first_threads, self._first_processes = n_threads, sum(map(_is_alive, processes))
+        more_threads, more_processes = n_threads - self._first_threads, len(processes) - self._first_processes
         if more_processes > _MOST_PROCESSES:
             self.code, self.reason = "processes", f"its simulations have left {more_processes} processes"
         elif more_threads > _MOST_THREADS:
@@ -134,6 +135,13 @@ def _has_child() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # its parent has waited for it now
+        return False
 
 
 def _n_threads() -> int:
