@@ -383,6 +383,16 @@ def test_a_process_with_many_zombies_is_replaced(lab: PoolLab, growth_bytes: int
     assert [process for process in below if process.status() == psutil.STATUS_ZOMBIE] == []
 
 
+def test_a_resource_tracker_that_starts_slowly_removes_what_is_left(tmp_path: Path) -> None:
+    """Regression: on a busy machine it was killed after 1 s, before it had removed the shared memory."""
+    ours, theirs = socket.socketpair()
+    others = children_of(os.getpid())
+    code = "import sys, time; time.sleep(1.5); open(sys.argv[1], 'w').close()"
+    with theirs, subprocess.Popen([sys.executable, "-c", code, tmp_path / "removed", "resource_tracker"]):
+        _Reaper(Channel(ours)).end_leftovers(but=others, within_s=60)
+    assert (tmp_path / "removed").exists()
+
+
 FORGETS = """
 import multiprocessing, multiprocessing.shared_memory, os, tempfile, time
 

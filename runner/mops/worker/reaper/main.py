@@ -45,7 +45,7 @@ from mops.system.process_tree import children_of
 from mops.system.signals import STOP_SIGNALS
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
-_TRACKER_SECONDS = 1.0  # a resource tracker needs 0.02 s to end
+_TRACKER_SECONDS = 5.0  # a resource tracker needs 0.02 s to end, and on a busy machine more than 1 s to start
 _END_SECONDS = 10.0
 _READY_SECONDS = 5.0
 _PIPE_BYTES = 1 << 16  # the capacity of a pipe (pipe(7))
@@ -81,6 +81,7 @@ class _Reaper:
         self._prepared: _Prepared | None = None
         self._kept: set[int] = set()
         self._lasting: set[int] = set()
+        self._spared_until: dict[int, float] = {}
         self._folders: set[str] = set()
 
     def serve(self) -> None:
@@ -154,25 +155,31 @@ class _Reaper:
         Later calls kill a process again that did not end in time, without waiting for it: it may be another user's
         (``sudo`` in a model), or hang in a file system.
         """
-        deadline, spares_until = time.monotonic() + within_s, time.monotonic() + _TRACKER_SECONDS
+        deadline = time.monotonic() + within_s
         while left := {*children_of(os.getpid())}.difference(but):
-            for pid in left:
-                if time.monotonic() < spares_until and _is_tracker(pid):
-                    continue
+            spared = {pid for pid in left if self._is_spared(pid)}
+            for pid in left - spared:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except PermissionError:
                     self._lasting.add(pid)
             ended = {pid for pid in left if _take_status(pid)}
+            for pid in ended:
+                self._spared_until.pop(pid, None)  # another process may get its number
             left -= ended
             self._lasting &= left
             if time.monotonic() > deadline:
-                self._lasting = left
+                self._lasting = left - spared
                 return
             if not ended:
                 if left == self._lasting:
                     return
                 time.sleep(0.001)
+
+    def _is_spared(self, pid: int) -> bool:
+        """Tell whether a process is a resource tracker that still has time to end."""
+        now = time.monotonic()
+        return _is_tracker(pid) and now < self._spared_until.setdefault(pid, now + _TRACKER_SECONDS)
 
     def remove_folders(self) -> None:
         """Remove the folders of the processes, if the worker was killed before it could do so."""
