@@ -30,7 +30,7 @@ FLOORS = (
         "project",
         "child",
     ),
-    *("parquet", "study", "figures", "settings", "waiting", "system", "verdicts", "units", "errors"),
+    *("parquet", "figures", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {
     "command": "cli.jobs.submit",

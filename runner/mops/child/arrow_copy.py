@@ -11,9 +11,9 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from mops.study.casts import converted, is_list
 
 _MOST_KNOWN = 32
 _DEEPEST = 32
@@ -141,7 +141,7 @@ def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
         return pa.struct([(inner.name, plain(inner)) for inner in kind])
     if is_.is_map(kind):
         return pa.map_(plain(kind.key_field), plain(kind.item_field))
-    if _is_list(kind):
+    if is_list(kind):
         return pa.list_(plain(kind.value_field))
     if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
         return plain(pa.field("values", kind.value_type))
@@ -167,45 +167,11 @@ def _require_readable(column: str, field: pa.Field, depth: int) -> None:
         raise BadColumn(column, f"the extension type {name} would lose its meaning; return plain values, or text")
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    is_ = pa.types
-    some = is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind)
-    return bool(some or is_.is_list_view(kind) or is_.is_large_list_view(kind))
-
-
 def _cast_named(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
-        return _cast(column, kind)
+        return converted(column, kind)
     except pa.ArrowException as refused:
         raise BadColumn(name, refused) from None
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the same values in another encoding, or raise Arrow's error."""
-    found, is_ = array.type, pa.types
-    if found == kind:
-        return array
-    if is_.is_dictionary(found):
-        return _cast(array.dictionary, kind).take(array.indices)
-    if is_.is_run_end_encoded(found):
-        return _cast(pc.run_end_decode(array), kind)
-    if isinstance(found, pa.BaseExtensionType):
-        return _cast(array.storage, kind)
-    if is_.is_struct(found):
-        children = [_cast(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
-    if _is_list(found):  # pyarrow's own cast of list views takes wrong elements
-        return list_array(pc.list_value_length(array), _cast(array.flatten(), kind.value_type))
-    if is_.is_map(found):  # pyarrow's own cast of a slice makes invalid data of nulls without a type
-        array = pa.concat_arrays([array])
-    return array.cast(kind)
-
-
-def list_array(lengths: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return lists that take the elements in turn, as many as their lengths say; a list without a length is null."""
-    ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), ends]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, elements, mask=lengths.is_null() if lengths.null_count else None)
 
 
 def _require_parquet_holds(field: pa.Field) -> None:

@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from mops.child.arrow_copy import BadColumn, list_array, owned, owned_column, plain
+from mops.child.arrow_copy import BadColumn, owned, owned_column, plain
 from mops.child.forms.records import fields_of, is_record
+from mops.study.casts import list_array
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 

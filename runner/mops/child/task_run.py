@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from mops.child.blocks import GroupName, Parts, table_of
 from mops.child.buffers import BufferWriter, Tables
@@ -19,7 +18,7 @@ from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import unified
-from mops.study.column_types import converted
+from mops.study.casts import converted_table
 from mops.study.ids_and_seeds import target_seed
 from mops.system.clock import monotonic
 
@@ -275,6 +274,5 @@ def with_one_schema(replicates: list[Tables]) -> list[Tables]:
         if any(schema != schemas[0] for schema in schemas):
             schema = unified(schemas, f"output {output!r}")
             for tables in (tables for tables in found if output in tables):
-                columns = [converted(tables[output][field.name], field.type) for field in schema]
-                tables[output] = pa.table(columns, schema=schema)
+                tables[output] = converted_table(tables[output], schema)
     return found

@@ -71,7 +71,7 @@ class Bins:
             return self._index_of_numbers(numbers(column))
         found: Any = pc.index_in(column, pa.array(self.values, column.type)) if self.values else pa.nulls(len(column))
         found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        at: Integers = np.asarray(found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+        at: Integers = np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
         if self.values and self.values[-1] == OTHER_VALUES:
             valid: Any = column.is_valid()
             valid = valid.combine_chunks() if isinstance(valid, pa.ChunkedArray) else valid

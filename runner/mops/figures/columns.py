@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from mops.study.casts import nearest_floats
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -21,14 +22,9 @@ def is_number(kind: pa.DataType) -> bool:
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Floats:
     """Return a column of numbers or booleans as floats; NaN for null, and for every value of another type."""
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    if not is_number(column.type):
-        return np.full(len(column), np.nan)
-    found: Any = pc.cast(column, pa.float64(), safe=False)
-    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-    values: Floats = found.to_numpy(zero_copy_only=False)
-    return values
+    if is_number(column.type) or pa.types.is_boolean(column.type):
+        return nearest_floats(column)
+    return np.full(len(column), np.nan)
 
 
 def nullable(values: Floats) -> pa.Array:

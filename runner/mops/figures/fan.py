@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from mops.figures.calibration import weighted_quantiles
 from mops.figures.columns import Flags, Floats, Integers, is_number, nullable, numbers
+from mops.study.casts import converted
 from mops.units import counted
 
 MOST_SETS = 2_000
@@ -402,5 +403,5 @@ def last_values(rows: pa.Table, x: str | None, ys: Sequence[str]) -> pa.Table:
 def _numeric(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return dates and timestamps as numbers, which keep their order."""
     if pa.types.is_date(column.type):
-        return column.cast(pa.timestamp("ms")).cast(pa.int64())
-    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        column = converted(column, pa.timestamp("ms"))
+    return converted(column, pa.int64()) if pa.types.is_timestamp(column.type) else column

@@ -114,7 +114,7 @@ def timeline(
 
 
 def _integers(samples: pa.Table, name: str) -> Integers:
-    found: Integers = samples[name].cast(pa.int64()).to_numpy()
+    found: Integers = samples[name].to_numpy().astype(np.int64)
     return found
 
 

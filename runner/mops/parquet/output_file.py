@@ -1,7 +1,8 @@
 """Writes one part for an output and a checkpoint, from rows in any types of one family.
 
 :class:`StoredTypes` widens the types of columns as rows come. :class:`OutputFile` starts a new file for wider types. It
-copies the narrower files into the widest, a row group at a time: when the checkpoint closes, or when there are many.
+copies all earlier files into one of the widest types, in their order and a row group at a time: when the checkpoint
+closes, or when there are many.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.parquet.encoder import ContentT, Encoded, PartEncoder
+from mops.study.casts import converted, converted_table
 from mops.study.column_families import NULL, Family
-from mops.study.column_types import converted, storage_type, type_said, used_type
+from mops.study.column_types import storage_type, type_said, used_type
 
 MOST_NARROWER = 8
 """The most files with narrower types that may wait to be copied. Each holds a file descriptor."""
@@ -89,6 +91,4 @@ class OutputFile(Generic[ContentT]):
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):
-                table = narrow.read_row_group(number, use_threads=False)
-                columns = [converted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
-                encoder.write(pa.table(columns, schema=schema))
+                encoder.write(converted_table(narrow.read_row_group(number, use_threads=False), schema))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import attrgetter
-from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.study.casts import Column, inner_arrays, inner_types
 from mops.study.column_families import (
     DECIMAL_DIGITS,
     MIXED,
@@ -34,9 +33,6 @@ _INT64_MAX = 2**63 - 1
 _DECIMAL128_DIGITS = 38
 _PER_UNIT = 1000
 _COARSEST_STORED = "ms"  # Parquet has no seconds
-
-Column: TypeAlias = Any
-"""``pa.Array | pa.ChunkedArray``"""
 
 _ANY_NUMBER = {
     pa.int64(): number(("large", "negative")),
@@ -78,7 +74,7 @@ def family_of(column: Column) -> Family:
         return family_of(array.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
         return family_of(array.storage)
-    if (inner := _inner(array)) is None:
+    if (inner := inner_arrays(array)) is None:
         return _plain_family(kind)
     families = list(map(family_of, inner))
     if pa.types.is_map(kind):  # keys are never null, so their type says their family
@@ -119,31 +115,6 @@ def _timed_family(kind: pa.DataType, need: str, room: str) -> str:
     if pa.types.is_duration(kind):
         return f"duration {need} {room}"
     return f"{'timestamp' if kind.tz is None else 'zoned_timestamp'} {need} {room}"
-
-
-def _inner(array: pa.Array) -> list[pa.Array] | None:
-    """Return the arrays inside a nested array, without values below nulls; None: the array is not nested."""
-    if pa.types.is_map(array.type):
-        there = array.drop_null()
-        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # in a slice, only offsets are sliced
-        return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
-    if _is_list(array.type):
-        return [array.flatten()]
-    return list(array.flatten()) if pa.types.is_struct(array.type) else None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    is_ = pa.types
-    some = is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind)
-    return bool(some or is_.is_list_view(kind) or is_.is_large_list_view(kind))
-
-
-def _inner_types(kind: pa.DataType) -> list[pa.DataType] | None:
-    if pa.types.is_map(kind):
-        return [kind.key_type, kind.item_type]
-    if _is_list(kind):
-        return [kind.value_type]
-    return [field.type for field in kind] if pa.types.is_struct(kind) else None
 
 
 def _nested(kind: pa.DataType, inner: Sequence[Family]) -> Family:
@@ -196,7 +167,7 @@ def _of_type(kind: pa.DataType, of: Callable[[pa.DataType], Family]) -> Family:
         return of(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return of(kind.storage_type)
-    inner = _inner_types(kind)
+    inner = inner_types(kind)
     if inner is None:
         return _plain_family(kind)
     families = list(map(of, inner))
@@ -207,9 +178,9 @@ def used_type(column: Column) -> pa.DataType:
     """Return a column's type with null where it holds no value, which reads as any other type."""
     if column.null_count == len(column):
         return pa.null()
-    if _inner_types(column.type) is None:
+    if inner_types(column.type) is None:
         return column.type
-    inner = list(map(used_type, _inner(_one_array(column)) or []))
+    inner = list(map(used_type, inner_arrays(_one_array(column)) or []))
     if pa.types.is_map(column.type):
         inner[0] = column.type.key_type
         return pa.map_(*inner)
@@ -243,7 +214,7 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
     if whole[0] == "struct":
         fields = [(f.name, [kind.field(f.name).type for kind in kinds]) for f in kinds[0]]
         return pa.struct([(name, storage_type(types, whole[1][name])) for name, types in fields])
-    columns = zip(*(_inner_types(kind) or [] for kind in kinds), strict=True)
+    columns = zip(*(inner_types(kind) or [] for kind in kinds), strict=True)
     inner = [storage_type(types, of) for types, of in zip(columns, whole[1:], strict=True)]
     return pa.map_(*inner) if whole[0] == "map" else pa.list_(inner[0])
 
@@ -281,40 +252,3 @@ def _plain_storage(kinds: Sequence[pa.DataType], family: str) -> pa.DataType:
     if kind == "binary" and len(kinds) > 1:
         return pa.binary()
     return one_type.get(kind, kinds[0])
-
-
-def converted(column: Column, kind: pa.DataType) -> Column:
-    """Return a column with another type, which must hold its values exactly."""
-    if column.type == kind:
-        return column
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([converted(chunk, kind) for chunk in column.chunks], kind)
-    if column.null_count == len(column):
-        return pa.nulls(len(column), kind)
-    # Arrow's cast of nested columns refuses types that differ inside, and makes invalid arrays of inner nulls.
-    return column.cast(kind) if _inner_types(column.type) is None else _rebuilt(column, kind)
-
-
-def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert the arrays inside a nested array."""
-    nulls = array.is_null()
-    if pa.types.is_struct(kind):
-        by_name = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
-        children = [converted(by_name[field.name], field.type) for field in kind]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(_lengths(array))]).astype(np.int32))
-    inner = _inner(array) or []
-    if pa.types.is_map(kind):
-        keys, items = (converted(one, type_) for one, type_ in zip(inner, _inner_types(kind) or [], strict=True))
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
-    values = converted(inner[0], kind.value_type)
-    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=nulls)
-
-
-def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the number of elements of each list or map; 0 for null."""
-    if not pa.types.is_map(array.type):
-        return np.asarray(pc.list_value_length(array).fill_null(0))
-    lengths = np.zeros(len(array), np.int64)
-    lengths[np.asarray(array.is_valid())] = np.diff(np.asarray(array.drop_null().offsets))
-    return lengths

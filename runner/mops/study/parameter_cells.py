@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mops.study.casts import nearest_floats
 from mops.study.problems import Checks, json_text
 from mops.study.values import SEED_LIMIT, SEED_RIGHT, kind_of, value_fault
 
@@ -136,7 +137,7 @@ def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, 
             return _written(column, str), {"int"}
         return _written(column, str), {kind_of(value) for value in column.to_pylist() if value is not None}
     if pa.types.is_floating(column.type):
-        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        values = nearest_floats(column.fill_null(0.0))
         for i in np.flatnonzero(~np.isfinite(values)).tolist():
             fault = f"{json_text(float(values[i]))} is not a finite number"
             check.add(place(i), f"{fault}; write one, or null if the parameter is absent")

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mops.study.casts import converted
 from mops.study.column_families import MIXED, NULL, Family
 from mops.study.column_types import (
-    converted,
     families_of,
     family_of,
     least_of,
@@ -232,25 +232,6 @@ def test_a_column_without_values_has_the_type_null(column: pa.Array, used: pa.Da
     stored = converted(column, used)
     stored.validate(full=True)
     assert stored.to_pylist() == column.to_pylist()
-
-
-WIDER: list[tuple[Any, pa.DataType, pa.DataType]] = [
-    ([[1, None], None, []], LIST, pa.list_(pa.float64())),
-    ([{"a": 1, "b": [2]}, None], STRUCT, pa.struct([("b", pa.list_(pa.int64())), ("a", pa.float64())])),
-    ([[("k", 1)], None, [("l", None), ("m", 3)]], MAP, pa.map_(pa.string(), pa.float64())),
-    ([{"a": None, "b": []}], STRUCT, pa.struct([("a", pa.string()), ("b", pa.list_(pa.list_(pa.date32())))])),
-]
-
-
-@pytest.mark.parametrize(("values", "kind", "wider"), WIDER)
-@pytest.mark.parametrize("start", [0, 1])
-def test_nested_columns_and_slices_of_them_keep_their_values(
-    values: list[Any], kind: pa.DataType, wider: pa.DataType, start: int
-) -> None:
-    column = pa.array(values, kind).slice(start)
-    stored = converted(column, wider)
-    stored.validate(full=True)
-    assert (stored.type, stored.to_pylist()) == (wider, column.to_pylist())
 
 
 def test_an_empty_map_fixes_the_family_of_its_keys_only() -> None:

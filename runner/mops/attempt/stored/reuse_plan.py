@@ -155,7 +155,7 @@ class ReusePlan:
     def _read(self, number: int) -> PlannedRows:
         try:
             table = self._file.read_row_group(self._numbers[number], use_threads=False)
-            names = table["source"].combine_chunks().cast(pa.string())
+            names = table["source"].combine_chunks().dictionary_decode()
             sources = pc.fill_null(pc.index_in(names, self._jobs), -1)
             columns = {name: table[name].to_numpy() for name in PLAN.names if name != "source"}
         except (pa.ArrowException, OSError, KeyError) as bad:

@@ -35,6 +35,7 @@ from mops.storage.job_records import JobRecord, ReuseSource, load_job
 from mops.storage.joblog.records import decode_record
 from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
+from mops.study.casts import converted_table
 from mops.study.column_families import Families, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
@@ -220,7 +221,7 @@ def _renumbered(table: pa.Table, planned: PlannedRows, order: np.ndarray, schema
     columns = [own.get(name, table[name] if name in table.schema.names else None) for name in schema.names]
     nulls = pa.nulls(len(at))
     table = pa.table([nulls if column is None else column for column in columns], names=schema.names)
-    return table.cast(schema)
+    return converted_table(table, schema)
 
 
 def _keys(groups: np.ndarray, replicates: np.ndarray) -> np.ndarray:

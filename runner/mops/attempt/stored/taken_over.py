@@ -32,6 +32,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
+from mops.study.casts import converted_table
 from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
 from mops.task import ResultBuffer
@@ -112,7 +113,7 @@ class TakenOver:
         table = dataset_of(self._files, self._record.job, rows, output.schema, output.families).to_table(
             filter=in_chunk
         )
-        return SortedRows.of_table(table.select(output.schema.names).cast(output.schema))
+        return SortedRows.of_table(converted_table(table, output.schema))
 
     def _read(self, use: Callable[[], T]) -> T:
         """Call a function that reads the outputs; again if a compaction has replaced their parts."""

@@ -20,6 +20,7 @@ from mops.jobs.compare.values import differing
 from mops.jobs.job import Job
 from mops.parquet.schemas import unified
 from mops.storage.params_file import load_groups
+from mops.study.casts import converted_table
 from mops.study.groups import IDENTITY_FIELDS, GroupTable
 from mops.study.ids_and_seeds import short_id
 from mops.task import LOSSES
@@ -121,7 +122,11 @@ def _reads_seeds(table: GroupTable) -> Read:
 
 
 def _reads(rows: ds.Dataset, schema: pa.Schema) -> Read:
-    return lambda groups: rows.to_table(schema.names, filter=pc.field("group").isin(pa.array(groups))).cast(schema)
+    def read(groups: Numbers) -> pa.Table:
+        some = rows.to_table(schema.names, filter=pc.field("group").isin(pa.array(groups)))
+        return converted_table(some, schema)
+
+    return read
 
 
 def _rows(job: Job, output: str) -> ds.Dataset:

@@ -74,7 +74,7 @@ def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Differenc
             continue
         row = _first_row(x.slice(0, n_rows), y.slice(0, n_rows))
         if row is not None:
-            yield Difference(f"{what}, column {name!r}, row {row}", _text(x[row]), _text(y[row]))
+            yield Difference(f"{what}, column {name!r}, row {row}", _text(x.slice(row, 1)), _text(y.slice(row, 1)))
 
 
 def _first_row(a: pa.Array, b: pa.Array) -> int | None:
@@ -83,7 +83,8 @@ def _first_row(a: pa.Array, b: pa.Array) -> int | None:
     return int(rows[0]) if len(rows) else None
 
 
-def _text(value: pa.Scalar) -> str:
-    plain = without_times(value).as_py()
+def _text(value: pa.Array) -> str:
+    """Return the only value of an array as text."""
+    plain = without_times(value)[0].as_py()
     text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mops.study.casts import converted
 
 
 def differing(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
@@ -34,10 +34,9 @@ def _equal(x: object, y: object) -> bool:
     return repr(x) == repr(y)  # exact for floats, and equal for two NaN
 
 
-def without_times(values: Any) -> Any:
-    """Return an array or a scalar with times as text, because Python's types cannot hold nanoseconds."""
-    kind = _timeless(values.type)
-    return values if kind == values.type else values.cast(kind)
+def without_times(values: pa.Array) -> pa.Array:
+    """Return an array with times as text, because Python's types cannot hold nanoseconds."""
+    return converted(values, _timeless(values.type))
 
 
 def _timeless(kind: pa.DataType) -> pa.DataType:

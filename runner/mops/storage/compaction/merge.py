@@ -16,8 +16,8 @@ from mops.storage.compaction.reading import verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import Part
 from mops.storage.paths import table_of
+from mops.study.casts import converted
 from mops.study.column_families import Family
-from mops.study.column_types import converted
 
 HELD_BYTES = 16 << 20
 """The most bytes of old parts that wait in memory to be copied. A larger part is alone there."""
