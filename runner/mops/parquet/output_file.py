@@ -80,14 +80,17 @@ class OutputFile(Generic[ContentT]):
         self._encoder.write(table)
 
     def finish(self) -> Encoded[ContentT]:
-        """Return the file with all rows, in the widest types."""
+        """Return the file with all rows in the order in which they came, in the widest types."""
         assert self._encoder is not None
         assert self._schema is not None
-        self._fold(self._encoder, self._schema)
+        if self._narrower:
+            self._narrower.append(self._encoder.finish())
+            self._encoder = PartEncoder(self._schema, self._content())
+            self._fold(self._encoder, self._schema)
         return self._encoder.finish()
 
     def _fold(self, encoder: PartEncoder[ContentT], schema: pa.Schema) -> None:
-        """Copy the narrower files into the current one."""
+        """Copy the earlier files into a file without rows."""
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):

@@ -13,6 +13,7 @@ from mops.study.column_types import families_in
 from processes import n_descriptors
 
 N_COLUMNS = 60
+NAMES = ["param_id", "x", *(f"c{i}" for i in range(12))]
 
 
 def table(number: int) -> pa.Table:
@@ -34,6 +35,18 @@ def test_columns_that_get_their_types_one_by_one_hold_few_files() -> None:
     }
     assert part.num_rows == N_COLUMNS
     assert most <= 2 * (MOST_NARROWER + 2)
+
+
+def test_wider_types_do_not_change_the_order_of_rows() -> None:
+    """Rows that came after the last change of types were first in the part."""
+    types, file = StoredTypes(), OutputFile(Spool)
+    values = [1, 2, 2.5, 3, 4.5, *range(5, 40)]
+    for at, value in enumerate(values):
+        columns = {"param_id": pa.array([str(at)]).dictionary_encode(), "x": [value], f"c{at % 12}": [value]}
+        file.write(types.stored("out", pa.table({**dict.fromkeys(NAMES, pa.nulls(1)), **columns})))
+    part = pq.read_table(io.BytesIO(b"".join(file.finish().content)))
+    assert part["param_id"].to_pylist() == list(map(str, range(len(values))))
+    assert part["x"].to_pylist() == values
 
 
 def test_a_column_without_values_is_stored_with_the_type_of_its_family() -> None:
