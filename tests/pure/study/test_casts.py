@@ -102,3 +102,15 @@ def test_the_nearest_floats_have_nan_for_null() -> None:
     found = nearest_floats(pa.chunked_array([[True, None], [False]]))
     assert [None if math.isnan(value) else value for value in found] == [1.0, None, 0.0]
     assert nearest_floats(pa.array([2**53 + 1])).tolist() == [2.0**53]
+
+
+def test_only_one_module_casts() -> None:
+    """`submit --reuse` and `extend` stopped with "damaged": each had a cast of its own."""
+    casts = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).as_posix() not in MAY_CAST and ".cast(" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "cast"
+    ]
+    assert casts == [], "use mops.study.casts.converted"

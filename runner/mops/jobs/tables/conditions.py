@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -11,18 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from mops.errors import UsageError, known_name
+from mops.errors import UsageError
 from mops.jobs.tables import condition_text
+from mops.jobs.tables.comparisons import Incomparable, Values, joined, one_of
+from mops.jobs.tables.condition_text import columns_said, unknown_column
 from mops.study.ids_and_seeds import told_apart
 
 Where: TypeAlias = str | pc.Expression | Mapping[str, object]
 """A condition for rows: a text such as ``"beta > 0.3 and name == 'peak'"``, an expression such as
 ``pc.field("beta") > 0.3``, or a value, or a list of values, for each column: ``{"beta": 0.3, "name": ["peak",
-"total"]}``. In a mapping, None finds null, and a param_id may be shortened."""
+"total"]}``. In a text, missing values are None, and names that Python does not accept stand in backticks. In a mapping,
+None finds missing values, and NaN finds NaN. A param_id may be shortened."""
 
 
 _TYPES = re.compile(r"no kernel matching input types \((.*?)\)$")
 _UNKNOWN_COLUMN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
+_NOT_IN_RANGE = re.compile(r"Integer value (-?\d+) not in range: (-?\d+)")
+_LEAST_EXACT = (-(2**53), -(2**24))
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,14 @@ def condition(where: Where | None, stored: pa.Schema, parameters: pa.Schema, ids
     """
     if where is None:
         return Condition()
-    joined = pa.schema([*stored, *(field for field in parameters if field.name not in stored.names)])
-    expression = _expression(where, joined, ids)
+    whole = pa.schema([*stored, *(field for field in parameters if field.name not in stored.names)])
+    expression = _expression(where, whole, ids)
     if _refusal(expression, stored) is None:
         return Condition(stored=expression)
     if _refusal(expression, parameters) is None:
         return Condition(parameters=expression)
-    if refusal := _refusal(expression, joined):
-        raise UsageError(f"the condition does not fit the table: {refusal}", where="where", hint=_columns(joined))
+    if refusal := _refusal(expression, whole):
+        raise UsageError(f"the condition does not fit the table: {refusal}", where="where", hint=columns_said(whole))
     return Condition(joined=expression)
 
 
@@ -79,9 +87,9 @@ def _expression(where: Where, schema: pa.Schema, ids: Callable[[], pa.Array]) ->
     if isinstance(where, pc.Expression):
         return where
     if isinstance(where, str):
-        return condition_text.parsed(where, lambda start: full_id(start, ids()))
+        return condition_text.parsed(where, schema, lambda starts: full_ids(starts, ids()))
     if isinstance(where, Mapping):
-        return _of_mapping(where, schema, ids)
+        return joined(operator.and_, [_of_column(str(name), value, schema, ids) for name, value in where.items()])
     kind = type(where)
     frame = kind.__module__.partition(".")[0] in ("pandas", "polars")
     what = f"an object of {kind.__module__.partition('.')[0]}" if frame else f"of type {kind.__name__}"
@@ -92,37 +100,40 @@ def _expression(where: Where, schema: pa.Schema, ids: Callable[[], pa.Array]) ->
     )
 
 
-def _of_mapping(where: Mapping[str, object], schema: pa.Schema, ids: Callable[[], pa.Array]) -> pc.Expression:
-    found = pc.scalar(True)
-    for name, value in where.items():
-        if name not in schema.names:
-            hint = known_name(str(name), schema.names, _columns(schema))
-            raise UsageError(f"the table has no column {name!r}", where="where", hint=hint)
-        several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-        values = list(cast("Iterable[object]", value)) if several else [value]
-        if name == "param_id":
-            known = ids()
-            found &= pc.field(name).isin(pa.array([full_id(str(one), known) for one in values], pa.string()))
+def _of_column(name: str, value: object, schema: pa.Schema, ids: Callable[[], pa.Array]) -> pc.Expression:
+    if name not in schema.names:
+        raise unknown_column(name, schema)
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    values = list(cast("Iterable[object]", value)) if several else [value]
+    if name == "param_id":
+        values = list(full_ids([str(one) for one in values], ids()))
+    column = schema.field(name)
+    try:
+        return one_of(Values.of_column(column), values)
+    except Incomparable as bad:
+        raise UsageError(str(bad), where="where", hint=f"give values of the type {column.type}") from bad
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn the errors of a scan that computes a condition into errors of the condition.
+
+    Raises
+    ------
+    UsageError
+        A number is too large for the computation.
+    """
+    try:
+        yield
+    except pa.ArrowInvalid as bad:
+        if str(bad) == "overflow":
+            why, hint = "a result does not fit into a 64-bit integer", "compute with floats, such as 1.0 * column"
+        elif found := _NOT_IN_RANGE.match(str(bad)):
+            holder = "float" if int(found[2]) in _LEAST_EXACT else "64-bit integer"
+            why, hint = f"no {holder} holds {found[1]} exactly", "compare the column itself with a constant"
         else:
-            found &= _is_one_of(schema.field(name), values)
-    return found
-
-
-def _is_one_of(field: pa.Field, values: list[object]) -> pc.Expression:
-    equal, column = pc.scalar(False), pc.field(field.name)
-    for value in values:
-        try:
-            one = column.is_null() if value is None else column == pc.scalar(value)
-        except pa.ArrowException:  # Arrow does not have this value
-            one = None
-        if one is None or _refusal(one, pa.schema([field])) is not None:
-            raise UsageError(
-                f"column {field.name!r} ({field.type}) cannot be compared with {value!r}",
-                where="where",
-                hint=f"give values of the type {field.type}",
-            )
-        equal |= one
-    return equal
+            raise
+        raise UsageError(f"the condition cannot be computed: {why}", where="where", hint=hint) from bad
 
 
 def _refusal(expression: pc.Expression, schema: pa.Schema) -> str | None:
@@ -139,12 +150,8 @@ def _refusal(expression: pc.Expression, schema: pa.Schema) -> str | None:
     return None
 
 
-def _columns(schema: pa.Schema) -> str:
-    return f"its columns are {', '.join(f'{field.name} ({field.type})' for field in schema)}"
-
-
-def full_id(start: str, ids: pa.Array) -> str:
-    """Return the param_id that begins with some characters.
+def full_ids(starts: Sequence[str], ids: pa.Array) -> list[str]:
+    """Return the param_ids that begin with some characters.
 
     Parameters
     ----------
@@ -156,17 +163,34 @@ def full_id(start: str, ids: pa.Array) -> str:
     UsageError
         No param_id begins with them, or several do.
     """
-    found = ids.filter(pc.starts_with(ids, start)).unique().to_pylist() if start else []
-    if len(found) == 1:
-        return str(found[0])
-    if not found:
-        raise UsageError(
-            f"no parameter set of the job has a param_id that begins with {start!r}",
-            where="param_id",
-            hint="job.params() lists the parameter sets",
-        )
-    raise UsageError(
-        f"{len(found):,} parameter sets have a param_id that begins with {start!r}: {told_apart(start, found)}",
+    ids, found = ids.unique(), []
+    for length, some in itertools.groupby(sorted(set(starts), key=len), len):
+        wanted, short = list(some), pc.utf8_slice_codeunits(ids, 0, length)
+        unknown = pc.index_in(pa.array(wanted, pa.string()), short).is_null()
+        if not length or pc.any(unknown).as_py():
+            raise _unknown_id(wanted[unknown.index(True).as_py()] if length else "")
+        chosen = ids.filter(pc.is_in(short, pa.array(wanted, pa.string())))
+        if len(chosen) > len(wanted):
+            raise _ambiguous_id(wanted, chosen)
+        found += chosen.to_pylist()
+    return found
+
+
+def _unknown_id(start: str) -> UsageError:
+    return UsageError(
+        f"no parameter set of the job has a param_id that begins with {start!r}",
+        where="param_id",
+        hint="job.params() lists the parameter sets",
+    )
+
+
+def _ambiguous_id(starts: Sequence[str], chosen: pa.Array) -> UsageError:
+    for start in starts:
+        several = chosen.filter(pc.starts_with(chosen, start)).to_pylist()
+        if len(several) > 1:
+            break
+    return UsageError(
+        f"{len(several):,} parameter sets have a param_id that begins with {start!r}: {told_apart(start, several)}",
         where="param_id",
         hint="give more characters",
     )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from mops.errors import UsageError
-from mops.jobs.tables.conditions import Where, condition
+from mops.jobs.tables.conditions import Where, condition, explained
 from mops.jobs.tables.parameters import Parameters
 
 
@@ -100,7 +100,8 @@ class Scan:
     def count(self) -> int:
         """Return the number of rows."""
         if self._after is None:
-            return int(self._dataset.count_rows(filter=self._filter))
+            with explained():
+                return int(self._dataset.count_rows(filter=self._filter))
         return sum(table.num_rows for table in self._unsorted())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -114,15 +115,17 @@ class Scan:
         yield from whole.select(self.schema.names).take(indices).to_batches()
 
     def _unsorted(self) -> Iterator[pa.Table]:
-        for batch in self._dataset.to_batches(columns=self._own, filter=self._filter):
-            sets = self._sets.take(batch["group"]).columns if self._sets is not None else ()
-            table = pa.Table.from_arrays([*batch.columns, *sets], schema=self._all)
-            yield table if self._after is None else filtered(table, self._after)
+        with explained():
+            for batch in self._dataset.to_batches(columns=self._own, filter=self._filter):
+                sets = self._sets.take(batch["group"]).columns if self._sets is not None else ()
+                table = pa.Table.from_arrays([*batch.columns, *sets], schema=self._all)
+                yield table if self._after is None else filtered(table, self._after)
 
 
 def filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
     """Return the rows that meet a condition, in their order, which ``Table.filter`` does not promise."""
-    return ds.dataset(table).to_table(filter=where)
+    with explained():
+        return ds.dataset(table).to_table(filter=where)
 
 
 def _groups(parameters: Parameters, fields: dict[str, pa.Field], where: pc.Expression) -> pa.Array:
