@@ -26,7 +26,7 @@ GROUP_FIELDS = [
     pa.field("params", pa.string(), nullable=False),
 ]
 
-_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
+_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "large": pa.int64(), "float": pa.float64(), "str": pa.string()}
 
 
 class NewGroups(Protocol):
@@ -85,6 +85,8 @@ def _type_of(kinds: set[str]) -> pa.DataType:
     """Return the type of a parameter's column. A column of several kinds or of too large values is JSON text."""
     if kinds == {"int", "float"}:
         return pa.float64()
+    if kinds == {"int", "large"}:
+        return pa.int64()
     (kind, *others) = kinds
     return pa.string() if others else _TYPES.get(kind, pa.string())
 

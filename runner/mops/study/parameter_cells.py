@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mops.study.casts import nearest_floats
 from mops.study.problems import Checks, json_text
-from mops.study.values import SEED_LIMIT, SEED_RIGHT, kind_of, value_fault
+from mops.study.values import SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, kind_of, value_fault
 
 SEED = "seed"
 
@@ -100,7 +101,7 @@ def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | N
     seeds: list[int | None] = []
     for i, cell in enumerate(cells):
         read = read_cell(cell)
-        seed = int(read.text) if read.text and read.kind in ("int", "big") else None
+        seed = int(read.text) if read.text and read.kind in WHOLE_KINDS else None
         if (read == Cell()) or (seed is not None and 0 <= seed < SEED_LIMIT):
             seeds.append(seed)
         else:
@@ -133,9 +134,7 @@ def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, 
     if pa.types.is_boolean(column.type):
         return _written(column, lambda value: "true" if value else "false"), {"bool"}
     if pa.types.is_integer(column.type):
-        if column.type != pa.uint64():
-            return _written(column, str), {"int"}
-        return _written(column, str), {kind_of(value) for value in column.to_pylist() if value is not None}
+        return _written(column, str), {kind_of(value.as_py()) for value in pc.min_max(column).values()}
     if pa.types.is_floating(column.type):
         values = nearest_floats(column.fill_null(0.0))
         for i in np.flatnonzero(~np.isfinite(values)).tolist():

@@ -11,6 +11,10 @@ Params = dict[str, Value]
 
 SEED_LIMIT = 2**64
 SEED_RIGHT = "an integer from 0 to 2^64 - 1"
+EXACT = 2**53
+"""Floats hold all integers up to this one."""
+WHOLE_KINDS = ("int", "large", "big")
+"""The kinds of integers: up to 2^53, up to 64 bits, and beyond."""
 WRAPPED = '{"params": {...}, "seed": 7}'
 
 
@@ -50,7 +54,7 @@ def is_seed(value: object) -> bool:
 
 
 def kind_of(value: Value) -> str:
-    """Return a value's kind: ``bool``, ``int``, ``big`` (an integer beyond 64 bits), ``float`` or ``str``."""
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-        return "big"
+    """Return a value's kind: ``bool``, ``float``, ``str`` or one of :data:`WHOLE_KINDS`."""
+    if isinstance(value, int) and not isinstance(value, bool) and not -EXACT <= value <= EXACT:
+        return "large" if -(2**63) <= value < 2**63 else "big"
     return type(value).__name__

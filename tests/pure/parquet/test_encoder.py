@@ -213,3 +213,23 @@ def test_columns_of_several_types_are_read_as_the_wider_type(
 def test_parts_with_types_that_do_not_fit_are_a_corrupt_record() -> None:
     with pytest.raises(CorruptRecord, match="do not fit together"):
         unified([pa.schema([("x", pa.string())]), pa.schema([("x", pa.int64())])], "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "texts"),
+    [
+        ([1, 0.5], pa.float64(), None),
+        ([2**53, 0.5], pa.float64(), None),
+        ([1, 2**53 + 1], pa.int64(), None),
+        ([2**63 - 1], pa.int64(), None),
+        ([2**53 + 1, 2**53, 0.5], pa.string(), ["9007199254740993", "9007199254740992", "0.5"]),
+        ([2**63, 1], pa.string(), ["9223372036854775808", "1"]),
+    ],
+)
+def test_a_column_of_parameters_holds_every_value_exactly(
+    values: list[float], kind: pa.DataType, texts: list[str] | None
+) -> None:
+    """Integers beyond 2^53 beside floats lost digits."""
+    parameters = [Group(i, param_id({"x": x}), {"x": x}, (0,)) for i, x in enumerate(values)]
+    column = pq.read_table(encode_groups(asked(parameters), Spool()).content.opened())["x"]
+    assert (column.type, column.to_pylist()) == (kind, texts or values)

@@ -85,7 +85,9 @@ def parsed(text: str, schema: pa.Schema, full_ids: Callable[[Sequence[str]], lis
             hint=f"compare with ==, write and, or, not, and a name with spaces as `peak day`: {FORM}",
         ) from bad
     except Incomparable as bad:
-        raise UsageError(f"the condition {_short(text)} does not fit the table: {bad}", where="where") from bad
+        raise UsageError(
+            f"the condition {_short(text)} does not fit the table: {bad}", where="where", hint=columns_said(schema)
+        ) from bad
 
 
 def _short(text: str) -> str:

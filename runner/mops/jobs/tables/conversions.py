@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from mops.errors import UsageError
@@ -16,11 +18,22 @@ if TYPE_CHECKING:
     import polars as pl
     import xarray as xr
 
+_EXACT = 2**53
+"""Floats hold all integers up to this one."""
+
 
 def to_pandas(rows: pa.Table) -> pd.DataFrame:
-    """Return a pandas frame. Columns with few different texts may be categorical."""
-    _library("pandas")
-    return rows.to_pandas()
+    """Return a pandas frame. Columns with few different texts may be categorical.
+
+    Integers with missing values get pandas' nullable type: as floats, they would lose digits beyond 2^53.
+    """
+    pandas = _library("pandas")
+    frame = rows.to_pandas(integer_object_nulls=True)
+    for field in rows.schema:
+        if pa.types.is_integer(field.type) and rows[field.name].null_count:
+            dtype = str(field.type).replace("int", "Int").replace("u", "U")
+            frame[field.name] = pandas.array(frame[field.name], dtype=dtype)
+    return frame
 
 
 def to_polars(rows: pa.Table) -> pl.DataFrame:
@@ -53,7 +66,7 @@ def to_xarray(rows: pa.Table, dims: Sequence[str], of_set: Sequence[str], *, whe
     _library("xarray")
     frame = to_pandas(rows)
     if not dims:
-        return frame.rename_axis("row").to_xarray()
+        return _without_nullable(frame).rename_axis("row").to_xarray()
     if missing := [name for name in dims if name not in frame]:
         hint = f"its columns are {', '.join(frame.columns)}"
         raise UsageError(f"the table has no column {missing[0]!r}", where=where, hint=hint)
@@ -64,11 +77,26 @@ def to_xarray(rows: pa.Table, dims: Sequence[str], of_set: Sequence[str], *, whe
             hint="name the columns that tell the rows apart, such as to_xarray('day')",
         )
     along = [name for name in of_set if name in frame and name not in dims] if "group" in dims else []
+    n_places = math.prod(frame[name].nunique(dropna=False) for name in dims)
+    frame = _without_nullable(frame, gaps_in=set(frame) - {*along, *dims} if n_places > len(frame) else set())
     found: xr.Dataset = frame.drop(columns=along).set_index(list(dims)).to_xarray()
     if not along:
         return found
     sets = frame[["group", *along]].drop_duplicates("group").set_index("group").sort_index().to_xarray()
     return found.assign_coords({name: sets[name] for name in along})
+
+
+def _without_nullable(frame: pd.DataFrame, gaps_in: Collection[str] = ()) -> pd.DataFrame:
+    """Return a frame with integers that are missing, or will be, as floats, or as objects if no float holds them."""
+    frame = frame.copy(deep=False)
+    for name, column in frame.items():
+        is_nullable = column.dtype.kind in "iu" and not isinstance(column.dtype, np.dtype)
+        if is_nullable or (column.dtype.kind in "iu" and name in gaps_in):
+            is_exact = column.isna().all() or (column.min() >= -_EXACT and column.max() <= _EXACT)
+            frame[name] = (
+                column.astype("float64") if is_exact else column.astype(object).where(column.notna(), math.nan)
+            )
+    return frame
 
 
 def _library(name: str) -> Any:

@@ -65,7 +65,10 @@ class Table:
         return _complete(self.opened, functools.partial(_head, n=n))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a ``pandas.DataFrame``. Needs pandas."""
+        """Return the rows as a ``pandas.DataFrame``. Needs pandas.
+
+        Integers with missing values have pandas' nullable types, such as ``Int64``.
+        """
         return conversions.to_pandas(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
@@ -94,7 +97,8 @@ class Table:
         xarray.Dataset
             The dimensions are ``group`` and ``replicate`` for outputs; ``group``, ``target`` and ``name`` for losses;
             ``group`` for :meth:`Job.best` and :meth:`Job.params`; ``row`` for failures and samples. ``param_id`` and
-            the parameters are coordinates of ``group``. Combinations without a row are NaN.
+            the parameters are coordinates of ``group``. Combinations without a row are NaN, so integers become floats
+            there, or objects if one is beyond 2^53.
 
         Raises
         ------
