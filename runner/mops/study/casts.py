@@ -1,8 +1,8 @@
 """Converts Arrow data to other types: the only place of mops that casts (``tests/pure/study/test_casts.py``).
 
 pyarrow's own cast makes invalid arrays of nested nulls and of slices, takes wrong elements of list views, refuses
-nested types that differ inside, and rounds floats. Child processes import this: only the standard library, numpy and
-pyarrow.
+nested types that differ inside, and rounds floats and times. Child processes import this: only the standard library,
+numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def converted(column: Column, kind: pa.DataType) -> Column:
     if inner_types(found) is not None and inner_types(kind) is not None:
         return _rebuilt(column, kind)
     made = column.cast(kind)
-    if is_.is_floating(kind) and is_.is_floating(found) and kind.bit_width < found.bit_width:
+    is_narrower = is_.is_floating(found) and is_.is_floating(kind) and kind.bit_width < found.bit_width
+    if is_narrower or (is_.is_timestamp(found) and is_.is_date(kind)):
         _require_equal(column, made)
     return made
 
@@ -143,8 +144,11 @@ def _map_lengths(array: pa.Array) -> pa.Array:
     return pa.array(lengths)
 
 
-def _require_equal(wide: pa.Array, narrow: pa.Array) -> None:
-    back = narrow.cast(wide.type)
-    is_same = pc.or_(pc.equal(back, wide), pc.and_(pc.is_nan(back), pc.is_nan(wide)))
-    if not pc.all(is_same).as_py():  # all() skips nulls
-        raise pa.ArrowInvalid(f"{narrow.type} does not hold all values of {wide.type} exactly")
+def _require_equal(column: pa.Array, made: pa.Array) -> None:
+    """Refuse a cast that rounds: pyarrow checks those of integers and of units of time only."""
+    back = made.cast(column.type)
+    is_same = pc.equal(back, column)
+    if pa.types.is_floating(column.type):
+        is_same = pc.or_(is_same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
+    if not pc.all(is_same, min_count=0).as_py():  # nulls do not count
+        raise pa.ArrowInvalid(f"{made.type} does not hold all values of {column.type} exactly")

@@ -149,7 +149,7 @@ def test_many_values_are_one_look_up() -> None:
     assert len(chosen({"group": range(0, n, 2)}, table)) == n // 2
     assert len(chosen(f"group in {list(range(0, n, 2))}", table)) == n // 2
     assert len(chosen({"name": list(map(str, range(0, n, 2)))}, table)) == n // 2
-    assert len(chosen(" or ".join(f"group == {at}" for at in range(5_000)), table)) == 5_000
+    assert len(chosen(" or ".join(f"group == {at}" for at in range(2_000)), table)) == 2_000
 
 
 def test_a_name_that_python_does_not_accept_stands_in_backticks() -> None:
@@ -187,6 +187,7 @@ def test_other_types_compare_with_their_own_values() -> None:
         ("name > 1", r"column 'name' \(string\) cannot be compared with 1"),
         ("x in [1, 'a']", r"column 'x' \(int64\) cannot be compared with 'a'"),
         ("x > name", r"column 'x' \(int64\) cannot be compared with column 'name' \(string\)"),
+        ("x in [1, '']", r"column 'x' \(int64\) cannot be compared with ''"),
         ("x < None", r"column 'x' \(int64\) is not less or greater than None"),
         ("name + 1 > 2", r"column 'name' \(string\) cannot be combined with 1"),
         ("x is 1", "'x is 1' is not possible in a condition"),
@@ -220,6 +221,14 @@ def test_param_ids_may_be_shortened() -> None:
     message = "7 parameter sets have a param_id that begins with 'q': q00000000000, .*, q40000000000 and 2 more"
     with pytest.raises(UsageError, match=message):
         chosen({"param_id": ["x", "q"]}, table, ids)
+
+
+def test_a_column_without_values_compares_with_everything() -> None:
+    table = pa.table({"x": pa.nulls(1), "y": [1]})
+    for text in ("x == 1", "x > 'a'", "x in [1, 'a']", "x == y", "x < y", "x + 1 > 0", "x is not None"):
+        assert chosen(text, table) == []
+    assert chosen("x != 1 and x is None and x not in ['a'] and x != y", table) == [0]
+    assert chosen({"x": [None, 1]}, table) == [0]
 
 
 def test_an_expression_of_arrow_keeps_its_meaning() -> None:

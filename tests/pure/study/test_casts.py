@@ -83,6 +83,7 @@ def test_a_conversion_keeps_every_value_in_a_valid_array(leaf: Leaf, data: st.Da
         (pa.array([math.nan]), pa.int64()),
         (pa.array([2**63], pa.uint64()), pa.int64()),
         (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([dt.datetime(2020, 1, 1, 12)]), pa.date32()),
         (pa.array([{"a": 1}]), pa.struct([("b", pa.int64())])),
     ],
 )

@@ -133,6 +133,8 @@ def _compared_constant(compare: Operator, values: Values, constant: Any) -> pc.E
         if compare is operator.eq:
             return values.expression.is_null()
         raise Incomparable(f"{_said(values)} is not less or greater than None")
+    if pa.types.is_null(values.type):  # no simulation has returned a value
+        return NEVER
     if _is_number(values):
         if not _is_number(constant):
             raise _incomparable(values, constant)
@@ -177,6 +179,8 @@ def _compared_values(compare: Operator, left: Values, right: Values) -> pc.Expre
         a, b = left.as_type(kind), right.as_type(kind)
     elif all(one.is_decimal or _is_number(one) for one in (left, right)) and not (left.is_decimal and right.is_decimal):
         a, b = left.as_type(pa.float64()), right.as_type(pa.float64())
+    elif pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        return a.is_null() & b.is_null() if compare is operator.eq else NEVER
     elif left.type != right.type and _time_kind(left.type) != _time_kind(right.type):
         raise Incomparable(f"{_said(left)} cannot be compared with {_said(right)}")
     return (a == b) | (a.is_null() & b.is_null()) if compare is operator.eq else compare(a, b)
@@ -193,11 +197,13 @@ def one_of(values: Values, constants: Sequence[Any]) -> pc.Expression:
     expression, kind = values.expression, values.type
     wanted = [_plain(one) for one in constants if one is not None]
     if _is_number(values):
-        if wrong := next((one for one in wanted if not _is_number(one)), None):
+        for wrong in (one for one in wanted if not _is_number(one)):
             raise _incomparable(values, wrong)
         kind = pa.float64() if values.is_float else pa.int64() if pa.types.is_boolean(kind) else kind
         expression = values.as_type(kind)
-    if values.is_whole:
+    if pa.types.is_null(kind):
+        found = pa.array([], kind)
+    elif values.is_whole:
         whole, there = [int(one) for one in wanted if not isinstance(one, float) or one.is_integer()], _range_of(kind)
         found = pa.array([one for one in whole if one in there], kind)
     elif values.is_float:
@@ -205,7 +211,7 @@ def one_of(values: Values, constants: Sequence[Any]) -> pc.Expression:
         found = pa.array(floats + [0.0, -0.0] * (0.0 in floats), kind)  # Arrow compares bits
     else:
         found = _scalars(values, wanted)
-    is_found = expression.isin(found)
+    is_found = expression.isin(found) if len(found) else NEVER
     return is_found if len(wanted) == len(constants) else is_found | expression.is_null()
 
 
@@ -220,7 +226,7 @@ def computed(compute: Operator, left: Any, right: Any) -> Any:
     Incomparable
         An operand is no number.
     """
-    operands = (left, right)
+    operands = (_as_number(left), _as_number(right))
     if not all(_is_number(one) or _is_decimal(one) for one in operands):
         raise Incomparable(f"{_said(left)} cannot be combined with {_said(right)}")
     if not any(isinstance(one, Values) for one in operands):
@@ -232,6 +238,13 @@ def computed(compute: Operator, left: Any, right: Any) -> Any:
         floats = (_side(one, pa.float64()) for one in operands)
         return Values("a result", _OF_FLOATS[compute](*floats), pa.float64())
     return Values("a result", _OF_INTEGERS[compute](*(_side(one, pa.int64()) for one in operands)), pa.int64())
+
+
+def _as_number(operand: Any) -> Any:
+    """Return an operand, as floats if no simulation has returned a value of it."""
+    if isinstance(operand, Values) and pa.types.is_null(operand.type):
+        return Values(operand.name, operand.as_type(pa.float64()), pa.float64())
+    return operand
 
 
 def _side(operand: Any, kind: pa.DataType) -> pc.Expression:
