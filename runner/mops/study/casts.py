@@ -100,9 +100,9 @@ def inner_types(kind: pa.DataType) -> list[pa.DataType] | None:
 def inner_arrays(array: pa.Array) -> list[pa.Array] | None:
     """Return the arrays inside a nested array, without values below nulls; None: the array is not nested."""
     if pa.types.is_map(array.type):
-        there = array.drop_null()
-        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # in a slice, only offsets are sliced
-        return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
+        offsets = pa.array(np.asarray(array.offsets))  # in a slice, only offsets are sliced
+        nulls = array.is_null()
+        return [pa.ListArray.from_arrays(offsets, one, mask=nulls).flatten() for one in (array.keys, array.items)]
     if is_list(array.type):
         return [array.flatten()]
     return list(array.flatten()) if pa.types.is_struct(array.type) else None
@@ -139,9 +139,7 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _map_lengths(array: pa.Array) -> pa.Array:
-    lengths = np.zeros(len(array), np.int64)
-    lengths[np.asarray(array.is_valid())] = np.diff(np.asarray(array.drop_null().offsets))
-    return pa.array(lengths)
+    return pa.array(np.where(np.asarray(array.is_valid()), np.diff(np.asarray(array.offsets)), 0))
 
 
 def _require_equal(column: pa.Array, made: pa.Array) -> None:
