@@ -19,6 +19,7 @@ from mops.storage.dataset import dataset_of
 from mops.storage.job_records import read_reference
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.whole import read_whole
+from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
 
@@ -109,13 +110,23 @@ class JobParts(JobState):
         """
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
         self.__dict__.pop("_ancestors", None)  # the paths must be those of now
-        return self._read(lambda sources: [self._table(kind, name, parts(sources, kind, name)) for kind, name in named])
 
-    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> TableSummary:
+        def read(sources: list[ResultSource]) -> list[TableSummary]:
+            families = self._families(sources)
+            return [
+                self._table(kind, name, parts(sources, kind, name), families.get(name or "")) for kind, name in named
+            ]
+
+        return self._read(read)
+
+    def _families(self, sources: list[ResultSource]) -> Families:
+        return families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+
+    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows], families: Columns | None) -> TableSummary:
         url = self.files.url
         whole = [some.part for some in rows if not some.without]
         mixed = [some for some in rows if some.without]
-        n_mixed = dataset_of(self.files, self.name, mixed, pa.schema([])).count_rows()
+        n_mixed = dataset_of(self.files, self.name, mixed, pa.schema([]), families).count_rows()
         return TableSummary(
             kind=kind,
             name=name or kind,
@@ -179,5 +190,5 @@ class JobParts(JobState):
         if output is None:
             texts = ("traceback",) if kind == "failures" else ()  # thousands of failures may have the same one
             return dataset_of(self.files, self.name, rows, _SCHEMAS[kind], dictionaries=texts)
-        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
-        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
+        families = self._families(sources).get(output)
+        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families)

@@ -54,11 +54,12 @@ def dataset_of(
         schemas = list(pool.map(lambda path: _schema_of(job, path, filesystem), paths))
     schema = with_dictionaries(unified(schemas, f"{files.url}/{rows[0].part.path}", families), dictionaries)
     file_format = ds.ParquetFileFormat(dictionary_columns=set(dictionaries))
-    if any(some.without for some in rows):
-        parts = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
-        found = filtered(parts, schema, filesystem, file_format)
-    else:
-        found = unfiltered(paths, schema, filesystem, file_format)
+    parts = [
+        FilteredFile(path, stored, some.job, some.without)
+        for path, stored, some in zip(paths, schemas, rows, strict=True)
+    ]
+    opened = filtered if any(some.without for some in rows) else unfiltered
+    found = opened(parts, schema, filesystem, file_format)
     found.job = job  # for errors
     return found
 

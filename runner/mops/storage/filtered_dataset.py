@@ -30,11 +30,14 @@ class FilteredFile:
 
     Parameters
     ----------
+    stored
+        The schema of the file.
     job
         The job that wrote the part. The dataset leaves a group out of all filtered parts of a job, or of none.
     """
 
     path: str
+    stored: pa.Schema
     job: str
     without: Ranges
 
@@ -42,6 +45,21 @@ class FilteredFile:
     def rule(self) -> str:
         """The name of the file's filter; empty: every row counts."""
         return self.job if self.without else ""
+
+    def nulls(self, schema: pa.Schema) -> pc.Expression:
+        """Return what is known of the file's rows in a dataset: which columns are null.
+
+        If all values of a column of floats are NaN, and other files have text or times there, Arrow would read the text
+        "nan", or nothing. A partition expression that says that the column is null replaces what the file has.
+        """
+        names = [
+            field.name
+            for field in schema
+            if field.name in self.stored.names
+            and pa.types.is_floating(self.stored.field(field.name).type)
+            and not pa.types.is_floating(field.type)
+        ]
+        return functools.reduce(operator.and_, (pc.field(name).is_null() for name in names), pc.scalar(True))
 
 
 class _Filtered(Reopening, ds.FileSystemDataset):  # type: ignore[misc]
@@ -73,13 +91,14 @@ class _Whole(Reopening, ds.FileSystemDataset):  # type: ignore[misc]
 
 
 def unfiltered(
-    paths: Sequence[str],
+    files: Sequence[FilteredFile],
     schema: pa.Schema,
     filesystem: pyarrow.fs.FileSystem,
     file_format: ds.ParquetFileFormat,
 ) -> ds.Dataset:
     """Return all rows of Parquet files; the parameters are those of :func:`filtered`."""
-    return _Whole([file_format.make_fragment(path, filesystem) for path in paths], schema, file_format, filesystem)
+    fragments = [file_format.make_fragment(file.path, filesystem, file.nulls(schema)) for file in files]
+    return _Whole(fragments, schema, file_format, filesystem)
 
 
 def filtered(
@@ -103,7 +122,9 @@ def filtered(
     for file in files:
         left_out[file.rule] += file.without.intervals
     is_under = {rule: pc.field(_RULE) == pa.scalar(rule) for rule in left_out}
-    fragments = [file_format.make_fragment(file.path, filesystem, is_under[file.rule]) for file in files]
+    fragments = [
+        file_format.make_fragment(file.path, filesystem, is_under[file.rule] & file.nulls(schema)) for file in files
+    ]
     whole = _Filtered(fragments, schema.append(pa.field(_RULE, pa.string())), file_format, filesystem)
     terms = []
     for rule, intervals in left_out.items():

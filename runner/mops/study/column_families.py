@@ -31,6 +31,8 @@ Families: TypeAlias = dict[str, Columns]
 """``{output: {column: family}}``"""
 
 NULL = "null"
+NAN = "nan"
+"""Floats of which all are NaN. They fit numbers as floats, and any other family as missing values."""
 MIXED = "mixed"
 UNITS = ("s", "ms", "us", "ns")
 TIMED = ("timestamp", "zoned_timestamp", "duration")
@@ -38,12 +40,12 @@ DECIMAL_DIGITS = 76
 
 _APART = ({"float", "large"}, {"negative", "huge"})
 _PLAIN = re.compile(
-    r"null|mixed|boolean|string|binary|date|time|other( .*)?|number( (float|huge|large|negative))*|decimal \d+ \d+"
+    r"null|nan|mixed|boolean|string|binary|date|time|other( .*)?|number( (float|huge|large|negative))*|decimal \d+ \d+"
     r"|(timestamp|zoned_timestamp|duration)( (s|ms|us|ns)){2}",
     re.DOTALL,
 )
 _SAID = {
-    "number": "number",
+    NAN: "number",
     "zoned_timestamp": "timestamp with a time zone",
     "timestamp": "timestamp without a time zone",
     "time": "time of day",
@@ -61,12 +63,23 @@ def number(facts: Iterable[str] = ()) -> str:
     return " ".join(["number", *sorted(facts)])
 
 
+_FLOAT = number(("float",))
+
+
+def is_number(family: Family) -> bool:
+    """Tell whether a family is one of integers and floats, with values other than NaN."""
+    return isinstance(family, str) and family.partition(" ")[0] == "number"
+
+
 def joined(one: Family, other: Family) -> Family:
     """Return the least family that holds the values of both; ``mixed``: no type holds them."""
     if one == other or other == NULL:
         return one
     if one == NULL:
         return other
+    if NAN in (one, other):
+        family = other if one == NAN else one
+        return joined(family, _FLOAT) if is_number(family) else family
     if isinstance(one, str) and isinstance(other, str):
         return _joined_plain(one, other)
     if isinstance(one, list) and isinstance(other, list):
@@ -164,6 +177,7 @@ def _value_refusal(known: Family, found: Family) -> str:
         return next((_value_refusal(a, b) for a, b in pairs if joined(a, b) == MIXED), "")
     if isinstance(known, list) or isinstance(found, list):
         return ""
+    known, found = (_FLOAT if family == NAN else family for family in (known, found))
     (kind, *facts), (found_kind, *found_facts) = known.split(" "), found.split(" ")
     if found_kind in TIMED and found_facts and UNITS.index(found_facts[0]) > UNITS.index(found_facts[1]):
         return f"holds a {said(found_kind)} outside the range of milliseconds"

@@ -13,16 +13,18 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.study.casts import Column, inner_arrays, inner_types
+from mops.study.casts import Column, inner_arrays, inner_types, is_nan_only
 from mops.study.column_families import (
     DECIMAL_DIGITS,
     MIXED,
+    NAN,
     NULL,
     TIMED,
     UNITS,
     Columns,
     Families,
     Family,
+    is_number,
     joined,
     number,
     said,
@@ -60,6 +62,10 @@ def families_in(table: pa.Table) -> Columns:
 
 def family_of(column: Column) -> Family:
     """Return the family of a column's values. The type of a column without values says nothing."""
+    return NAN if is_nan_only(column) else _values_family(column)
+
+
+def _values_family(column: Column) -> Family:
     if column.null_count == len(column):
         return NULL
     kind = column.type
@@ -71,14 +77,14 @@ def family_of(column: Column) -> Family:
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return _timed(array)
     if pa.types.is_dictionary(kind):
-        return family_of(array.dictionary_decode())
+        return _values_family(array.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
-        return family_of(array.storage)
+        return _values_family(array.storage)
     if (inner := inner_arrays(array)) is None:
         return _plain_family(kind)
-    families = list(map(family_of, inner))
+    families = list(map(_values_family, inner))
     if pa.types.is_map(kind):  # keys are never null, so their type says their family
-        families[0] = joined(families[0], least_of(kind.key_type))
+        families[0] = joined(families[0], _least_of(kind.key_type))
     return _nested(kind, families)
 
 
@@ -153,11 +159,15 @@ def most_of(kind: pa.DataType) -> Family:
 
 def least_of(kind: pa.DataType) -> Family:
     """Return the least family of a value of a type: what the type alone says of a column."""
+    return NAN if pa.types.is_floating(kind) else _least_of(kind)
+
+
+def _least_of(kind: pa.DataType) -> Family:
     if pa.types.is_integer(kind):
         return number()
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return _timed_family(kind, _COARSEST_STORED, UNITS[-1])
-    return _of_type(kind, least_of)
+    return _of_type(kind, _least_of)
 
 
 def _of_type(kind: pa.DataType, of: Callable[[pa.DataType], Family]) -> Family:
@@ -203,9 +213,11 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
         No type holds all values: the types are of different families.
     """
     kinds = [kind for kind in dict.fromkeys(types) if not pa.types.is_null(kind)]
+    if family not in (NULL, NAN) and not is_number(family):
+        kinds = [kind for kind in kinds if not pa.types.is_floating(kind)]  # their values are NaN, and read as null
     if not kinds:
         return pa.null()
-    whole = reduce(joined, map(least_of, kinds), family)
+    whole = reduce(joined, map(_least_of, kinds), family)
     if whole == MIXED:
         known = "" if family == NULL else f" in a column that holds {said(family)} values"
         raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{known}")

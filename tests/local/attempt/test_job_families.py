@@ -18,21 +18,25 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
 
 from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.child.blocks import GroupName
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import Channel
+from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
-from mops.study.column_families import MIXED, Families, Family, join_columns, join_families, joined
+from mops.storage.filtered_dataset import FilteredFile, unfiltered
+from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.output_schema import InvalidOutput, OutputSchema
+from mops.study.ranges import Ranges
 from mops.task import Failure, PartFile, ResultBuffer, Segment, TaskResult
 from mops.verdicts import Counts
 
@@ -60,6 +64,7 @@ LEAVES: dict[str, list[tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
         (pa.timestamp("ms", "Europe/Zurich"), st.sampled_from([0, 10**12])),
         (pa.timestamp("ns", "+02:00"), st.sampled_from([1, 1000])),
         (pa.date32(), st.integers(0, 20_000)),
+        (pa.float64(), st.just(math.nan)),
     ],
     "durations": [
         (pa.duration("s"), st.sampled_from([0, -5, 10**12])),
@@ -71,6 +76,7 @@ LEAVES: dict[str, list[tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "other": [
         (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=3)),
         (pa.bool_(), st.booleans()),
+        (pa.float32(), st.just(math.nan)),
         (pa.binary(), st.binary(max_size=3)),
         (pa.binary(2), st.binary(min_size=2, max_size=2)),
         (pa.decimal128(5, 2), st.sampled_from([Decimal("1.25"), Decimal("-999.99")])),
@@ -266,16 +272,23 @@ def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
         drive(job, data)
         assert job.reference is not None
         families = join_families(job.reference, *job.commits)["out"]
-        schema = unified([pq.read_schema(path) for path in job.parts], folder, families)
-        paths = [str(path) for path in job.parts]
-        table = ds.dataset(paths, schema=schema, format="parquet").to_table() if paths else pa.table({"group": []})
+        schemas = [pq.read_schema(path) for path in job.parts]
+        schema = unified(schemas, folder, families)
+        files = [
+            FilteredFile(str(path), stored, "j", Ranges()) for path, stored in zip(job.parts, schemas, strict=True)
+        ]
+        dataset = unfiltered(files, schema, LocalFileSystem(), ds.ParquetFileFormat())
+        table = dataset.to_table() if files else pa.table({"group": []})
         rows: dict[int, list[Any]] = {}
         for row in table.to_pylist():
             rows.setdefault(row["group"], []).append(row["x"])
         accepted: dict[str, Family] = {}
         for group, result in enumerate(results):
             if group not in job.refused:
-                assert same(rows.get(group, []), result["x"].to_pylist())
+                values = result["x"].to_pylist()
+                if families_in(result)["x"] == NAN and not (families["x"] == NAN or is_number(families["x"])):
+                    values = [None] * len(values)
+                assert same(rows.get(group, []), values)
                 accepted = join_columns(accepted, families_in(result))
             else:
                 assert group not in rows
@@ -305,6 +318,19 @@ def test_a_value_that_no_longer_fits_runs_again_and_is_refused(tmp_path: Path) -
     job.commit()
     assert job.commits == [{"out": {"x": "string"}}]
     assert job.refused.keys() == {1, 3, 4}
+
+
+def test_a_column_with_only_nan_fixes_no_family(tmp_path: Path) -> None:
+    """NaN in the runs without an event, and text in the others: the others failed."""
+    job = job_of(tmp_path, math.nan, "a", math.nan, 1.0)
+    job.commit()
+    assert job.take(job.run(job.families.known, [2])) == job.take(job.run(job.families.known, [1])) == frozenset()
+    job.commit()
+    assert join_families(job.reference or {}, *job.commits) == {"out": {"x": "string"}}
+    assert job.take(job.run(job.families.known, [3])) == frozenset()
+    assert job.failed.keys() == {3}
+    for_targets = with_one_schema([{"out": pa.table({"x": values})} for values in ([math.nan], ["a"])])
+    assert [tables["out"]["x"].to_pylist() for tables in for_targets] == [[None], ["a"]]
 
 
 def test_a_group_that_failed_only_because_of_a_refused_value_runs_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mops.study.column_families import (
     MIXED,
+    NAN,
     NULL,
     UNITS,
     Family,
@@ -30,7 +31,7 @@ SPANS = st.tuples(st.sampled_from(UNITS[1:]), st.sampled_from(UNITS)).filter(
     lambda span: UNITS.index(span[0]) <= UNITS.index(span[1])
 )
 PLAIN: st.SearchStrategy[Family] = st.one_of(
-    st.sampled_from([NULL, "boolean", "string", "binary", "date", "time", "other interval"]),
+    st.sampled_from([NULL, NAN, "boolean", "string", "binary", "date", "time", "other interval"]),
     FACTS.map(number),
     st.tuples(st.integers(0, 60), st.integers(0, 16)).map(lambda digits: f"decimal {digits[0]} {digits[1]}"),
     st.tuples(st.sampled_from(["timestamp", "zoned_timestamp", "duration"]), SPANS).map(
@@ -72,6 +73,10 @@ def test_families_that_do_not_fit_are_refused(one: Family, other: Family) -> Non
     [
         ("number float", "number negative", "number float negative"),
         ("number float", "number large", MIXED),
+        (NAN, "number negative", "number float negative"),
+        (NAN, "number large", MIXED),
+        (NAN, "string", "string"),
+        (NAN, ["list", "number"], ["list", "number"]),
         ("number huge large", "number negative", MIXED),
         ("decimal 10 2", "decimal 3 5", "decimal 10 5"),
         ("decimal 60 0", "decimal 0 16", "decimal 60 16"),
@@ -152,6 +157,8 @@ def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -
     [
         ("number float", "number large", "holds an integer beyond 2^53 in a column that also holds floats"),
         ("number large", "number float", "holds a float in a column that also holds an integer beyond 2^53"),
+        ("number large", NAN, "holds a float in a column that also holds an integer beyond 2^53"),
+        (NAN, "number large", "holds an integer beyond 2^53 in a column that also holds floats"),
         ("number huge large", "number negative", "holds a negative number in a column"),
         ("number negative", "number huge large", "holds an integer beyond 2^63-1 in a column"),
         ("number", "string", "is the type, not a number"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from mops.study.casts import converted
-from mops.study.column_families import MIXED, NULL, Family
+from mops.study.column_families import MIXED, NAN, NULL, Family
 from mops.study.column_types import (
     families_of,
     family_of,
@@ -35,6 +36,9 @@ BERN = "Europe/Zurich"
         ([2**63 - 1], pa.uint64(), "number large"),
         ([2**63], pa.uint64(), "number huge large"),
         ([1.0], pa.float32(), "number float"),
+        ([math.nan, None], pa.float32(), NAN),
+        ([math.nan, 1.0], pa.float64(), "number float"),
+        ([[math.nan]], pa.list_(pa.float64()), ["list", "number float"]),  # Arrow reads these as the text "nan"
         (["a", "b"], pa.dictionary(pa.int8(), pa.string()), "string"),
         ([[1], [-1]], pa.list_(pa.int8()), ["list", "number negative"]),
         (
@@ -94,7 +98,6 @@ PLAIN: list[tuple[pa.DataType, Family]] = [
     (pa.decimal128(10, 2), "decimal 8 2"),
     (pa.decimal128(5, -2), "decimal 7 0"),
     (pa.month_day_nano_interval(), "other month_day_nano_interval"),
-    (pa.float16(), "number float"),
     (pa.dictionary(pa.int8(), pa.string()), "string"),
     (pa.uuid(), "binary"),
     (pa.list_(pa.bool_()), ["list", "boolean"]),
@@ -121,6 +124,8 @@ def test_all_values_of_most_types_have_one_family(kind: pa.DataType, family: Fam
         (pa.int64(), "number", "number large negative"),
         (pa.uint64(), "number", "number huge large"),
         (pa.list_(pa.int64()), ["list", "number"], ["list", "number large negative"]),
+        (pa.float16(), NAN, "number float"),
+        (pa.list_(pa.float32()), ["list", "number float"], ["list", "number float"]),
         (pa.timestamp("us"), "timestamp ms ns", "timestamp us us"),
         (pa.duration("ms"), "duration ms ns", "duration ms ms"),
         (pa.timestamp("s", BERN), "zoned_timestamp ms ns", MIXED),  # those that milliseconds do not reach
@@ -147,6 +152,9 @@ def test_the_values_of_a_number_or_time_type_have_a_range_of_families(
         ([pa.float32(), pa.float64(), pa.float16()], NULL, pa.float64()),
         ([pa.float32(), pa.int8()], NULL, pa.float64()),
         ([pa.int8()], "number float", pa.float64()),
+        ([pa.float32()], NAN, pa.float32()),
+        ([pa.float64(), pa.string(), pa.float32()], "string", pa.string()),  # floats that are all NaN
+        ([pa.float64()], "date", pa.null()),
         ([pa.timestamp("s")], NULL, pa.timestamp("ms")),
         ([pa.timestamp("us"), pa.timestamp("ms")], NULL, pa.timestamp("us")),
         ([pa.timestamp("ns"), pa.timestamp("s")], "timestamp ms us", pa.timestamp("us")),
