@@ -25,11 +25,18 @@ MOST_DIVISIONS = 6
 
 @dataclass(frozen=True)
 class Course:
-    """The columns of an output that a fan chart shows: ``ys`` along ``x``."""
+    """The columns of an output that a fan chart shows: ``ys`` along ``x``.
+
+    Parameters
+    ----------
+    keys
+        The columns that tell the rows of a simulation for one ``x`` apart, such as a region; empty: it has one.
+    """
 
     output: str
     x: str
     ys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
 
 
 def index_column(schema: pa.Schema) -> str | None:
@@ -122,28 +129,8 @@ def _columns_along(along: str | None, schema: pa.Schema, data: Sequence[tuple[st
     return (*with_data, *others[: max(MOST_COURSES - len(with_data), 0)])
 
 
-def choose_division(parameters: pa.Table, by: str | None = None) -> str | None:
-    """Return the parameter that divides a fan chart; None: it is not divided.
-
-    Parameters
-    ----------
-    parameters
-        The columns of the parameters.
-    by
-        What the user names. Without it: the first text or boolean with 2 to 6 values.
-
-    Raises
-    ------
-    UsageError
-        The user names a parameter that does not exist or has more than 6 values.
-    """
-    if by is not None:
-        if by not in parameters.column_names:
-            raise _unknown("parameter", by, parameters.column_names)
-        if (n := len(parameters[by].drop_null().unique())) > MOST_DIVISIONS:
-            hint = f"name a parameter with at most {MOST_DIVISIONS} values, or draw the sets of each range apart"
-            raise UsageError(f"the parameter {by!r} has {n:,} values", where="by", hint=hint)
-        return by
+def choose_division(parameters: pa.Table) -> str | None:
+    """Return the parameter that divides a figure: the first text or boolean with 2 to 6 values; or None."""
     for name in parameters.column_names:
         column = parameters[name]
         is_word = pt.is_string(column.type) or pt.is_boolean(column.type)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from mops.figures.calibration import weighted_quantiles
 from mops.figures.columns import Flags, Floats, Integers, is_number, nullable, numbers
 from mops.study.casts import converted
+from mops.figures.row_keys import check_one_row, placed, places_of_divisions, several_rows
 from mops.units import counted
 
 MOST_SETS = 2_000
@@ -46,15 +47,15 @@ class Fan:
     ----------
     table
         A row for each value of ``x`` and each division, sorted: ``division`` (string; null: the fan is not divided),
-        ``x`` (float64, a date or a timestamp), ``n`` (int64: values), ``low90``, ``low50``, ``median``, ``high50``,
-        ``high90`` (float64): the quantiles 5, 25, 50, 75 and 95 %. Each finite value of a simulation counts once, by
-        numpy's rule ``linear``. If the sets have weights, the values of a set at an ``x`` share its weight equally, and
-        the quantiles are those of :func:`mops.figures.calibration.weighted_quantiles`.
+        ``x`` (float64, a date or a timestamp), ``n`` (int64: simulations), ``low90``, ``low50``, ``median``,
+        ``high50``, ``high90`` (float64): the quantiles 5, 25, 50, 75 and 95 %. Each simulation with a finite value
+        counts once, by numpy's rule ``linear``. If the sets have weights, the simulations of a set at an ``x`` share
+        its weight equally, and the quantiles are those of :func:`mops.figures.calibration.weighted_quantiles`.
     lines
         The simulations of each division that has fewer than 10: ``division``, ``group``, ``replicate``, ``x`` and ``y``
-        (float64), sorted. Several values of a simulation at an ``x`` are their mean.
+        (float64), sorted.
     by
-        The parameter that divides the fan; None: it is not divided.
+        The parameters and the columns of the output that divide the fan; None: it is not divided.
     n_sets, n_sets_read, n_sets_shown
         The parameter sets that have run, those in the sample, and those in the sample that have values.
     n_simulations
@@ -62,11 +63,14 @@ class Fan:
     n_left_out
         The values that are null, NaN or infinite.
     is_binned
-        Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values.
+        Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values. The value of a simulation
+        in a bin is the mean of its values there.
     sizes
         The sets, the simulations and the values left out of each division.
     is_part
         Whether the fan is one division of several.
+    keys
+        Those of ``by`` that are columns of the output.
     """
 
     output: str
@@ -83,6 +87,7 @@ class Fan:
     is_binned: bool
     sizes: Mapping[str | None, tuple[int, int, int]] = field(default_factory=dict)
     is_part: bool = False
+    keys: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
@@ -125,7 +130,7 @@ def fans_caption(figures: Sequence[Fan]) -> str:
     if one.is_part:
         of = counted(one.n_sets_shown, "parameter set")
         of += f", in a random sample of {one.n_sets_read:,} of {one.n_sets:,}" if one.n_sets_read < one.n_sets else ""
-    bins = f" The values of {one.x!r} are in {X_BINS} bins." if one.is_binned else ""
+    bins = f" {one.x!r} is in {X_BINS} bins, in which each simulation has its mean." if one.is_binned else ""
     n_left_out = sum(figure.n_left_out for figure in figures)
     left_out = f" {counted(n_left_out, 'value')} left out, not finite." if n_left_out else ""
     by = f", for each value of {one.by!r}" if one.by else ""
@@ -212,10 +217,12 @@ class FanSource:
         The columns ``group``, ``replicate``, ``x`` and the ``ys``.
     n_sets, n_sets_read
         The parameter sets that have run, and those whose rows these are.
+    by
+        What divides the fan; None: nothing.
     divisions
-        The division of each group; None: the fan is not divided.
+        The division of each row; None: the fan is not divided.
     weights
-        The weight of each group; None: each value counts the same.
+        The weight of each group; None: each simulation counts the same.
     """
 
     rows: pa.Table
@@ -225,24 +232,33 @@ class FanSource:
     n_sets: int
     n_sets_read: int
     by: str | None = None
-    divisions: dict[int, str | None] | None = None
+    divisions: pa.ChunkedArray | None = None
     weights: Mapping[int, float] | None = None
 
 
 def fans(source: FanSource) -> list[Fan]:
-    """Return a fan for each of the ``ys``."""
-    rows = source.rows.filter(pc.is_valid(source.rows[source.x]))
-    if is_number(rows.schema.field(source.x).type):
-        rows = rows.filter(pa.array(np.isfinite(numbers(rows[source.x]))))
+    """Return a fan for each of the ``ys``.
+
+    Raises
+    ------
+    UsageError
+        A simulation has several rows for an ``x`` and a division.
+    """
+    is_placed = pa.array(placed(source.rows, [source.x]))
+    rows = source.rows.filter(is_placed)
+    divisions = None if source.divisions is None else source.divisions.filter(is_placed)
+    check_one_row(rows, [source.x], source.output, source.by, divisions)
     n_simulations = rows.group_by(["group", "replicate"]).aggregate([]).num_rows
     x, is_binned = _places(rows[source.x])
-    names, division = places_of_divisions(rows["group"].to_numpy(), source.divisions)
-    columns = _Columns(rows["group"].to_numpy(), rows["replicate"].to_numpy(), x, division, names)
+    names, division = places_of_divisions(divisions, len(rows))
+    group, replicate = (rows[name].to_numpy().astype(np.int64) for name in ("group", "replicate"))
+    columns = _Columns(group, replicate, x, division, names)
     counts = (source.n_sets, source.n_sets_read, len(rows["group"].unique()), n_simulations)
     found = []
     for y in source.ys:
         values = numbers(rows[y])
-        tables = _bands(columns, values, source.weights), _lines(columns, values)
+        points, of_points = _points(columns, values)
+        tables = _bands(points, of_points, source.weights), _lines(points, of_points)
         is_left_out = ~np.isfinite(values)
         sizes = columns.sizes(is_left_out)
         n_left_out = int(is_left_out.sum())
@@ -269,20 +285,28 @@ class _Columns:
 
     @cached_property
     def simulations(self) -> tuple[Integers, Integers]:
-        """A row of each simulation, and the simulation of each row."""
-        key = self.group.astype(np.int64) * (self.replicate.max(initial=0) + 1) + self.replicate
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        """A row of each simulation of each division, and the simulation of each row."""
+        group = self.division * (self.group.max(initial=0) + 1) + self.group
+        _, first, which = np.unique(
+            group * (self.replicate.max(initial=0) + 1) + self.replicate, return_index=True, return_inverse=True
+        )
         return first, which.reshape(-1)
 
     def sizes(self, is_left_out: Flags) -> dict[str | None, tuple[int, int, int]]:
         """Return the sets, the simulations and the values left out of each division."""
         first, _ = self.simulations
-        _, first_of_set = np.unique(self.group, return_index=True)
+        _, first_of_set = np.unique(np.column_stack([self.division, self.group]), axis=0, return_index=True)
         rows = (first_of_set, first, np.flatnonzero(is_left_out))
         n_sets, n_simulations, n_left_out = (
             np.bincount(self.division[some], minlength=len(self.names)).tolist() for some in rows
         )
         return dict(zip(self.names, zip(n_sets, n_simulations, n_left_out, strict=True), strict=True))
+
+    def of(self, rows: Integers) -> _Columns:
+        """Return some of the rows."""
+        return _Columns(
+            self.group[rows], self.replicate[rows], self.x.take(pa.array(rows)), self.division[rows], self.names
+        )
 
     def named(self, rows: Integers) -> pa.Array:
         """Return the names of the divisions of rows."""
@@ -302,31 +326,33 @@ def _places(x: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
     return pa.chunked_array([(edges[:-1] / 2 + edges[1:] / 2)[at]]), True
 
 
-def places_of_divisions(groups: Integers, divisions: dict[int, str | None] | None) -> tuple[list[str | None], Integers]:
-    """Return the names of the divisions, and the place of each row's division among them."""
-    of_group = {} if divisions is None else divisions
-    names: list[str | None] = [*sorted({name for name in of_group.values() if name is not None}), None]
-    number = {name: i for i, name in enumerate(names)}
-    different, which = np.unique(groups, return_inverse=True)
-    of_different = [number[of_group.get(group)] for group in different.tolist()]
-    return names, np.array(of_different, np.int64)[which.reshape(-1)]
+def _points(columns: _Columns, values: Floats) -> tuple[_Columns, Floats]:
+    """Return one value for each simulation at each x, sorted by division, simulation and x.
 
-
-def _bands(columns: _Columns, values: Floats, weights: Mapping[int, float] | None) -> pa.Table:
-    division, place = columns.division, columns.place
+    Only a bin has several values of a simulation, whose mean counts. Values that are not finite do not count.
+    """
     finite = np.flatnonzero(np.isfinite(values))
-    order = finite[np.lexsort((place[finite], division[finite]))]
-    starts = _starts(division[order], place[order])
+    keys = (columns.division, columns.group, columns.replicate, columns.place)
+    order = finite[np.lexsort([key[finite] for key in reversed(keys)])]
+    starts = _starts(*(key[order] for key in keys))
+    n = np.diff(starts, append=len(order))
+    means = np.add.reduceat(values[order], starts) / n if len(order) else np.empty(0)
+    return columns.of(order[starts]), np.where(n == 1, values[order[starts]], means)
+
+
+def _bands(points: _Columns, values: Floats, weights: Mapping[int, float] | None) -> pa.Table:
+    order = np.lexsort((points.place, points.division))
+    starts = _starts(points.division[order], points.place[order])
     ends = np.append(starts[1:], len(order))[: len(starts)]
     spans = [order[i:j] for i, j in zip(starts, ends, strict=True)]
     if weights is None:
         bands = [np.quantile(values[span], QUANTILES) for span in spans]
     else:
-        bands = [weighted_quantiles(values[span], _shared(weights, columns.group[span]), QUANTILES) for span in spans]
+        bands = [weighted_quantiles(values[span], _shared(weights, points.group[span]), QUANTILES) for span in spans]
     found = np.array(bands).reshape(len(starts), len(QUANTILES))
     table = {
-        "division": columns.named(order[starts]),
-        "x": columns.x.take(pa.array(order[starts])),
+        "division": points.named(order[starts]),
+        "x": points.x.take(pa.array(order[starts])),
         "n": pa.array(ends - starts, pa.int64()),
     }
     return pa.table(table | {name: nullable(found[:, i]) for i, name in enumerate(BAND_COLUMNS)})
@@ -344,50 +370,52 @@ def _shared(weights: Mapping[int, float], groups: Integers) -> Floats:
     return found
 
 
-def _lines(columns: _Columns, values: Floats) -> pa.Table:
+def _lines(points: _Columns, values: Floats) -> pa.Table:
     """Return the simulations of divisions with few of them, as :class:`Fan` describes them."""
-    finite = np.flatnonzero(np.isfinite(values))
-    first, which = columns.simulations
-    has_values = np.bincount(which[finite], minlength=len(first)) > 0
-    n_simulations = np.bincount(columns.division[first][has_values], minlength=len(columns.names))
-    some = finite[n_simulations[columns.division[finite]] < LEAST_FOR_BANDS]
-    keys = (columns.division, columns.group, columns.replicate, columns.place)
-    order = some[np.lexsort([key[some] for key in reversed(keys)])]
-    starts = _starts(*(key[order] for key in keys))
-    n = np.diff(starts, append=len(order))
-    y = np.add.reduceat(values[order], starts) / n if len(order) else np.empty(0)
-    first = order[starts]
+    first, _ = points.simulations
+    n_simulations = np.bincount(points.division[first], minlength=len(points.names))
+    shown = np.flatnonzero(n_simulations[points.division] < LEAST_FOR_BANDS)
     found = {
-        "division": columns.named(first),
-        "group": pa.array(columns.group[first], pa.int32()),
-        "replicate": pa.array(columns.replicate[first], pa.int32()),
-        "x": columns.x.take(pa.array(first)),
-        "y": pa.array(y, pa.float64()),
+        "division": points.named(shown),
+        "group": pa.array(points.group[shown], pa.int32()),
+        "replicate": pa.array(points.replicate[shown], pa.int32()),
+        "x": points.x.take(pa.array(shown)),
+        "y": pa.array(values[shown], pa.float64()),
     }
     return pa.table(found)
 
 
-def last_values(rows: pa.Table, x: str | None, ys: Sequence[str]) -> pa.Table:
+def last_values(rows: pa.Table, output: str, x: str | None, ys: Sequence[str]) -> pa.Table:
     """Return the last value of each column for each parameter set, the mean over its replicates.
 
     Parameters
     ----------
     rows
-        The columns ``group``, ``replicate``, ``x`` and the ``ys``. The rows of a simulation are in order.
+        The columns ``group``, ``replicate``, ``x`` and the ``ys``.
+    output
+        The output whose rows these are.
     x
-        The last value is that at the greatest x, and of equal ones the last row; None: the last row.
+        The last value is that at the greatest x; None: each simulation has one row.
 
     Returns
     -------
     pyarrow.Table
         Sorted by group: ``group`` (int32), and each of the ``ys`` (float64). A replicate whose last value is not finite
         does not count. Null: none counts.
+
+    Raises
+    ------
+    UsageError
+        A simulation has several rows at its greatest x, so none of them is the last one.
     """
     at = numbers(_numeric(rows[x])) if x is not None else np.zeros(len(rows))
     group, replicate = rows["group"].to_numpy(), rows["replicate"].to_numpy()
     known = np.flatnonzero(~np.isnan(at))
     order = known[np.lexsort((at[known], replicate[known], group[known]))]  # stable
     is_last = (np.diff(group[order], append=-1) != 0) | (np.diff(replicate[order], append=-1) != 0)
+    is_equal = ~is_last[:-1] & is_last[1:] & (np.diff(at[order]) == 0)
+    if is_equal.any():
+        raise several_rows(output, [] if x is None else [x])
     last = order[is_last]
     groups, which = np.unique(group[last], return_inverse=True)
     columns = {"group": pa.array(groups, pa.int32())}

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins, bins_for, bins_of
 from mops.figures.columns import Flags, Floats, numbers
-from mops.figures.fan import places_of_divisions, sets_text
+from mops.figures.fan import sets_text
+from mops.figures.row_keys import check_one_row, places_of_divisions
 from mops.units import counted, number
 
 LEAST_VALUES = 5
@@ -115,7 +116,7 @@ class SpreadSource:
     n_sets, n_sets_read
         The parameter sets that have run, and those whose rows these are.
     divisions
-        The division of each group; None: the figures are not divided.
+        The division of each row; None: the figures are not divided.
     """
 
     rows: pa.Table
@@ -124,12 +125,7 @@ class SpreadSource:
     n_sets: int
     n_sets_read: int
     by: str | None = None
-    divisions: dict[int, str | None] | None = None
-
-
-def has_one_row(rows: pa.Table) -> bool:
-    """Tell whether no simulation has several rows, by the columns ``group`` and ``replicate``."""
-    return bool(rows.group_by(["group", "replicate"]).aggregate([]).num_rows == len(rows))
+    divisions: pa.ChunkedArray | None = None
 
 
 def _text(value: float) -> str:
@@ -138,7 +134,14 @@ def _text(value: float) -> str:
 
 
 def spreads(source: SpreadSource) -> list[Spread]:
-    """Return how each of the ``ys`` is spread. A column with fewer than 5 finite values is left out."""
+    """Return how each of the ``ys`` is spread. A column with fewer than 5 finite values is left out.
+
+    Raises
+    ------
+    UsageError
+        A simulation has several rows.
+    """
+    check_one_row(source.rows, [], source.output)
     found = (_spread(source, y) for y in source.ys)
     return [spread for spread in found if spread is not None]
 
@@ -148,7 +151,7 @@ def _spread(source: SpreadSource, y: str) -> Spread | None:
     is_finite = np.isfinite(values)
     if is_finite.sum() < LEAST_VALUES:
         return None
-    names, place = places_of_divisions(groups, source.divisions)
+    names, place = places_of_divisions(source.divisions, len(values))
     n_of = np.bincount(place[is_finite], minlength=len(names))
     is_divided = source.by is not None and int((n_of >= LEAST_VALUES).sum()) > 1
     if not is_divided:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import io
 import tomllib
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
@@ -38,6 +39,8 @@ class Observed:
     ----------
     table
         The columns of the file.
+    divisions
+        The division of each row, if columns of the file divide the figure; None: they do not.
     """
 
     output: str
@@ -45,6 +48,15 @@ class Observed:
     y: str
     file: str
     table: pa.Table
+    divisions: pa.ChunkedArray | None = None
+
+    def of_division(self, division: str | None) -> Observed | None:
+        """Return the data for one division of a figure; None: there are none."""
+        if self.divisions is None:
+            return self
+        is_one = pc.is_null(self.divisions) if division is None else pc.equal(self.divisions, division)
+        table = self.table.filter(is_one)
+        return replace(self, table=table, divisions=None) if len(table) else None
 
 
 def read_observed(bundle: bytes) -> list[Observed]:

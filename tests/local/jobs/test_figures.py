@@ -27,12 +27,11 @@ from mops.jobs.plots.figure_data import (
     failed_sets_of,
     failure_bins_of,
     fans_of,
-    measured_of,
     scored_of,
-    sensitivity_of,
     timeline_of,
 )
 from mops.jobs.plots.loss_summary import LossSummary, loss_summary_of
+from mops.jobs.plots.measures import measured_of, sensitivity_of
 
 LABELS = {"fit": ("model:fit", "loss"), "shape.low": ("model:shape", "low"), "shape.high": ("model:shape", "high")}
 
@@ -214,7 +213,7 @@ def test_a_sample_of_a_large_output_has_the_quantiles_of_its_sets(
 
 
 def test_rank_correlations_are_those_of_scipy(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    found = sensitivity_of(job).table.to_pandas().set_index(["parameter", "measure"])
+    found = sensitivity_of(measured_of(job)).table.to_pandas().set_index(["parameter", "measure"])
     wide = losses_by_set(raw)
     last = raw["outputs/daily"].sort_values("day").groupby(["group", "replicate"])[["infected"]].last()
     daily = last.groupby("group").mean()
@@ -229,7 +228,7 @@ def test_rank_correlations_are_those_of_scipy(job: Job, raw: dict[str, pd.DataFr
             assert row["n"] == len(both)
             assert row["rho"] == pytest.approx(stats.spearmanr(both["x"], both["y"]).statistic)
     assert np.isnan(found.loc["gamma", "fit"]["rho"])
-    assert sensitivity_of(job).left_out == ("kind",)
+    assert sensitivity_of(measured_of(job)).left_out == ("kind",)
 
 
 def test_failed_sets_are_counted_by_cause_and_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
@@ -280,7 +279,7 @@ def test_a_job_of_one_set_without_targets_has_figures(tmp_path: Path) -> None:
     scored = scored_of(job)
     assert (scored.labels, len(scored.table), scored.shown_labels) == ((), 0, ())
     assert distribution(scored).n == 0
-    assert set(sensitivity_of(job).table["rho"].to_pylist()) == {None}
+    assert set(sensitivity_of(measured_of(job)).table["rho"].to_pylist()) == {None}
     assert failure_bins_of(job).bins == {}
     with pytest.raises(UsageError, match="the job has no losses, so it has no best sets"):
         fans_of(job, course, best=3)
@@ -289,7 +288,7 @@ def test_a_job_of_one_set_without_targets_has_figures(tmp_path: Path) -> None:
 def test_a_job_in_which_all_fails_has_no_outputs(tmp_path: Path) -> None:
     job = submitted(tmp_path / "none", parameter_sets=[{"beta": 0.9, "kind": "a"}, {"beta": 1.0, "kind": "b"}])
     assert course_of(job) is None
-    assert (len(scored_of(job).table), len(sensitivity_of(job).table)) == (0, 0)
+    assert (len(scored_of(job).table), len(sensitivity_of(measured_of(job)).table)) == (0, 0)
     found = failure_bins_of(job)
     assert (found.n_failed, found.n_sets) == (2, 2)
     assert found.table.filter(pc.equal(found.table["cause"], 0))["share"].to_pylist() == [1.0] * 4
@@ -297,7 +296,7 @@ def test_a_job_in_which_all_fails_has_no_outputs(tmp_path: Path) -> None:
 
 def test_only_a_time_has_a_last_value(tmp_path: Path) -> None:
     job = submitted(tmp_path / "project", name="ages", targets=None, model="model:ages", parameter_sets=sets()[:3])
-    assert measured_of(job).measures == ("people.n at the greatest age", "output.mean")
+    assert measured_of(job).measures == ("output.mean", "people.n at the greatest age")
     n = raw_of(job)["outputs/people"]
     expected = n[n["age"] == 20].groupby("group")["n"].mean()
     found = measured_of(job).table.sort_by("group")["people.n at the greatest age"].to_pylist()

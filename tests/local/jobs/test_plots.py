@@ -23,7 +23,8 @@ from mops.figures.fan import fans_caption
 from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import fans_of, scored_of, sensitivity_of, timeline_of
+from mops.jobs.plots.figure_data import fans_of, scored_of, timeline_of
+from mops.jobs.plots.measures import measured_of, sensitivity_of
 from mops.jobs.plots.style import Plot, use_log_scale
 from mops.project.bundle import pack
 from mops.storage.paths import bundle_path
@@ -175,7 +176,7 @@ def test_the_timeline_has_progress_rate_and_memory(job: Job) -> None:
 
 
 def test_rank_correlations_have_a_point_and_an_interval(job: Job) -> None:
-    figure, found = job.plot.sensitivity(), sensitivity_of(job).known()
+    figure, found = job.plot.sensitivity(), sensitivity_of(measured_of(job)).known()
     assert [ax.get_title(loc="left") for ax in figure.axes] == found.table["measure"].unique().to_pylist()
     drawn = np.concatenate([ax.get_lines()[1].get_xdata() for ax in figure.axes])
     rows = found.table.to_pandas()
@@ -236,7 +237,7 @@ def test_a_plot_leaves_matplotlib_as_it_was_and_a_notebook_shows_it(job: Job) ->
         (lambda job: job.plot.fan("dayly"), "there is no output 'dayly'", "did you mean 'daily'?"),
         (lambda job: job.plot.fan("daily", y="infect"), "there is no column 'infect'", "did you mean 'infected'?"),
         (lambda job: job.plot.fan("summary"), "no output has the columns of a fan chart", "name the column"),
-        (lambda job: job.plot.fan(by="rate"), "the parameter 'rate' has 30 values", "name a parameter with at most 6"),
+        (lambda job: job.plot.fan(by="rate"), "'rate' has 30 values", "a figure shows at most 6 values"),
     ],
 )
 def test_a_wrong_name_says_what_there_is(job: Job, draw: Callable[[Job], Figure], what: str, hint: str) -> None:

@@ -24,7 +24,8 @@ import mops
 from mops.errors import CorruptRecord, JobFailed
 from mops.figures.choices import Course
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import scored_of, sensitivity_of
+from mops.jobs.plots.figure_data import scored_of
+from mops.jobs.plots.measures import measured_of, sensitivity_of
 from mops.report.content import Block, Gallery
 from mops.report.damage import damage_of
 from mops.report.drawing.axes import place
@@ -145,7 +146,7 @@ def test_names_of_a_study_may_be_those_that_figures_use(odd: Job, odd_page: Path
     assert [int(row["set.rank"]) for row in rows] == list(range(1, 29))
     assert [(int(row["param.rank"]), float(row["rank"])) for row in rows] == [(40 - i, 2.0) for i in range(28)]
     assert [int(row["is_best"]) for row in rows] == [i % 3 for i in range(28)]
-    measures = set(sensitivity_of(odd).table["measure"].to_pylist())
+    measures = set(sensitivity_of(measured_of(odd)).table["measure"].to_pylist())
     assert measures == {
         *("sum of losses", "rank", "summary.peak", "summary.low"),
         *("last daily.cases", "summary.peak ('peak' of output 'summary')"),

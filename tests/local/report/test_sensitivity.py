@@ -14,8 +14,8 @@ from SALib.sample import sobol as sampling
 
 from mops.errors import UsageError
 from mops.jobs.job import Job
-from mops.jobs.plots import figure_data
-from mops.jobs.plots.figure_data import measured_of
+from mops.jobs.plots import measures
+from mops.jobs.plots.measures import measured_of
 from mops.report.render import render
 
 from .report_lab import design, submit
@@ -126,7 +126,7 @@ def test_a_plot_of_another_design_says_which_one_has_sobol_indices(tmp_path: Pat
 
 def test_a_large_output_is_read_in_pieces(ishigami: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measured_of(ishigami)
-    monkeypatch.setattr(figure_data, "MOST_VALUES", 500)
+    monkeypatch.setattr(measures, "MOST_VALUES", 500)
     pieces = measured_of(ishigami)
     assert pieces.design == whole.design
     assert pieces.table.sort_by("group").equals(whole.table.sort_by("group"))

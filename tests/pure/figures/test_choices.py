@@ -96,11 +96,6 @@ def test_a_fan_is_divided_by_the_first_text_or_boolean_with_few_values() -> None
     table = pa.table({"beta": range(8), "id": many, "one": ["a"] * 8, "both": both, "policy": few})
     assert choose_division(table) == "policy"
     assert choose_division(table.select(["beta", "id", "both"])) is None
-    assert choose_division(table, "both") == "both"
-    with pytest.raises(UsageError, match="the parameter 'beta' has 8 values"):
-        choose_division(table, "beta")
-    with pytest.raises(UsageError, match="there is no parameter 'polic'"):
-        choose_division(table, "polic")
 
 
 def test_an_index_column_is_a_time_by_its_name() -> None:

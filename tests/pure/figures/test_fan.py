@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mops.errors import UsageError
 from mops.figures.fan import (
     BAND_COLUMNS,
     QUANTILES,
@@ -28,7 +30,11 @@ from mops.figures.fan import (
 )
 
 VALUES = st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf]))
-ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3), VALUES), max_size=80)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3), VALUES),
+    max_size=60,
+    unique_by=lambda row: row[:3],
+)
 KINDS = {0: "a", 1: "b", 2: "a", 3: None, 4: "b"}
 
 
@@ -42,8 +48,13 @@ def batches(rows: list[tuple[Any, ...]], x: pa.DataType = pa.int64()) -> list[pa
 
 def fan_of(rows: list[tuple[Any, ...]], divisions: dict[int, str | None] | None = None) -> Fan:
     by = None if divisions is None else "kind"
-    (found,) = fans(FanSource(pa.Table.from_batches(batches(rows)), "daily", "day", ["y"], 5, 5, by, divisions))
+    texts = None if divisions is None else divisions_of(rows, divisions)
+    (found,) = fans(FanSource(pa.Table.from_batches(batches(rows)), "daily", "day", ["y"], 5, 5, by, texts))
     return found
+
+
+def divisions_of(rows: list[tuple[Any, ...]], divisions: dict[int, str | None]) -> pa.ChunkedArray:
+    return pa.chunked_array([[divisions.get(row[0]) for row in rows]], pa.string())
 
 
 @given(ROWS, st.booleans())
@@ -78,7 +89,7 @@ def test_an_x_with_many_values_is_put_into_bins() -> None:
     found = fan_of(rows)
     assert found.is_binned
     assert len(found.table) == X_BINS
-    assert found.table["n"].to_pylist() == [5] * X_BINS
+    assert found.table["n"].to_pylist() == [1] * X_BINS, "a simulation counts once, with its mean in the bin"
     edges = np.linspace(0, 999, X_BINS + 1)
     assert found.table["x"].to_numpy() == pytest.approx((edges[1:] + edges[:-1]) / 2)
     assert found.table["median"].to_pylist()[:2] == [2.0, 7.0]
@@ -119,7 +130,8 @@ def test_the_caption_of_a_division_counts_only_what_it_has() -> None:
     rows = [(group, replicate, 0, 1.0) for group in range(4) for replicate in range(10)]
     source = pa.Table.from_batches(batches([*rows, (3, 10, 0, math.nan)]))
     divisions: dict[int, str | None] = {0: "a", 1: "a", 2: "b", 3: None}
-    (found,) = fans(FanSource(source, "daily", "day", ["y"], 4, 4, "kind", divisions))
+    texts = divisions_of([*rows, (3, 10)], divisions)
+    (found,) = fans(FanSource(source, "daily", "day", ["y"], 4, 4, "kind", texts))
     captions = [part.caption for part in found.divided()]
     assert "at each 'day', for the value 'a' of 'kind', over 20 simulations of 2 parameter sets, each" in captions[0]
     assert "for the value 'b' of 'kind', over 10 simulations of 1 parameter set, each" in captions[1]
@@ -160,7 +172,10 @@ def _in_order(found: Fan) -> list[str | None]:
 
 
 WEIGHTED = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 1), st.integers(-9, 9)), min_size=1, max_size=40
+    st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 1), st.integers(-9, 9)),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda row: row[:3],
 )
 
 
@@ -203,7 +218,8 @@ def test_a_fan_has_a_logarithmic_axis_if_a_linear_one_hides_half_of_a_median_lin
 @given(ROWS)
 def test_the_last_value_of_a_set_is_the_mean_of_its_replicates_at_their_greatest_x(rows: list[tuple[Any, ...]]) -> None:
     found = {
-        row["group"]: row["y"] for row in last_values(pa.Table.from_batches(batches(rows)), "day", ["y"]).to_pylist()
+        row["group"]: row["y"]
+        for row in last_values(pa.Table.from_batches(batches(rows)), "daily", "day", ["y"]).to_pylist()
     }
     last: dict[tuple[int, int], tuple[int, float | None]] = {}
     for group, replicate, day, y in rows:
@@ -215,6 +231,28 @@ def test_the_last_value_of_a_set_is_the_mean_of_its_replicates_at_their_greatest
         assert mean == (pytest.approx(np.mean(finite)) if finite else None)
 
 
-def test_without_x_the_last_row_of_a_simulation_counts() -> None:
-    rows = [(0, 0, 5, 1.0), (0, 0, 1, 2.0), (0, 1, 0, 4.0)]
-    assert last_values(pa.Table.from_batches(batches(rows)), None, ["y"]).to_pylist() == [{"group": 0, "y": 3.0}]
+def test_without_x_each_simulation_has_one_row() -> None:
+    """The last row of several was the result of a simulation."""
+    rows = [(0, 0, 5, 1.0), (0, 1, 0, 4.0)]
+    table = pa.Table.from_batches(batches(rows))
+    assert last_values(table, "daily", None, ["y"]).to_pylist() == [{"group": 0, "y": 2.5}]
+    for x in (None, "day"):
+        with pytest.raises(UsageError, match="simulations have several rows of 'daily'"):
+            last_values(pa.Table.from_batches(batches([*rows, (0, 0, 5, 9.0)])), "daily", x, ["y"])
+
+
+def test_a_fan_never_pools_rows_of_a_simulation() -> None:
+    """Case 32: the rows of three regions were counted as three simulations."""
+    rows = pa.Table.from_batches(batches([(0, 0, 0, 1.0), (0, 0, 0, 3.0)]))
+    source = FanSource(rows, "daily", "day", ["y"], 1, 1)
+    with pytest.raises(UsageError, match="simulations have several rows of 'daily' for one 'day', and no column"):
+        fans(source)
+    regions = pa.chunked_array([["north", "south"]])
+    (found,) = fans(replace(source, by="region", divisions=regions))
+    assert found.table.select(["division", "n", "median"]).to_pylist() == [
+        {"division": "north", "n": 1, "median": 1.0},
+        {"division": "south", "n": 1, "median": 3.0},
+    ]
+    assert found.n_simulations == 1
+    with pytest.raises(UsageError, match="several rows of 'daily' for one 'day' and one 'kind'"):
+        fans(replace(source, by="kind", divisions=pa.chunked_array([["a", "a"]])))

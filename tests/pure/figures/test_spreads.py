@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.figures.spreads import LEAST_VALUES, Spread, SpreadSource, has_one_row, spreads
+from mops.errors import UsageError
+from mops.figures.spreads import LEAST_VALUES, Spread, SpreadSource, spreads
 
 VALUES = st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(0, 5).map(float), st.sampled_from([math.nan, math.inf]))
 KINDS = {0: "a", 1: "b", 2: "a", 3: None}
@@ -27,7 +29,8 @@ def source(values: list[Any], kinds: dict[int, str | None] | None = None, kind: 
         "replicate": pa.array([i // 4 for i in range(n)], pa.int32()),
         "y": pa.chunked_array([pa.array(values, kind or pa.float64())]),
     }
-    return SpreadSource(pa.table(columns), "output", ["y"], 4, 4, None if kinds is None else "kind", kinds)
+    of = None if kinds is None else pa.chunked_array([[kinds[i % 4] for i in range(n)]], pa.string())
+    return SpreadSource(pa.table(columns), "output", ["y"], 4, 4, None if kinds is None else "kind", of)
 
 
 def one(values: list[Any], kinds: dict[int, str | None] | None = None) -> Spread:
@@ -120,7 +123,8 @@ def test_a_sample_is_called_one() -> None:
     assert "of 4 of 2,000 parameter sets (1,996 have no result), a random sample of 90,000." in found.caption
 
 
-def test_several_rows_of_a_simulation_are_noticed() -> None:
-    rows = source([1.0, 2.0, 3.0]).rows
-    assert has_one_row(rows)
-    assert not has_one_row(pa.concat_tables([rows, rows.slice(0, 1)]))
+def test_several_rows_of_a_simulation_are_refused() -> None:
+    found = source([1.0, 2.0, 3.0])
+    twice = replace(found, rows=pa.concat_tables([found.rows, found.rows.slice(0, 1)]))
+    with pytest.raises(UsageError, match="simulations have several rows of 'output'"):
+        spreads(twice)

@@ -101,7 +101,10 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
     divided = figure.divided()
     for number, one in enumerate(divided):
         colour, rows = COLOURS[number % len(COLOURS)], one.table
-        name = "" if figure.by is None else f"{figure.by} = {rows['division'][0].as_py()}"
+        division = rows["division"][0].as_py()
+        name = "" if figure.by is None else f"{figure.by} = {division}"
+        if figure.keys and data is not None:
+            _draw_data(ax, data.of_division(division), colour, f"data: {name}")
         if len(one.lines):
             _draw_simulations(ax, one.lines, colour, name or "a simulation")
             continue
@@ -113,13 +116,17 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
         ax.fill_between(x, low50, high50, color=colour, alpha=0.3, linewidth=0, label="" if name else "middle 50 %")
         marker = "o" if len(x) == 1 else None
         ax.plot(x, median, color=colour, marker=marker, label=name or "median")
-    if data is not None:
-        x, y = data.table[data.x].to_numpy(), numbers(data.table[data.y])
-        label = f"data: {_shortened(data.file, _LONG_TEXT)}"
-        ax.plot(x, y, color=INK, marker="o", markersize=4, markeredgecolor="white", linestyle="none", label=label)
+    if data is not None and not figure.keys:
+        _draw_data(ax, data, INK, f"data: {_shortened(data.file, _LONG_TEXT)}")
     ax.set(xlabel=figure.x, ylabel=figure.y)
     if axis is not None:
         use_decades(ax, axis)
+
+
+def _draw_data(ax: Axes, data: Observed | None, colour: str, label: str) -> None:
+    if data is not None:
+        x, y = data.table[data.x].to_numpy(), numbers(data.table[data.y])
+        ax.plot(x, y, color=colour, marker="o", markersize=4, markeredgecolor="white", linestyle="none", label=label)
 
 
 def _draw_simulations(ax: Axes, lines: pa.Table, colour: str, label: str) -> None:
@@ -263,8 +270,8 @@ def _outer_labels(ax: Axes, figure: Pairs, row: int, column: int) -> None:
         ax.tick_params(labelleft=False)
 
 
-def draw_sensitivity(figure: Sensitivity) -> Plot:
-    """Draw an axes for each measure, with a point and its interval for each parameter."""
+def draw_sensitivity(figure: Sensitivity, notes: Sequence[str] = ()) -> Plot:
+    """Draw an axes for each measure, with a point and its interval for each parameter; notes end the caption."""
     parameters = figure.table["parameter"].unique().to_pylist()
     plot, axes = _panels_of_measures(figure.table["measure"].unique().to_pylist(), parameters)
     for measure, ax in axes.items():
@@ -275,12 +282,12 @@ def draw_sensitivity(figure: Sensitivity) -> Plot:
         ax.hlines(y, low, high, color=BLUE, linewidth=1.5)
         ax.plot(rho, y, color=BLUE, marker="o", linestyle="none")
         ax.set(xlim=(-1.05, 1.05), xlabel="rank correlation")
-    add_caption(plot, figure.caption)
+    add_caption(plot, " ".join([figure.caption, *notes]))
     return plot
 
 
-def draw_sobol(figure: Sobol) -> Plot:
-    """Draw an axes for each measure, with two bars and their intervals for each parameter."""
+def draw_sobol(figure: Sobol, notes: Sequence[str] = ()) -> Plot:
+    """Draw an axes for each measure, with two bars and their intervals for each parameter; notes end the caption."""
     parameters = figure.design.parameters
     plot, axes = _panels_of_measures(figure.measures, parameters, row_height=0.42)
     captions: dict[str, list[str]] = {}
@@ -298,7 +305,7 @@ def draw_sobol(figure: Sobol) -> Plot:
         captions.setdefault(figure.caption(measure), []).append(measure)
     plot.axes[0].legend(loc="lower right")
     texts = [f"{', '.join(measures)}: {text}" if len(captions) > 1 else text for text, measures in captions.items()]
-    add_caption(plot, " ".join(texts))
+    add_caption(plot, " ".join([*texts, *notes]))
     return plot
 
 

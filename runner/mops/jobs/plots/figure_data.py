@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Literal, Protocol
 
@@ -12,20 +12,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from mops.errors import CorruptRecord, MopsError, UsageError
-from mops.figures.choices import Course, choose_course, choose_division, index_column, is_time, number_columns
+from mops.errors import CorruptRecord, MopsError, UsageError, known_name
+from mops.figures.choices import IDENTITY, MOST_DIVISIONS, Course, choose_course, choose_division
 from mops.figures.columns import Flags, Integers, is_number, numbers
 from mops.figures.failures import FailedSets, FailureBins, failure_bins
-from mops.figures.fan import MOST_VALUES, Fan, FanSource, fans, last_values, needs_decades, sample_of_sets
+from mops.figures.fan import Fan, FanSource, fans, needs_decades, sample_of_sets
 from mops.figures.log_axes import Decades, decades
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
-from mops.figures.sensitivity import Sensitivity, sensitivity
-from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
-from mops.figures.spreads import Spread, SpreadSource, has_one_row, spreads
+from mops.figures.row_keys import (
+    candidates,
+    check_divisions,
+    division_texts,
+    has_one_row,
+    keys_of_rows,
+    placed,
+    several_rows,
+)
+from mops.figures.spreads import Spread, SpreadSource, spreads
 from mops.figures.timeline import Timeline, timeline
 from mops.jobs.failures.causes import COLUMNS, causes_of
 from mops.jobs.results import CHUNK_ROWS
 from mops.jobs.status import Status
+from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
 from mops.jobs.tables.ranking import loss_labels
 from mops.jobs.tables.table import Table
@@ -36,8 +44,6 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.json_records import RESTORE_HINT
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths, bundle_path
-
-MOST_MEASURES = 8
 
 
 class JobTables(Protocol):
@@ -59,9 +65,7 @@ class JobTables(Protocol):
     def dataset(self, kind: str, output: str | None = None) -> ds.Dataset:
         """Return committed rows as a dataset."""
 
-    def outputs(
-        self, output: str, *, where: pc.Expression | None = None, columns: Sequence[str] | None = None
-    ) -> Table:
+    def outputs(self, output: str, *, where: Where | None = None, columns: Sequence[str] | None = None) -> Table:
         """Return the committed rows of an output."""
 
     def losses(self) -> Table:
@@ -106,10 +110,82 @@ def course_of(
     x: str | None = None,
     ys: Sequence[str] = (),
     data: Sequence[tuple[str, str, str]] = (),
+    by: str | Sequence[str] | Literal[False] | None = None,
+    where: Where | None = None,
 ) -> Course | None:
-    """Return what a fan chart of the job shows: :func:`mops.figures.choices.choose_course`."""
+    """Return what a fan chart of the job shows: :func:`mops.figures.choices.choose_course`, with its keys.
+
+    Parameters
+    ----------
+    by, where
+        Those of :func:`fans_of`. What the caller names divides the fan, so mops does not look for keys.
+
+    Raises
+    ------
+    UsageError
+        As :func:`mops.figures.choices.choose_course` and :func:`keys_of`.
+    """
     schemas = {name: job.dataset("outputs", name).schema for name in job.output_names()}
-    return choose_course(schemas, output, x, ys, data)
+    course = choose_course(schemas, output, x, ys, data)
+    if course is None:
+        return None
+    schema = schemas[course.output]
+    with_data = {y for of, along, y in data if (of, along) == (course.output, course.x)}
+    if by:
+        keys = tuple(name for name in _names(by) if name in schema.names)
+    else:
+        keys = keys_of(job, course.output, [course.x], {*ys, *with_data}, where)
+    if set(keys) & set(course.ys):
+        others = pa.schema([field for field in schema if field.name not in keys])
+        course = choose_course({course.output: others}, course.output, course.x, ys, data)
+    return None if course is None else replace(course, keys=keys)
+
+
+def keys_of(
+    job: JobTables, output: str, at: Sequence[str], without: Collection[str] = (), where: Where | None = None
+) -> tuple[str, ...]:
+    """Return the columns that tell the rows of a simulation at a place apart; empty: it has one row at each.
+
+    Parameters
+    ----------
+    at
+        The columns of the place; empty: each simulation should have one row.
+    without
+        Columns that a figure shows, so that they do not divide it.
+
+    Raises
+    ------
+    UsageError
+        No column tells them apart, or the columns have too many values to divide a figure.
+    """
+    read = sample_of_sets(groups_run(job), len(job.outputs(output)))
+    if has_one_row(_placed_rows(job, output, at, read, where), at):
+        return ()
+    names = candidates(job.dataset("outputs", output).schema, [*at, *without])
+    rows = _placed_rows(job, output, at, read, where, names)
+    keys = keys_of_rows(rows, at, names)
+    if keys is None:
+        raise several_rows(output, at)
+    values = rows.select(list(keys))
+    if values.group_by(list(keys)).aggregate([]).num_rows > MOST_DIVISIONS:
+        raise several_rows(output, at, values)
+    return keys
+
+
+def _placed_rows(
+    job: JobTables,
+    output: str,
+    at: Sequence[str],
+    groups: Integers,
+    where: Where | None,
+    names: Sequence[str] = (),
+) -> pa.Table:
+    rows = rows_of(job, output, [*at, *names], groups, where)
+    return rows.filter(pa.array(placed(rows, at)))
+
+
+def _names(by: str | Sequence[str]) -> list[str]:
+    return [by] if isinstance(by, str) else list(by)
 
 
 def declared(observed: list[Observed] | MopsError) -> list[tuple[str, str, str]]:
@@ -118,41 +194,85 @@ def declared(observed: list[Observed] | MopsError) -> list[tuple[str, str, str]]
 
 
 def fans_of(
-    job: JobTables, course: Course, by: str | Literal[False] | None = None, best: int | None = None
+    job: JobTables,
+    course: Course,
+    by: str | Sequence[str] | Literal[False] | None = None,
+    best: int | None = None,
+    where: Where | None = None,
 ) -> list[Fan]:
     """Return a fan for each column of a course.
 
     Parameters
     ----------
     by
-        The parameter that divides the fan; None: :func:`mops.figures.choices.choose_division`; False: none.
+        The parameters and the columns of the output that divide the fan. None: the keys of the course, or without keys
+        the parameter of :func:`mops.figures.choices.choose_division`. False: the keys of the course.
     best
         Only this number of parameter sets with the least sum of losses; None: all that have run.
+    where
+        Only these rows; None: all.
 
     Raises
     ------
     UsageError
-        The parameter does not exist or has too many values, or ``best`` is given and the job has no losses.
+        What divides the fan does not exist or has too many values, ``best`` is given and the job has no losses, or a
+        simulation has several rows for an ``x`` and a division.
     """
     every = groups_run(job)
     groups = every if best is None else _best_groups(job, best)
     n_rows = len(job.outputs(course.output)) * len(groups) // max(len(every), 1)
     read = sample_of_sets(groups, n_rows)
-    rows = _rows_of(job, course.output, [course.x, *course.ys], read)
-    divided, divisions = _divisions_of(job, course.output, by)
+    named = _named_divisions(job, course, by)
+    schema = job.dataset("outputs", course.output).schema
+    keys = [name for name in named if name in schema.names]
+    rows = rows_of(job, course.output, [course.x, *course.ys, *keys], read, where)
+    divisions = divisions_of(job, schema.names, rows, named)
+    if by is not None and by is not False and divisions is not None:
+        check_divisions(" and ".join(map(repr, named)), len(divisions.drop_null().unique()))
+    divided = " and ".join(named) or None
     source = FanSource(rows, course.output, course.x, course.ys, len(groups), len(read), divided, divisions)
-    return fans(source)
+    return [replace(fan, keys=tuple(keys)) for fan in fans(source)]
 
 
-def _divisions_of(
-    job: JobTables, output: str, by: str | Literal[False] | None
-) -> tuple[str | None, dict[int, str | None] | None]:
-    """Return the parameter that divides the figures of an output, and the division of each group."""
+def _named_divisions(job: JobTables, course: Course, by: str | Sequence[str] | Literal[False] | None) -> list[str]:
+    """Return the parameters and the columns of the output that divide a fan chart."""
+    if by is False or (by is None and course.keys):
+        return list(course.keys)
+    own = job.dataset("outputs", course.output).schema.names
+    parameters = _parameters_beside(job, own)
+    if by is None:
+        chosen = choose_division(parameters)
+        return [] if chosen is None else [chosen]
+    named = _names(by)
+    known = [*parameters.column_names, *(name for name in own if name not in (*IDENTITY, course.x, *course.ys))]
+    for name in named:
+        if name not in known:
+            hint = known_name(name, known, f"there are {', '.join(known) or 'none'}")
+            raise UsageError(f"there is no parameter and no column {name!r}", where="by", hint=hint)
+    return named
+
+
+def divisions_of(job: JobTables, own: Collection[str], rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray | None:
+    """Return the division of each row by parameters and by columns of its output; None: it is not divided.
+
+    Parameters
+    ----------
+    own
+        All columns of the output.
+    rows
+        The column ``group``, and those columns of the output that divide.
+    """
+    if not names:
+        return None
+    parameters = _parameters_beside(job, own)
+    return division_texts([rows[name] if name in own else parameters[name].take(rows["group"]) for name in names])
+
+
+def _parameters_beside(job: JobTables, taken: Collection[str]) -> pa.Table:
+    """Return the columns of the parameters, with the names that they have beside other columns."""
     parameters = Parameters(job.files, job.name)
-    fields = parameters.fields(job.outputs(output).column_names)
-    columns = parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
-    divided = None if by is False else choose_division(columns, by)
-    return divided, None if divided is None else dict(enumerate(_texts(columns[divided])))
+    fields = parameters.fields(taken)
+    return parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
 
 
 def spreads_of(job: JobTables, output: str, ys: Sequence[str]) -> list[Spread] | None:
@@ -161,9 +281,13 @@ def spreads_of(job: JobTables, output: str, ys: Sequence[str]) -> list[Spread] |
     if n_rows > job.record.n_simulations:
         return None
     read = sample_of_sets(groups, n_rows * len(ys))
-    rows = _rows_of(job, output, ys, read)
-    source = SpreadSource(rows, output, ys, len(groups), len(read), *_divisions_of(job, output, None))
-    return spreads(source) if has_one_row(rows) else None
+    rows = rows_of(job, output, ys, read)
+    if not has_one_row(rows):
+        return None
+    own = job.dataset("outputs", output).schema.names
+    chosen = choose_division(_parameters_beside(job, own))
+    divisions = divisions_of(job, own, rows, [] if chosen is None else [chosen])
+    return spreads(SpreadSource(rows, output, ys, len(groups), len(read), chosen, divisions))
 
 
 def is_single_row(job: JobTables, output: str) -> bool:
@@ -171,7 +295,7 @@ def is_single_row(job: JobTables, output: str) -> bool:
     n_rows = len(job.outputs(output))
     if not 0 < n_rows <= job.record.n_simulations:
         return False
-    return has_one_row(_rows_of(job, output, [], sample_of_sets(groups_run(job), n_rows)))
+    return has_one_row(rows_of(job, output, [], sample_of_sets(groups_run(job), n_rows)))
 
 
 def observed_of(job: JobTables) -> list[Observed] | MopsError:
@@ -208,9 +332,13 @@ def _check_places(job: JobTables, data: Observed) -> None:
 
 
 def data_of(observed: list[Observed] | MopsError, fan: Fan) -> Observed | None:
-    """Return the data for a fan: the first ones with its output, its x and its y; None: there are none."""
+    """Return the data for a fan: the first ones with its output, its x, its y and its keys; None: there are none."""
     known = observed if isinstance(observed, list) else []
-    return next((one for one in known if (one.output, one.x, one.y) == (fan.output, fan.x, fan.y)), None)
+    fitting = [one for one in known if (one.output, one.x, one.y) == (fan.output, fan.x, fan.y)]
+    if not fan.keys:
+        return fitting[0] if fitting else None
+    data = next((one for one in fitting if set(fan.keys) <= set(one.table.column_names)), None)
+    return None if data is None else replace(data, divisions=division_texts([data.table[key] for key in fan.keys]))
 
 
 def axis_of(fan: Fan, data: Observed | None) -> Decades | None:
@@ -228,15 +356,16 @@ def _best_groups(job: JobTables, best: int) -> Integers:
     return np.sort(groups)
 
 
-def _rows_of(job: JobTables, output: str, columns: Sequence[str], groups: Integers) -> pa.Table:
-    of_groups = pc.field("group").isin(pa.array(groups, pa.int32()))
-    return job.outputs(output, where=of_groups, columns=["group", "replicate", *columns]).to_arrow()
-
-
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    if pa.types.is_boolean(column.type):  # as study.json writes them
-        return [None if value is None else str(value).lower() for value in column.to_pylist()]
-    return [None if value is None else str(value) for value in column.to_pylist()]
+def rows_of(
+    job: JobTables, output: str, columns: Sequence[str], groups: Integers, where: Where | None = None
+) -> pa.Table:
+    """Return the columns ``group``, ``replicate`` and ``columns`` of the rows of some groups that meet a condition."""
+    of_groups, wanted = pa.array(groups, pa.int32()), ["group", "replicate", *columns]
+    if where is None:
+        return job.outputs(output, where=pc.field("group").isin(of_groups), columns=wanted).to_arrow()
+    rows = job.outputs(output, where=where, columns=wanted)
+    batches = (batch.filter(pc.is_in(batch["group"], of_groups)) for batch in rows.to_batches())
+    return pa.Table.from_batches(batches, rows.schema)
 
 
 def failure_bins_of(job: JobTables) -> FailureBins:
@@ -269,77 +398,3 @@ def failed_sets_of(job: JobTables) -> list[FailedSets]:
         )
         for one in causes
     ]
-
-
-@dataclass(frozen=True)
-class MeasuredSets:
-    """The parameter sets that have a loss or a result, for the sensitivity to parameters.
-
-    Parameters
-    ----------
-    table
-        A row for each set: ``group``, then the columns of the measures and of the parameters.
-    design
-        The Saltelli design of all sets of the job, or None if these sets are not a Saltelli design.
-    """
-
-    table: pa.Table
-    measures: tuple[str, ...]
-    parameters: tuple[str, ...]
-    design: SaltelliDesign | None
-
-
-def measured_of(job: JobTables) -> MeasuredSets:
-    """Return the sets with each loss and the last values of the outputs.
-
-    The last values are those of the first columns of numbers of each output, at most 8 measures in all. In a large job
-    they come from the sample of sets that a fan chart shows. A sample would break the blocks of a Saltelli design, so
-    mops reads all its sets, some at a time.
-    """
-    design = saltelli_design(parameters_of(job))
-    scored = scored_of(job)
-    measures = [scored.title(label) for label in scored.shown_labels]
-    sets = scored.table.select(["group", *scored.shown_labels]).rename_columns(["group", *measures])
-    for output in job.output_names():
-        schema = job.dataset("outputs", output).schema
-        x = index_column(schema)
-        ys = number_columns(schema, [x])[: max(MOST_MEASURES - len(measures), 0)]
-        if ys:
-            names = [_measure(output, y, x, measures) for y in ys]
-            last = _last_values_of(job, output, x, ys, is_whole=design is not None)
-            sets = sets.join(last.rename_columns(["group", *names]), "group", join_type="full outer")
-            measures += names
-    table = Parameters(job.files, job.name).joined(sets)
-    return MeasuredSets(table, tuple(measures), tuple(table.column_names[sets.num_columns :]), design)
-
-
-def _last_values_of(job: JobTables, output: str, x: str | None, ys: Sequence[str], *, is_whole: bool) -> pa.Table:
-    """Return the last values of all sets, or of a sample if the job is large."""
-    every, n_rows = groups_run(job), len(job.outputs(output))
-    read = every if is_whole else sample_of_sets(every, n_rows)
-    n_read = n_rows * len(read) // max(len(every), 1)
-    columns = [*([x] if x else []), *ys]
-    pieces = np.array_split(read, max(1, -(-n_read // MOST_VALUES)))
-    return pa.concat_tables([last_values(_rows_of(job, output, columns, groups), x, ys) for groups in pieces])
-
-
-def sensitivity_of(job: JobTables) -> Sensitivity:
-    """Return the rank correlation of each parameter with each measure of :func:`measured_of`."""
-    found = measured_of(job)
-    return sensitivity(found.table, found.parameters, found.measures)
-
-
-def sobol_of(job: JobTables) -> Sobol | None:
-    """Return the Sobol indices for each measure of :func:`measured_of`; None: the sets are not a Saltelli design."""
-    found = measured_of(job)
-    return None if found.design is None else sobol(found.design, found.table, found.measures)
-
-
-def _measure(output: str, y: str, x: str | None, taken: Sequence[str]) -> str:
-    """Return the name of a column's measure, which no loss and no other column has."""
-    name = f"{output}.{y}"
-    if x is not None:
-        name = f"last {name}" if is_time(x) else f"{name} at the greatest {x}"
-    while name in taken:
-        name = f"{name} ({y!r} of output {output!r})"
-    return name

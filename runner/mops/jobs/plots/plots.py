@@ -23,10 +23,10 @@ from mops.jobs.plots.figure_data import (
     fans_of,
     observed_of,
     scored_of,
-    sensitivity_of,
-    sobol_of,
     timeline_of,
 )
+from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of, sobol_of
+from mops.jobs.tables.conditions import Where
 from mops.project.observed import Observed
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_PROFILES = 9
+_UNFIT_DATA = " The figure has no data, because 'where' chooses rows of the output and not of the data."
 
 
 class Plots:
@@ -146,7 +147,8 @@ class Plots:
         *,
         x: str | None = None,
         y: str | Sequence[str] | None = None,
-        by: str | Literal[False] | None = None,
+        by: str | Sequence[str] | Literal[False] | None = None,
+        where: Where | None = None,
         best: int | None = None,
         ax: Axes | None = None,
     ) -> Figure:
@@ -165,8 +167,12 @@ class Plots:
             One or several columns of numbers. None: those that have data, then the first others, until there are three;
             with ``ax`` the first of them.
         by
-            The parameter for whose values the fans are drawn apart; it has at most 6 values. None: the first parameter
-            that is a text or a boolean with 2 to 6 values. False: one fan for all sets.
+            The parameters and the columns of the output for whose values the fans are drawn apart; there are at most 6
+            values. None: if simulations have several rows for an ``x``, such as one for each region, the columns that
+            tell these rows apart; else the first parameter that is a text or a boolean with 2 to 6 values. False: no
+            parameter.
+        where
+            Only these rows, by a condition as for :meth:`Job.outputs`. None: all rows.
         best
             Only this number of parameter sets with the least sum of losses. None: all sets.
         ax
@@ -175,8 +181,8 @@ class Plots:
         Raises
         ------
         UsageError
-            An output, column or parameter is unknown, or no output has a column such as ``day``; or matplotlib is
-            not installed.
+            An output, column or parameter is unknown, or no output has a column such as ``day``; simulations have
+            several rows for an ``x`` that the fan does not draw apart; or matplotlib is not installed.
 
         Notes
         -----
@@ -190,19 +196,21 @@ class Plots:
         Examples
         --------
         >>> job.plot.fan("daily", x="day", y="infected")
+        >>> job.plot.fan("daily", y="infected", where="region == 'north'")
         """
         drawing, style = _matplotlib()
         ys = [y] if isinstance(y, str) else list(y or ())
         observed = observed_of(self._job)
-        course = course_of(self._job, output, x, ys, declared(observed))
+        course = course_of(self._job, output, x, ys, declared(observed), by, where)
         if course is None:
             names = ", ".join(self._job.output_names()) or "none"
             what = f"no output of job {self._job.name!r} has a column such as 'day' or 't'"
             raise UsageError(
                 what, where=f"outputs: {names}", hint="name the columns: job.plot.fan(OUTPUT, x=..., y=...)"
             )
-        figures = fans_of(self._job, course, by, best)[: None if ax is None else 1]
-        data = [data_of(observed, figure) for figure in figures]
+        figures = fans_of(self._job, course, by, best, where)[: None if ax is None else 1]
+        is_fitting = [where is None or not _other_columns(self._job, observed, figure) for figure in figures]
+        data = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
         scales = [axis_of(figure, points) for figure, points in zip(figures, data, strict=True)]
         with style.look():
             plot, axes = style.panels(len(figures), columns=1, share=True) if ax is None else (ax.get_figure(), [ax])
@@ -215,7 +223,8 @@ class Plots:
                 for one in axes:
                     one.label_outer()
                 chosen = f" Only the {best:,} sets with the least loss." if best is not None else ""
-                notes = f"{fans_caption(figures)}{chosen}{_notes_of(scales, figures)}{_without_data(observed)}"
+                unfit = "" if all(is_fitting) else _UNFIT_DATA
+                notes = f"{fans_caption(figures)}{chosen}{_notes_of(scales, figures)}{_without_data(observed)}{unfit}"
                 style.add_caption(plot, notes)
         if ax is not None and (missing := _without_data(observed)):
             warnings.warn(missing.strip(), stacklevel=2)
@@ -236,37 +245,64 @@ class Plots:
         with style.look():
             return _figure(drawing.draw_timeline(figure))
 
-    def sensitivity(self) -> Figure:
+    def sensitivity(
+        self, output: str | None = None, *, y: str | Sequence[str] | None = None, where: Where | None = None
+    ) -> Figure:
         """Draw Spearman's rank correlation of each parameter with each loss and with the last values of the outputs.
+
+        Parameters
+        ----------
+        output
+            Only the results of this output. None: at most 8 measures: the losses, then the outputs with one row for
+            each simulation, then the last values of the others. The caption names the results that are left out.
+        y
+            One or several columns of the output. None: its first 24 columns of numbers.
+        where
+            Only these rows of the output, by a condition as for :meth:`Job.outputs`. None: all rows.
 
         Raises
         ------
         UsageError
-            The job has fewer than 8 parameter sets, or no numbers that vary; or matplotlib is not installed.
+            The job has fewer than 8 parameter sets, or no numbers that vary; the output or a column is unknown; or
+            matplotlib is not installed.
+
+        Notes
+        -----
+        If simulations have several last rows, such as one for each region, each value of the column that tells them
+        apart has a measure.
         """
         drawing, style = _matplotlib()
-        figure = sensitivity_of(self._job).known()
+        measured = measured_of(self._job, _wanted(output, y, where))
+        figure = sensitivity_of(measured).known()
         if figure.n_sets < LEAST_SETS:
             what = f"a rank correlation needs {LEAST_SETS} parameter sets with results"
-            where = f"job {self._job.name!r}, which has {figure.n_sets}"
-            raise UsageError(what, where=where, hint="run more parameter sets: mops jobs extend")
+            at = f"job {self._job.name!r}, which has {figure.n_sets}"
+            raise UsageError(what, where=at, hint="run more parameter sets: mops jobs extend")
         if not len(figure.table):
             what = f"job {self._job.name!r} has no parameters and results that vary and are numbers"
-            raise UsageError(what, where="job.plot.sensitivity", hint="job.params() shows the parameters")
+            hint = " ".join(measured.notes) or "job.params() shows the parameters"
+            raise UsageError(what, where="job.plot.sensitivity", hint=hint)
         with style.look():
-            return _figure(drawing.draw_sensitivity(figure))
+            return _figure(drawing.draw_sensitivity(figure, measured.notes))
 
-    def sobol(self) -> Figure:
+    def sobol(
+        self, output: str | None = None, *, y: str | Sequence[str] | None = None, where: Where | None = None
+    ) -> Figure:
         """Draw the first-order and the total Sobol index of each parameter, with 95 % intervals.
 
         There is a picture for each loss and for the last values of the outputs. The parameter sets must be a Saltelli
         design, as ``SALib.sample.sobol.sample`` makes it, with all its sets in their order.
 
+        Parameters
+        ----------
+        output, y, where
+            As for :meth:`sensitivity`.
+
         Raises
         ------
         UsageError
-            The parameter sets are not a Saltelli design, or too few of them have a value; or matplotlib is not
-            installed.
+            The parameter sets are not a Saltelli design, or too few of them have a value; the output or a column is
+            unknown; or matplotlib is not installed.
 
         Notes
         -----
@@ -275,7 +311,8 @@ class Plots:
         bootstrap over the blocks of the design.
         """
         drawing, style = _matplotlib()
-        figure = sobol_of(self._job)
+        measured = measured_of(self._job, _wanted(output, y, where))
+        figure = sobol_of(measured)
         if figure is None:
             what = f"the parameter sets of job {self._job.name!r} are not a Saltelli design"
             hint = "draw the sets with SALib.sample.sobol.sample, and keep their order"
@@ -286,7 +323,7 @@ class Plots:
             hint = f"a result must vary, and have a value for each set of {blocks}"
             raise UsageError(what, where="job.plot.sobol", hint=hint)
         with style.look():
-            return _figure(drawing.draw_sobol(figure))
+            return _figure(drawing.draw_sobol(figure, measured.notes))
 
     def _scored(self, loss: str | None) -> ScoredSets:
         scored = scored_of(self._job)
@@ -307,9 +344,22 @@ def _notes_of(axes: Sequence[Decades | None], figures: Sequence[Fan]) -> str:
     )
 
 
+def _other_columns(job: JobTables, observed: list[Observed] | MopsError, figure: Fan) -> set[str]:
+    """Return the columns of the output that the data of a figure have too, and by which the figure is not divided."""
+    data = data_of(observed, figure)
+    own = set(job.dataset("outputs", figure.output).schema.names)
+    return set() if data is None else own & set(data.table.column_names) - {figure.x, figure.y, *figure.keys}
+
+
 def _without_data(observed: list[Observed] | MopsError) -> str:
     """Return why the figure has no data, if the project declares data that cannot be shown."""
     return "" if isinstance(observed, list) else f" The figure has no data: {observed.what} ({observed.where})."
+
+
+def _wanted(output: str | None, y: str | Sequence[str] | None, where: Where | None) -> Wanted:
+    if output is None and (y is not None or where is not None):
+        raise UsageError("'y' and 'where' need the name of an output", where="job.plot", hint="name it first")
+    return Wanted(output, (y,) if isinstance(y, str) else tuple(y or ()), where)
 
 
 def _names(scored: ScoredSets, parameters: str | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -8,15 +8,20 @@ from mops.jobs.plots.figure_data import data_of, fans_of
 from mops.project.observed import Observed
 from mops.report.content import Figure, Width
 from mops.report.facts import Facts
-from mops.report.sections.fan_pairs import FanPair, Side
+from mops.report.sections.fan_pairs import FanPair, Side, only_text, pairs_of_divisions
 from mops.units import counted, shortened
 
 
 def best_courses(facts: Facts, course: Course, n_best: int, width: Width) -> list[Figure]:
     """Return a figure for each column of a course: all sets, and the sets with the least sum of losses before them."""
     every, best = fans_of(facts.job, course, by=False), fans_of(facts.job, course, by=False, best=n_best)
-    pairs = [pair for pair in zip(every, best, strict=True) if len(pair[0].table) and len(pair[1].table)]
-    return [_figure(*pair, data_of(facts.observed, pair[0]), width) for pair in pairs]
+    figures = []
+    for one, of_best in zip(every, best, strict=True):
+        data = data_of(facts.observed, one)
+        for whole, chosen in pairs_of_divisions(one, of_best):
+            division = whole.table["division"][0].as_py()
+            figures.append(_figure(whole, chosen, data and data.of_division(division), width))
+    return figures
 
 
 def _figure(every: Fan, best: Fan, data: Observed | None, width: Width) -> Figure:
@@ -28,5 +33,5 @@ def _figure(every: Fan, best: Fan, data: Observed | None, width: Width) -> Figur
         f"Median (lines) and the middle 90 % (bands) of {every.y!r} over {n_best} of the {sets} with the least sum of "
         f"losses, and over {every.n_simulations:,} of all sets."
     )
-    title = f"{shortened(every.y, 40)} of the best sets ({shortened(every.output, 30)})"
+    title = f"{shortened(every.y, 40)} of the best sets ({shortened(every.output, 30)}){only_text(every)}"
     return pair.figure(title, caption, pair.alt, width)

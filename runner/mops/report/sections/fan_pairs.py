@@ -150,3 +150,17 @@ class FanPair:
 
 def _lines_note(*fans: Fan) -> str:
     return " Fewer than 10 simulations are lines instead of bands." if any(len(fan.lines) for fan in fans) else ""
+
+
+def pairs_of_divisions(under: Fan, over: Fan) -> list[tuple[Fan, Fan]]:
+    """Return the fans of each division that both fans have."""
+    of_over = {part.table["division"][0].as_py(): part for part in over.divided()}
+    parts = ((part.table["division"][0].as_py(), part) for part in under.divided())
+    return [(part, of_over[division]) for division, part in parts if division in of_over]
+
+
+def only_text(fan: Fan) -> str:
+    """Return which division a fan with one division shows, for a title; empty: it is not divided."""
+    divisions = fan.table["division"].unique().to_pylist()
+    is_one = fan.by is not None and len(divisions) == 1
+    return f", {shortened(fan.by or '', 20)} = {shortened(str(divisions[0]), 20)}" if is_one else ""

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.figures.sensitivity import LEAST_SETS, Sensitivity, sensitivity
-from mops.figures.sobol import LEAST_BLOCKS, SaltelliDesign, Sobol, sobol
-from mops.jobs.plots.figure_data import measured_of
+from mops.figures.sensitivity import LEAST_SETS, Sensitivity
+from mops.figures.sobol import LEAST_BLOCKS, SaltelliDesign, Sobol
+from mops.jobs.plots.measures import measured_of, sensitivity_of, sobol_of
 from mops.report.content import Block, Figure, Gallery, Key, Section
 from mops.report.drawing.axes import values
 from mops.report.drawing.look import AMBER, AXIS, BLUE, INK
@@ -31,25 +31,21 @@ _ROW_HEIGHT, _WIDE_ROW_HEIGHT, _AXIS_HEIGHT = 24, 34, 58
 def influence(facts: Facts) -> Section | None:
     """Return the section about sensitivity; None: the job has too few sets, or nothing to compare."""
     measured = measured_of(facts.job)
-    found = sensitivity(measured.table, measured.parameters, measured.measures)
+    found = sensitivity_of(measured)
     if found.n_sets < LEAST_SETS:
         return None
+    notes = [Block("note", text) for text in measured.notes]
     ranks = [figure for measure in measured.measures if (figure := _rank_figure(found, measure)) is not None]
     if not ranks:
-        return None
-    design = measured.design
-    if design is None:
-        return Section(
-            "sensitivity",
-            "Sensitivity",
-            [Gallery(ranks)],
-            f"{_RANKS}{_OTHER_DESIGN}{_left_out(found)}{_proposal(facts)}",
-        )
-    indices = sobol(design, measured.table, measured.measures)
+        return Section("sensitivity", "Sensitivity", notes) if notes else None
+    indices = sobol_of(measured)
+    if indices is None:
+        intro = f"{_RANKS}{_OTHER_DESIGN}{_left_out(found)}{_proposal(facts)}"
+        return Section("sensitivity", "Sensitivity", [Gallery(ranks), *notes], intro)
     shares = [figure for measure in measured.measures if (figure := _share_figure(indices, measure)) is not None]
     parts: list[Gallery | Block] = [Gallery(shares)] if shares else []
-    parts += [Block("note", f"{_RANKS}{_left_out(found)}"), Gallery(ranks)]
-    return Section("sensitivity", "Sensitivity", parts, _sobol_intro(design, has_indices=bool(shares)))
+    parts += [Block("note", f"{_RANKS}{_left_out(found)}"), Gallery(ranks), *notes]
+    return Section("sensitivity", "Sensitivity", parts, _sobol_intro(indices.design, has_indices=bool(shares)))
 
 
 def _sobol_intro(design: SaltelliDesign, *, has_indices: bool) -> str:

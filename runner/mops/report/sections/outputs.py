@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from mops.errors import UsageError
 from mops.figures.choices import Course, choose_course
 from mops.figures.columns import numbers
 from mops.figures.fan import MOST_OVERLAID, Fan, needs_decades
-from mops.jobs.plots.figure_data import data_of, declared, fans_of, is_single_row
+from mops.jobs.plots.figure_data import course_of, data_of, declared, fans_of, is_single_row
 from mops.project.observed import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.decades import value_axis
@@ -18,6 +20,7 @@ from mops.report.drawing.look import BLUE, INK, SERIES
 from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.best_courses import best_courses
+from mops.report.sections.fan_pairs import only_text
 from mops.report.sections.spreads import spreads
 from mops.report.sections.unshown_data import unshown_data
 from mops.units import counted, shortened
@@ -31,22 +34,27 @@ def courses(facts: Facts) -> list[Course]:
     return _shown(_course_of_each(facts))
 
 
-def _shown(course_of: dict[str, Course | None]) -> list[Course]:
-    return [course for course in course_of.values() if course is not None][:_OUTPUTS_SHOWN]
+def _shown(course_of: Mapping[str, Course | UsageError | None]) -> list[Course]:
+    return [course for course in course_of.values() if isinstance(course, Course)][:_OUTPUTS_SHOWN]
 
 
-def _course_of_each(facts: Facts) -> dict[str, Course | None]:
-    """Return the course of each output, those with data first; None: an output has none.
+def _course_of_each(facts: Facts) -> dict[str, Course | UsageError | None]:
+    """Return the course of each output, those with data first; an error: why it has no figure; None: it has no course.
 
     Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
     """
     data = declared(facts.observed)
     with_data = {output for output, *_ in data}
-    found: dict[str, Course | None] = {}
+    found: dict[str, Course | UsageError | None] = {}
     for name in sorted(facts.job.output_names(), key=lambda name: name not in with_data):
-        course = choose_course({name: facts.job.dataset("outputs", name).schema}, data=data)
-        is_result = course is not None and name not in with_data and is_single_row(facts.job, name)
-        found[name] = None if is_result else course
+        has_course = choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) is not None
+        if not has_course or (name not in with_data and is_single_row(facts.job, name)):
+            found[name] = None
+            continue
+        try:
+            found[name] = course_of(facts.job, name, data=data)
+        except UsageError as several:
+            found[name] = several
     return found
 
 
@@ -55,16 +63,16 @@ def outputs(facts: Facts) -> Section | None:
     names = facts.job.output_names()
     if not names:
         return None
-    course_of = _course_of_each(facts)
-    found = _shown(course_of)
+    of_each = _course_of_each(facts)
+    found = _shown(of_each)
     width: Width = "half" if sum(len(course.ys) for course in found) > 1 else "whole"
     fans = [fan for course in found for fan in fans_of(facts.job, course) if len(fan.table)]
     figures = [_figures(fan, data_of(facts.observed, fan), width) for fan in fans]
-    notes = unshown_data(facts, fans)
-    histograms = spreads(facts, [name for name, course in course_of.items() if course is None])
-    if not figures and not histograms:
+    notes = [*unshown_data(facts, fans), *_undrawn(of_each)]
+    histograms = spreads(facts, [name for name, course in of_each.items() if course is None])
+    if not figures and not histograms and not notes:
         text = f"Outputs: {', '.join(names)}. None has numbers for a figure."
-        return Section("outputs", "Outputs", [*notes, Block("note", text)])
+        return Section("outputs", "Outputs", [Block("note", text)])
     alone = [one for some in figures if len(some) == 1 for one in some]
     galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
     parts: list[Gallery | Block] = [*notes, *galleries]
@@ -74,14 +82,21 @@ def outputs(facts: Facts) -> Section | None:
     return Section("outputs", "Outputs", [*parts, *histograms])
 
 
+def _undrawn(of_each: Mapping[str, Course | UsageError | None]) -> list[Block]:
+    """Return a note for each output with a course that cannot be drawn."""
+    return [Block("note", f"{why.what}. {why.hint}.") for why in of_each.values() if isinstance(why, UsageError)]
+
+
 def _figures(fan: Fan, data: Observed | None, width: Width) -> list[Figure]:
-    """Return a figure; of more than two divisions a figure for each, with the same axes: areas would overlap."""
+    """Return a figure; of keys or of more than two divisions a figure for each, with the same axes."""
     shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
     divisions = fan.table["division"].unique().to_pylist()
-    is_shared = fan.by is not None and len(divisions) > MOST_OVERLAID
+    is_shared = len(divisions) > (1 if fan.keys else MOST_OVERLAID)  # areas would overlap
     y, note = value_axis(fan.y, shown, has_decades=needs_decades(fan.table), is_shared=is_shared)
-    parts = fan.divided() if is_shared else [fan]
-    return [_figure(part, data, "third" if is_shared else width, y, note) for part in parts]
+    if not is_shared:
+        return [_figure(fan, data, width, y, note)]
+    of = zip(divisions, fan.divided(), strict=True)
+    return [_figure(part, data and data.of_division(division), "third", y, note) for division, part in of]
 
 
 def _figure(fan: Fan, data: Observed | None, width: Width, y: dict[str, Any], note: str) -> Figure:
@@ -98,8 +113,7 @@ def _figure(fan: Fan, data: Observed | None, width: Width, y: dict[str, Any], no
         median_line(fan, x, y, colour),
         *([data_layer(data, x, y)] if data else []),
     ]
-    only = f", {shortened(fan.by, 20)} = {shortened(divisions[0], 20)}" if fan.by and len(divisions) == 1 else ""
-    title = f"{shortened(fan.y, 40)} ({shortened(fan.output, 40)}){only}"
+    title = f"{shortened(fan.y, 40)} ({shortened(fan.output, 40)}){only_text(fan)}"
     keys = _keys(divisions, fan) + ([Key(INK, f"data: {shortened(data.file, 60)}")] if data else [])
     shown = fan.lines if set(fan.with_lines) == set(divisions) else fan.table
     return Figure(title, f"{fan.caption}{note}", _alt(fan), {"layer": layers}, shown, keys, width, 290)

@@ -6,7 +6,7 @@ An optimiser has neither. Its report compares the sets of the first round with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,13 @@ from mops.errors import CorruptRecord
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
 from mops.figures.fan import Fan, FanSource, fans
+from mops.figures.row_keys import division_texts
 from mops.jobs.plots.figure_data import data_of, declared
 from mops.project.observed import Observed
 from mops.report.content import Block, Figure, Gallery, Width
 from mops.report.drawing.axes import place
 from mops.report.facts import Facts
-from mops.report.sections.fan_pairs import FanPair, Side
+from mops.report.sections.fan_pairs import FanPair, Side, only_text, pairs_of_divisions
 from mops.report.sections.outputs import courses
 from mops.report.trial_outputs import TrialRows, lost_jobs, trial_rows
 from mops.units import counted, shortened
@@ -57,7 +58,7 @@ def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
     """Return a figure for each column with data, or a note why there is none; empty: no column has data."""
     data = declared(facts.observed)
     with_data = [
-        Course(course.output, course.x, ys)
+        replace(course, ys=ys)
         for course in courses(facts)
         if (ys := tuple(y for y in course.ys if (course.output, course.x, y) in data))
     ]
@@ -120,19 +121,23 @@ def _figures(
     of_y = {fan.y: fan for fan in under if len(fan.table)}
     figures = []
     for fan in over:
-        if len(fan.table) and fan.y in of_y:
-            one, two = (before, read_before, of_y[fan.y]), (after, read_after, fan)
-            figures.append(_figure(one, two, data_of(facts.observed, fan), width))
+        data = data_of(facts.observed, fan)
+        for one, two in pairs_of_divisions(of_y[fan.y], fan) if fan.y in of_y else []:
+            here = data and data.of_division(two.table["division"][0].as_py())
+            figures.append(_figure((before, read_before, one), (after, read_after, two), here, width))
     return figures
 
 
 def _fans(facts: Facts, found: Calibration, course: Course, weights: Floats) -> tuple[TrialRows, list[Fan]]:
-    read = trial_rows(facts.job.files, found.trials(), weights, course.output, [course.x, *course.ys])
+    columns = [course.x, *course.ys, *course.keys]
+    read = trial_rows(facts.job.files, found.trials(), weights, course.output, columns)
     if not len(read.rows):
         return read, []
     n = len(read.weights)
-    source = FanSource(read.rows, course.output, course.x, course.ys, n, n, weights=read.weights)
-    return read, fans(source)
+    divisions = division_texts([read.rows[key] for key in course.keys]) if course.keys else None
+    by = " and ".join(course.keys) or None
+    source = FanSource(read.rows, course.output, course.x, course.ys, n, n, by, divisions, read.weights)
+    return read, [replace(fan, keys=course.keys) for fan in fans(source)]
 
 
 def _figure(
@@ -152,7 +157,7 @@ def _figure(
         f"{_sets(read_later, over)} {later.text}. {shared} The bands include the "
         f"randomness of the model, and no errors of measurement.{bins}{lines}{within}"
     )
-    title = f"{shortened(over.y, 40)}: {earlier.name} and {later.name} ({shortened(over.output, 30)})"
+    title = f"{shortened(over.y, 40)}: {earlier.name} and {later.name} ({shortened(over.output, 30)}){only_text(over)}"
     return pair.figure(title, caption, f"{pair.alt}{within}", width)
 
 

@@ -27,6 +27,9 @@ def unshown_data(facts: Facts, fans: Sequence[Fan]) -> list[Block]:
 
 def _reason(facts: Facts, data: Observed, fans: Sequence[Fan], *, is_first: bool, is_shown: bool) -> str:
     """Return why no figure shows the data; empty: one does."""
+    keys = next((fan.keys for fan in fans if (fan.output, fan.x, fan.y) == (data.output, data.x, data.y)), ())
+    if lacking := [key for key in keys if key not in data.table.column_names]:
+        return f"the figures are apart for each {lacking[0]!r}, and the data have no column of this name"
     if is_shown:
         return "" if is_first else "a figure shows the first data that mops.toml declares for a column"
     names = facts.job.output_names()
