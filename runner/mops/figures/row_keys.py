@@ -26,7 +26,17 @@ _OF_SIMULATION = ("group", "replicate")
 
 def has_one_row(rows: pa.Table, at: Sequence[str] = ()) -> bool:
     """Tell whether no simulation has several rows with the same values of the columns ``at``."""
-    return _n_different(rows, at) == len(rows)
+    return _n_places(rows, at) == len(rows)
+
+
+def n_different(columns: Sequence[pa.ChunkedArray]) -> int:
+    """Return the number of different rows of some columns."""
+    names = [str(i) for i in range(len(columns))]  # pyarrow parses names such as '.5'
+    return int(pa.table(list(columns), names).group_by(names).aggregate([]).num_rows)
+
+
+def _n_places(rows: pa.Table, at: Sequence[str]) -> int:
+    return n_different([rows[name] for name in (*_OF_SIMULATION, *at)])
 
 
 def candidates(schema: pa.Schema, without: Sequence[str | None]) -> list[str]:
@@ -63,9 +73,11 @@ def keys_of_rows(rows: pa.Table, at: Sequence[str], names: Sequence[str]) -> tup
 
 def _with_most_rows(rows: pa.Table, at: Sequence[str]) -> pa.Table:
     """Return the rows of the simulation that has the most rows for one place."""
-    counts = rows.group_by([*_OF_SIMULATION, *at]).aggregate([([], "count_all")])
+    names = [str(i) for i in range(len(at) + 2)]
+    places = pa.table([rows[name] for name in (*_OF_SIMULATION, *at)], names)
+    counts = places.group_by(names).aggregate([([], "count_all")])
     fullest = counts.slice(int(np.argmax(counts["count_all"].to_numpy())), 1)
-    mine = [pc.equal(rows[name], fullest[name][0]) for name in _OF_SIMULATION]
+    mine = [pc.equal(places[name], fullest[name][0]) for name in names[:2]]
     return rows.filter(pc.and_(*mine))
 
 
@@ -75,11 +87,7 @@ def _are_keys(rows: pa.Table, at: Sequence[str], keys: Sequence[str]) -> bool:
     if all(_is_text(rows.schema.field(name).type) or name.lower() in INDEX_NAMES for name in keys):
         return True
     n_at_place = math.prod(len(rows[name].unique()) for name in keys)
-    return _n_different(rows, at) * n_at_place == len(rows)
-
-
-def _n_different(rows: pa.Table, names: Sequence[str]) -> int:
-    return int(rows.group_by([*_OF_SIMULATION, *names]).aggregate([]).num_rows)
+    return _n_places(rows, at) * n_at_place == len(rows)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -101,9 +109,8 @@ def check_one_row(
     rows: pa.Table, at: Sequence[str], output: str, by: str | None = None, divisions: pa.ChunkedArray | None = None
 ) -> None:
     """Raise UsageError if a simulation has several rows for a place and a division."""
-    columns = {str(i): rows[name] for i, name in enumerate((*_OF_SIMULATION, *at))}
-    columns |= {} if divisions is None else {"division": divisions}
-    if pa.table(columns).group_by(list(columns)).aggregate([]).num_rows < len(rows):
+    columns = [rows[name] for name in (*_OF_SIMULATION, *at)]
+    if n_different(columns if divisions is None else [*columns, divisions]) < len(rows):
         raise several_rows(output, at, by=by)
 
 
@@ -124,7 +131,7 @@ def several_rows(output: str, at: Sequence[str], keys: pa.Table | None = None, b
     if keys is None:
         hint = "return one row for each place, or a text column such as 'region' that tells the rows apart"
         return UsageError(f"{what}, and no column tells these rows apart", hint=hint)
-    names, n = " and ".join(map(repr, keys.column_names)), keys.group_by(keys.column_names).aggregate([]).num_rows
+    names, n = " and ".join(map(repr, keys.column_names)), n_different(keys.columns)
     chosen = {name: keys[name].drop_null()[0].as_py() for name in keys.column_names}
     hint = f"choose some of them, such as job.plot.fan({output!r}, where={chosen!r})"
     return UsageError(f"{what}, one for each of the {n:,} values of {names}", hint=hint)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import NamedTuple
@@ -19,10 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.study.casts import nearest_floats
+from mops.study.cell_spellings import Look, are_booleans, invisible_in, look_of
 from mops.study.problems import Checks, json_text
-from mops.study.values import SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, kind_of, value_fault
-
-SEED = "seed"
+from mops.study.values import SEED, SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, kind_of, value_fault
 
 Texts = list[str | None]
 Place = Callable[[int], str]
@@ -31,17 +31,18 @@ Place = Callable[[int], str]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty if the parameter is absent"
 _READ_AS_TEXT = 'is read as text; write 0.5 and not .5, true and not True (for a text, write """True""")'
+_INVISIBLE = "has a character that nobody sees ({}), and is text with it; remove it if you do not want it"
 _TEXT_AMONG_OTHERS = "is text, but other cells of this column are not"
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 
 
 class Cell(NamedTuple):
-    """A cell of CSV: the value's JSON and kind, what is wrong with it, and what the user may not have meant."""
+    """A cell of CSV: the value's JSON and kind, what is wrong with it, and what a text looks like."""
 
     text: str | None = None
     kind: str | None = None
     fault: str | None = None
-    note: str | None = None
+    look: Look | None = None
 
 
 # For columns of few values: bench/tricks.py, check of a grid in CSV: -22 % of the time. 65,536 cells took 30 MiB.
@@ -71,29 +72,93 @@ def read_cell(cell: str) -> Cell:
 
 
 def _unquoted(cell: str) -> Cell:
-    text = Cell(encode_basestring(cell), "str")
+    text, look = Cell(encode_basestring(cell), "str"), look_of(cell)
     try:
-        value = float(cell)
+        is_finite = math.isfinite(float(cell))
     except ValueError:
-        return text._replace(note=_READ_AS_TEXT) if cell.strip().lower() in ("true", "false") else text
-    if math.isfinite(value):
-        return text._replace(note=_READ_AS_TEXT)
-    return Cell(fault=f"{cell.strip()} is not a finite number; write one, or {_ABSENT}")
+        return text._replace(look=look)
+    if not is_finite:
+        return Cell(fault=f"{cell.strip()} is not a finite number; write one, or {_ABSENT}")
+    return text._replace(look="code" if look == "code" or "_" in cell else "number")
 
 
-def csv_column(cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
-    """Read a column of CSV; return each value's JSON, and the kinds of values."""
-    read = [read_cell(cell) for cell in cells]
-    kinds = {cell.kind for cell in read if cell.kind}
-    is_mixed = "str" in kinds and len(kinds) > 1
-    for i, cell in enumerate(read):
-        if cell.fault:
-            check.add(place(i), cell.fault)
-        elif cell.note:
-            check.note(place(i), cell.note)
-        elif is_mixed and cell.kind == "str":
-            check.note(place(i), _TEXT_AMONG_OTHERS)
-    return [cell.text for cell in read], kinds
+@dataclass
+class CsvColumn:
+    """What the cells of a column of CSV are, over all batches.
+
+    Parameters
+    ----------
+    looks
+        What its cells look like: the kinds of JSON values, and :data:`mops.study.cell_spellings.Look` of texts.
+    letters
+        The single letters that may be booleans.
+    first
+        The place and the text of the first boolean or number that is not JSON.
+    """
+
+    looks: set[str] = field(default_factory=set)
+    letters: set[str] = field(default_factory=set)
+    first: tuple[str, str] | None = None
+
+    def read(self, cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
+        """Read cells; return each value's JSON, and the kinds of values."""
+        read = [read_cell(cell) for cell in cells]
+        kinds = {cell.kind for cell in read if cell.kind}
+        is_mixed = "str" in kinds and len(kinds) > 1
+        for i, cell in enumerate(read):
+            if cell.fault:
+                check.add(place(i), cell.fault)
+            elif cell.look is not None:
+                self._saw(cells[i], cell.look, place, i)
+                if note := _note_of(cells[i], cell.look):
+                    check.note(place(i), note)
+                    continue
+            if is_mixed and cell.kind == "str":
+                check.note(place(i), _TEXT_AMONG_OTHERS)
+        self.looks |= {cell.look or cell.kind or "missing" for cell in read}
+        return [cell.text for cell in read], kinds
+
+    def _saw(self, cell: str, look: Look, place: Place, i: int) -> None:
+        if look == "letter":
+            self.letters.add(cell.strip().lower())
+        if self.first is None and look in ("bool", "letter", "number"):
+            self.first = place(i), cell
+
+    def fault(self) -> tuple[str, str] | None:
+        """Return the place of a cell, and why the column cannot be what its user meant; None: it can.
+
+        A column of booleans or of numbers that are text would make the model calculate with texts.
+        """
+        looks = self.looks - {"missing"}
+        if self.first is None or not looks & {"bool", "letter", "number"}:
+            return None
+        place, cell = self.first
+        as_text = f"for texts, write {cell_of_text(cell)}"
+        if looks <= {"bool", "letter"} and are_booleans(self.letters, has_words="bool" in looks):
+            return (
+                place,
+                f"the column has only booleans, and {cell!r} is text in JSON; write true and false ({as_text})",
+            )
+        if looks <= {"number", "int", "big", "float"}:
+            right = "with a decimal point, an ASCII minus and no other characters"
+            return (
+                place,
+                f"the column has only numbers, and {cell!r} is text in JSON; write numbers {right} ({as_text})",
+            )
+        return None
+
+
+def cell_of_text(text: str) -> str:
+    """Return the cell of CSV, with its quotes, that reads as this text."""
+    return '"' + encode_basestring(text).replace('"', '""') + '"'
+
+
+def _note_of(cell: str, look: Look) -> str | None:
+    """Return what the user of a text may not have meant."""
+    if character := invisible_in(cell):
+        return _INVISIBLE.format(character)
+    is_word = cell.strip().lower() in ("true", "false")
+    return _READ_AS_TEXT if is_word or look in ("number", "code") else None
 
 
 def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | None]:
@@ -127,7 +192,7 @@ def type_fault(name: str, kind: pa.DataType) -> str | None:
 
 
 def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, set[str]]:
-    """Read a column of Parquet whose type :func:`type_fault` accepts; return as :func:`csv_column` does."""
+    """Read a column of Parquet whose type :func:`type_fault` accepts; return as :meth:`CsvColumn.read` does."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if column.null_count == len(column):
         return [None] * len(column), set()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +19,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import path_fault
+from mops.study.cell_spellings import invisible_in
 from mops.study.group_builder import GroupBuilder
 from mops.study.parameter_cells import (
-    SEED,
+    CsvColumn,
     Place,
     Texts,
     arrow_column,
     arrow_seeds,
     as_json,
-    csv_column,
     csv_seeds,
     type_fault,
 )
 from mops.study.problems import Checks, json_text
-from mops.study.values import name_fault
+from mops.study.values import SEED, name_fault
 
 _ROWS_AT_ONCE = 16_384
 _READ_BYTES = 1 << 20
 _FIELD = "$.parameter_sets"
 _SAVE_AS = "save it as 'CSV UTF-8'"
+_NO_VALUE = "has no value in any column, as rows that a spreadsheet leaves, and is a set without parameters"
+_UNNAMED = re.compile(r"Unnamed: [0-9]+(_level_[0-9]+)?|\.\.\.[0-9]+")
 
 _ReadColumn = Callable[[Any, Place, Checks], tuple[Texts, set[str]]]
 _ReadSeeds = Callable[[Any, Place, Checks], list[int | None]]
@@ -95,22 +99,18 @@ class _Sets:
     def head(self, names: Sequence[str], number: int | None = None) -> bool:
         """Take the names of the columns; return False if they cannot be parameters."""
         before = self.check.n_problems
-        counts = Counter(names)
-        for i, name in enumerate(names, 1):
-            if fault := _column_fault(name, i):
-                self.problem(fault, number, i)
-            elif counts[name] > 1 and names.index(name) < i - 1:
-                self.problem(f"the name {name!r} appears twice; keep one", number, i)
+        for i, fault in faults_of_names(names):
+            self.problem(fault, number, i)
         self.names = list(names)
         return self.check.n_problems == before
 
     def take(
-        self, columns: Sequence[Any], numbers: Sequence[int], read_column: _ReadColumn, read_seeds: _ReadSeeds
+        self, columns: Sequence[Any], numbers: Sequence[int], readers: Sequence[_ReadColumn], read_seeds: _ReadSeeds
     ) -> None:
-        """Take rows, given as columns."""
+        """Take rows, given as columns, each with what reads it."""
         seeds: list[int | None] = [None] * len(numbers)
         names, texts = [], []
-        for name, column in zip(self.names, columns, strict=True):
+        for name, column, read_column in zip(self.names, columns, readers, strict=True):
             place = self._places(name, numbers)
             if name == SEED:
                 seeds = read_seeds(column, place, self.check)
@@ -125,22 +125,59 @@ class _Sets:
             params = as_json(names, texts, len(numbers))
             if names and "{}" in params:
                 for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
-                    self.check.note(self.place(number), "has no value in any column, and is a set without parameters")
+                    self.check.note(self.place(number), _NO_VALUE)
             self.builder.add(params, seeds, numbers)
 
     def _places(self, name: str, numbers: Sequence[int]) -> Place:
         return lambda i: self.place(numbers[i], repr(name))
 
 
+def faults_of_names(names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number of each column whose name cannot be a parameter's, from 1, and what is wrong with the name."""
+    counts = Counter(names)
+    for i, name in enumerate(names, 1):
+        if fault := _column_fault(name, i):
+            yield i, fault
+        elif counts[name] > 1 and names.index(name) < i - 1:
+            yield i, f"the name {name!r} appears twice; keep one"
+
+
 def _column_fault(name: str, position: int) -> str | None:
     if not name:
-        pandas = " (pandas writes its index there: to_csv(..., index=False))" if position == 1 else ""
-        return f"has no name; give it one, or remove the column{pandas}"
+        index = " (pandas writes its index there: to_csv(..., index=False); R: write.csv(..., row.names=FALSE))"
+        return f"has no name; give it one, or remove the column{index if position == 1 else ''}"
     if name.startswith("__index_level_"):
         return f"{name!r} is the index of a pandas frame; write the file with to_parquet(..., index=False)"
+    if _UNNAMED.fullmatch(name):
+        return f"{name!r} is what pandas or R calls a column without a name, such as an index; remove it, or rename it"
     if name != name.strip():
         return f"the name {name!r} begins or ends with a space; write {name.strip()!r}"
+    if character := invisible_in(name):
+        return f"the name {name!r} has a character that nobody sees ({character}); remove it"
     return name_fault(name)
+
+
+def fault_of_one_column(name: str, first: Sequence[str] | None) -> str | None:
+    """Return why a CSV file with one column has other separators; None: it may have one column.
+
+    Parameters
+    ----------
+    first
+        The cells of the first row; None: there is none.
+    """
+    for separator, its_name in ((";", "';'"), ("\t", "tabs")):
+        if separator in name and (first is None or any(separator in cell for cell in first)):
+            return f"its cells are separated by {its_name}; save it with commas, and with decimal points"
+    return None
+
+
+def _note_of_one_column(name: str, first: Sequence[str] | None) -> str | None:
+    """Return the note that a CSV file with one column may have several."""
+    for separator in ";\t| ":
+        n = name.count(separator)
+        if n and (separator in ";\t" or n == (first or [""])[0].count(separator)):
+            return f"the file has one column, {name!r}; if these are several columns, save it with commas"
+    return None
 
 
 def _read_csv(path: Path, sets: _Sets) -> None:
@@ -185,25 +222,32 @@ def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
         if not lines.broken:
             sets.problem("is empty; its first line must name the parameters")
         return
-    for separator, its_name in ((";", "';'"), ("\t", "tabs")):
-        if len(header) == 1 and separator in header[0]:
-            sets.problem(f"its cells are separated by {its_name}; save it with commas, and with decimal points", 1)
-            return
+    first = next(reader, None)
+    if len(header) == 1 and (fault := fault_of_one_column(header[0], first)):
+        sets.problem(fault, 1)
+        return
     if not sets.head(header, 1):
         return
-    n_rows = 0
-    for rows, numbers in _row_batches(reader, len(header), sets):
+    if len(header) == 1 and (note := _note_of_one_column(header[0], first)):
+        sets.check.note(sets.place(1), note)
+    n_rows, columns = 0, [CsvColumn() for _ in header]
+    for rows, numbers in _row_batches(first, reader, len(header), sets):
         n_rows += len(rows)
-        sets.take(list(zip(*rows, strict=True)), numbers, csv_column, csv_seeds)
+        sets.take(list(zip(*rows, strict=True)), numbers, [column.read for column in columns], csv_seeds)
+    for name, column in zip(header, columns, strict=True):
+        if name != SEED and (found := column.fault()):
+            sets.check.add(*found)
     if not n_rows and not sets.check.n_problems:
         sets.problem("has a header and no rows")
 
 
-def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[list[str]], list[int]]]:
+def _row_batches(
+    first: list[str] | None, reader: Any, n_cells: int, sets: _Sets
+) -> Iterator[tuple[list[list[str]], list[int]]]:
     """Yield rows with their line numbers, some thousands at a time. A wrong number of cells is a problem."""
     rows: list[list[str]] = []
     numbers: list[int] = []
-    for row in reader:
+    for row in chain([] if first is None else [first], reader):  # `line_num` is the line of the first row until then
         if row and len(row) != n_cells:
             cells = f"{len(row)} cell{'' if len(row) == 1 else 's'}"
             sets.problem(f"has {cells}, but the header has {n_cells}", reader.line_num)
@@ -241,7 +285,8 @@ def _read_batches(file: pq.ParquetFile, sets: _Sets) -> None:
         return
     start = 1
     for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-        sets.take(batch.columns, range(start, start + len(batch)), arrow_column, arrow_seeds)
+        readers = [arrow_column] * batch.num_columns
+        sets.take(batch.columns, range(start, start + len(batch)), readers, arrow_seeds)
         start += len(batch)
         if sets.builder.full:
             return

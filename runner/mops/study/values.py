@@ -9,6 +9,8 @@ from mops.study.problems import json_text
 Value = bool | int | float | str
 Params = dict[str, Value]
 
+SEED = "seed"
+"""The column of a file of parameter sets that has the seed of each row."""
 SEED_LIMIT = 2**64
 SEED_RIGHT = "an integer from 0 to 2^64 - 1"
 EXACT = 2**53

@@ -23,6 +23,7 @@ from .command_lab import CommandLab
 EMPTY_CELL = "write one, or leave the cell empty if the parameter is absent"
 SEED = "is not an integer from 0 to 2^64 - 1"
 CONVERT = "a parameter is a boolean, a number or a string; convert the column before writing it"
+NO_VALUE = "has no value in any column, as rows that a spreadsheet leaves, and is a set without parameters"
 UTF_8 = "save it as 'CSV UTF-8'"
 AS_TEXT = 'is read as text; write 0.5 and not .5, true and not True (for a text, write """True""")'
 
@@ -51,7 +52,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
         [
             (
                 "sets.csv, line 1, column 1: has no name; give it one, or remove the column "
-                "(pandas writes its index there: to_csv(..., index=False))"
+                "(pandas writes its index there: to_csv(..., index=False); R: write.csv(..., row.names=FALSE))"
             )
         ],
     ),
@@ -269,7 +270,8 @@ def sets_of(path: Path, text: str) -> list[dict[str, Any]]:
         *(("1", 1), ("1.0", 1.0), ("-0.0", -0.0), ("-0", 0), ("1e-07", 1e-07), ("1E+22", 1e22), (" 3 ", 3)),
         *(("12345678901234567890", 12345678901234567890), ("true", True), ("false", False)),
         *(("x y", "x y"), ("[1]", "[1]"), ('"""1"""', "1"), ('"a,b"', "a,b"), ("Genève", "Genève"), ("%s", "%s")),
-        *(("True", "True"), (".5", ".5"), ("1.", "1."), ("01", "01"), ("+1", "+1"), ("nano", "nano")),
+        *(("01", "01"), ("1_000", "1_000"), ("nano", "nano"), ("no way", "no way"), ("F", "F"), ("NA", "NA")),
+        *(('"""True"""', "True"), ('"""0,5"""', "0,5")),
     ],
 )
 def test_each_cell_is_parsed_separately_as_json(tmp_path: Path, cell: str, value: object) -> None:
@@ -290,7 +292,7 @@ def test_an_empty_cell_and_null_leave_the_parameter_out(tmp_path: Path) -> None:
 
 
 def test_text_that_looks_like_a_value_gives_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "sets.csv").write_text("a,b\nTrue,.5\n1.5,x\n")
+    (tmp_path / "sets.csv").write_text("a,b\nTrue,.5\n1.5,x\n", encoding="utf-8")
     _, warnings = read(tmp_path, "sets.csv")
     assert warnings == (f"sets.csv, line 2, column 'a', sets.csv, line 2, column 'b': {AS_TEXT}",)
 
@@ -306,7 +308,7 @@ def test_a_row_without_values_is_a_set_and_gives_a_warning(tmp_path: Path) -> No
     groups, warnings = read(tmp_path, "sets.csv")
     assert [params for params, _ in groups] == [{"a": 1, "b": 2}, {}]
     assert warnings == (
-        "sets.csv, line 3: has no value in any column, and is a set without parameters",
+        "sets.csv, line 3: " + NO_VALUE,
         "$.parameter_sets: 'a' is in 1 of 2 sets",
         "$.parameter_sets: 'b' is in 1 of 2 sets",
     )

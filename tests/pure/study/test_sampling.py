@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mops.errors import StudyError, UsageError
 from mops.study.sampling.draw import Method, draw, notes_on
@@ -139,9 +143,8 @@ def test_a_grid_has_every_combination_and_the_last_varies_fastest() -> None:
     grid = sets(SPACE, "grid")
     assert len(grid) == 3 * 5 * 4 * 3
     assert [each["kind"] for each in grid[:4]] == ["a", "b", "c", "a"]
-    assert sorted({each["beta"] for each in grid}) == pytest.approx([0.1, 0.3, 0.5])
-    assert sorted({each["rate"] for each in grid}) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
-    assert {min(each["beta"] for each in grid), max(each["beta"] for each in grid)} == {0.1, 0.5}
+    assert sorted({each["beta"] for each in grid}) == [0.1, 0.3, 0.5], "and not 0.30000000000000004"
+    assert sorted({each["rate"] for each in grid}) == [1e-4, 1e-3, 1e-2, 1e-1, 1]
     assert len({tuple(each.values()) for each in grid}) == len(grid)
 
 
@@ -228,3 +231,29 @@ def test_without_scipy_the_error_says_where_to_draw(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError, match="drawing parameter sets needs scipy") as raised:
         draw(space, Method.LHS, n=4, seed=0, where="space.json")
     assert "the cluster's image has no scipy" in str(raised.value.hint)
+
+
+DECIMALS = st.decimals(-1000, 1000, places=3)
+
+
+@given(DECIMALS, st.decimals("0.001", 1000, places=3), st.integers(2, 60))
+def test_points_of_a_grid_are_the_floats_nearest_to_the_decimals(low: Decimal, width: Decimal, n: int) -> None:
+    """0.1 to 0.5 in 5 points had 0.30000000000000004, which no one finds by 0.3."""
+    space = {"x": {"min": float(low), "max": float(low + width), "points": n}}
+    expected = [float(Fraction(low) + Fraction(width) * i / (n - 1)) for i in range(n)]
+    assert [each["x"] for each in sets(space, "grid")] == expected
+
+
+@given(st.integers(-6, 3), st.integers(1, 6))
+def test_points_of_a_logarithmic_grid_are_powers_of_ten(first: int, n: int) -> None:
+    space = {"x": {"min": float(f"1e{first}"), "max": float(f"1e{first + n}"), "scale": "log", "points": n + 1}}
+    assert [each["x"] for each in sets(space, "grid")] == [float(f"1e{first + i}") for i in range(n + 1)]
+
+
+def test_a_parameter_called_seed_is_refused() -> None:
+    """Case 07: a file of sets had it as the seed of each set, and replicates were lost."""
+    with pytest.raises(StudyError) as raised:
+        parse_space({"beta": {"min": 0, "max": 1}, "seed": {"min": 1, "max": 9, "type": "int"}}, where="space.json")
+    (problem,) = raised.value.problems
+    assert problem.path == "$.seed"
+    assert problem.message.endswith("give the parameter another name")

@@ -25,6 +25,7 @@ from mops.figures.row_keys import (
     division_texts,
     has_one_row,
     keys_of_rows,
+    n_different,
     placed,
     several_rows,
 )
@@ -167,7 +168,7 @@ def keys_of(
     if keys is None:
         raise several_rows(output, at)
     values = rows.select(list(keys))
-    if values.group_by(list(keys)).aggregate([]).num_rows > MOST_DIVISIONS:
+    if n_different(values.columns) > MOST_DIVISIONS:
         raise several_rows(output, at, values)
     return keys
 

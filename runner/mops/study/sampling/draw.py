@@ -9,8 +9,12 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, localcontext
 from enum import StrEnum
+from fractions import Fraction
+from itertools import accumulate, repeat
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -71,7 +75,8 @@ def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
         below = 1 << (n.bit_length() - 1)
         notes.append(f"{n:,} is not a power of two; Sobol sets are balanced for {below:,} or {2 * below:,}")
     if all(isinstance(entry, Choice) or entry.is_int for entry in space.values()):
-        different = table.group_by(table.column_names).aggregate([]).num_rows
+        numbered = table.rename_columns([str(i) for i in range(table.num_columns)])  # pyarrow parses names such as '.5'
+        different = numbered.group_by(numbered.column_names).aggregate([]).num_rows
         if different < n:
             notes.append(f"{different:,} of the {n:,} sets differ; equal ones are one parameter set of the study")
     return notes
@@ -178,10 +183,26 @@ def _axis(entry: Choice | Range) -> pa.Array:
     """Return the values of one parameter in a grid."""
     if isinstance(entry, Choice):
         return column_of(entry.values)
-    spaced = np.geomspace if entry.is_log else np.linspace
-    values = spaced(float(entry.low), float(entry.high), _n_points(entry))
-    values[0], values[-1] = entry.low, entry.high  # exactly as in the file, without a rounding error
+    n = _n_points(entry)
+    values = np.array(list(_decades(entry, n) if entry.is_log else _steps(entry, n)))
     return pa.array(np.unique(np.rint(values).astype(np.int64))) if entry.is_int else pa.array(values)
+
+
+def _steps(entry: Range, n: int) -> Iterator[float]:
+    """Yield evenly spread values: the floats nearest to the exact ones between the bounds as they are written."""
+    low, high = (Fraction(repr(bound)) for bound in (entry.low, entry.high))
+    whole = math.lcm(low.denominator, high.denominator)
+    first, last = int(low * whole), int(high * whole)
+    return ((first * (n - 1 - i) + last * i) / (whole * (n - 1)) for i in range(n))
+
+
+def _decades(entry: Range, n: int) -> Iterator[float]:
+    """Yield values of equal ratios, as :func:`_steps` does; the first and the last are the bounds."""
+    with localcontext(prec=50):
+        low, high = (Decimal(repr(bound)) for bound in (entry.low, entry.high))
+        ratio = (high / low) ** (Decimal(1) / (n - 1))
+        inner = list(accumulate(repeat(ratio, n - 2), mul, initial=low))
+    return map(float, (*inner, high))
 
 
 def _unfit(problems: list[Problem], method: Method, where: str) -> StudyError:

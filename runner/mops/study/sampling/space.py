@@ -13,7 +13,7 @@ from typing import Any
 
 from mops.errors import StudyError, known_name
 from mops.study.problems import Checks, json_path, json_text
-from mops.study.values import Value, name_fault, value_fault
+from mops.study.values import SEED, Value, name_fault, value_fault
 
 VALUES_KEYS = ("values",)
 RANGE_KEYS = ("min", "max", "type", "scale", "points")
@@ -22,6 +22,10 @@ SCALES = ("linear", "log")
 
 _KEYS = (*VALUES_KEYS, *RANGE_KEYS)
 _INT_LIMIT = 2**53
+_SEED_NAME = (
+    "is the column of seeds in files of parameter sets, and the model gets a seed for each replicate; give the "
+    "parameter another name"
+)
 _FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
 
 
@@ -80,6 +84,8 @@ def parse_space(data: object, *, where: str) -> Space:
             path = json_path("$", name)
             if fault := name_fault(name):
                 check.add(path, fault)
+            if name == SEED:
+                check.add(path, _SEED_NAME)
             found = _parameter(check, path, entry)
             if found is not None:
                 space[name] = found
@@ -134,9 +140,14 @@ def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None
     elif len(set(values)) < len(values):
         twice = next(value for i, value in enumerate(values) if value in values[:i])
         check.add(f"{path}.values", f"{json_text(twice)} appears twice; keep one")
-    elif any(isinstance(value, int) and not -(2**63) <= value < 2**64 for value in values):
+    elif isinstance(values[0], int) and not _fits_a_column(min(values), max(values)):
         check.add(f"{path}.values", "hold an integer beyond 64 bits; write it as a string")
     return Choice(tuple(values))
+
+
+def _fits_a_column(low: int, high: int) -> bool:
+    """Tell whether all integers between two fit into a column of 64 bits, with or without a sign."""
+    return (low >= 0 and high < 2**64) or (low >= -(2**63) and high < 2**63)
 
 
 def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:

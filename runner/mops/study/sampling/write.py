@@ -14,9 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.errors import UsageError, not_written, path_refused
+from mops.errors import Problem, StudyError, UsageError, not_written, path_refused
+from mops.study.cell_spellings import invisible_in
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, read_cell
+from mops.study.parameter_file import fault_of_one_column, faults_of_names
+from mops.study.problems import json_path, shown
 from mops.study.sampling.draw import Method, draw, notes_on
 from mops.study.sampling.narrow import narrowed, space_json
 from mops.study.sampling.space import Space, parse_space
@@ -106,6 +109,8 @@ def sample(
         raise UsageError("this file already exists", where=str(out), hint="add --overwrite to replace it")
     drawn = draw_sets(read_text(Path(space), "space"), str(space), method=method, n=n, seed=seed, around=around)
     table = drawn.table
+    if study is None:
+        _check_names(table, out, str(space))
     replace_file(out, lambda path: write(table, drawn.about, path), hint="name another file with --out")
     return Sampled(
         path=str(out),
@@ -116,6 +121,21 @@ def sample(
         notes=drawn.notes,
         space=space_json(drawn.space),
     )
+
+
+def _check_names(table: pa.Table, out: Path, space: str) -> None:
+    """Raise StudyError if mops would not read a file with these columns."""
+    problems = [
+        Problem(json_path("$", table.column_names[i - 1]), fault) for i, fault in faults_of_names(table.column_names)
+    ]
+    if out.suffix.lower() == ".csv" and table.num_columns == 1 and not problems:
+        name = table.column_names[0]
+        cells = (_cell(value) for value in table.column(0).unique().to_pylist())
+        if fault := fault_of_one_column(name, list(cells)):
+            problems.append(Problem(json_path("$", name), f"in a CSV file with this column alone, {fault}"))
+    if problems:
+        hint = "rename the parameter, or write a study: --out study.json"
+        raise StudyError(f"a {out.suffix} file cannot have these parameters", shown(problems), where=space, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -220,7 +240,9 @@ def _cell(value: bool | int | float | str) -> str:
     """Return the cell that reads as exactly this value."""
     text = value if isinstance(value, str) else json.dumps(value)
     as_json = json.dumps(value, ensure_ascii=False)
-    return text if read_cell(text) == Cell(as_json, read_cell(text).kind) else as_json
+    read = read_cell(text)
+    is_plain = read.look is None or (read.look == "text" and not invisible_in(text))
+    return text if is_plain and read == Cell(as_json, read.kind, look=read.look) else as_json
 
 
 def _write_study(study: dict[str, Any], table: pa.Table, about: dict[str, Any], path: Path, out: Path) -> None:
