@@ -6,8 +6,9 @@ Children import this: the standard library, numpy and pyarrow only. See docs/ref
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ IDENTITY = ("param_id", "group", "replicate", "seed")
 _ONE_TABLE = frozenset({"frame", "record", "records", "rows"})
 _TABLES = _ONE_TABLE | {"mapping"}
 
+_MOST_NAME = 255 - len("output-") - len(".parquet.partial")  # an exported file has this name too
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
 
@@ -101,7 +103,10 @@ def as_tables(result: object, seed: int, known: Families | None = None) -> dict[
     InvalidOutput
         The result has another form, a column has a reserved name, or a column cannot be stored without loss.
     """
-    return {name: _named(name, _table(name, value), seed) for name, value in _outputs(result, known or {}).items()}
+    tables = {name: _named(name, _table(name, value), seed) for name, value in _outputs(result, known or {}).items()}
+    if alike := _alike(tables):
+        raise InvalidOutput(f"the outputs {_listed(alike)} differ only in upper and lower case; rename all but one")
+    return tables
 
 
 def _outputs(result: object, known: Families) -> Mapping[str, object]:
@@ -165,10 +170,30 @@ def _advice_on_list(values: Sequence[Any]) -> str:
     return f"it holds {kind}; return a table, or a list of dictionaries, which are rows"
 
 
+def _alike(names: Iterable[str]) -> list[str]:
+    """Return the first names that differ only in upper and lower case, or not at all; empty: all names differ.
+
+    DuckDB and other SQL engines read one column for the other, and some file systems have one folder for both.
+    """
+    of: dict[str, list[str]] = {}
+    for name in names:
+        of.setdefault(name.casefold(), []).append(name)
+    return next((alike for alike in of.values() if len(alike) > 1), [])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
 def _name(key: object) -> str:
     if not isinstance(key, str) or not is_writable(key) or "/" in key or key.startswith("."):
         raise InvalidOutput(
             f"{key!r} cannot name an output: a name is a non-empty string without '/' and control characters"
+        )
+    if (n := len(quote(key, safe=""))) > _MOST_NAME:
+        raise InvalidOutput(
+            f"the name of output {key[:20] + '...'!r} needs {n} characters as a file name, and can have {_MOST_NAME}; "
+            "shorten it (a letter that is not ASCII takes 6 to 12)"
         )
     return key
 
@@ -272,20 +297,28 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has no columns")
     if len(set(names)) < len(names):
         raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
-    if any(name in IDENTITY for name in names):
+    if alike := _alike(names):
+        raise InvalidOutput(
+            f"output {output!r} has columns {_listed(alike)}, which differ only in upper and lower case; SQL engines "
+            "read one for the other, so rename all but one"
+        )
+    if any(name.casefold() in IDENTITY for name in names):
         table = _without_seed(output, table, seed)
     return table
 
 
 def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
-    taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
-    # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
-    kind, is_ = table["seed"].type if not taken else pa.null(), pa.types
-    is_number = is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind)
-    if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
-        if table.num_columns > 1:
-            return table.drop_columns(["seed"])
-        raise InvalidOutput(f"output {output!r} has no column but 'seed', which mops adds; return another column")
+    taken = [name for name in table.column_names if name.casefold() in IDENTITY and name.casefold() != "seed"]
     if taken:
         raise InvalidOutput(f"output {output!r} has a column {taken[0]!r}, which mops adds; rename the model's column")
-    raise InvalidOutput(f"output {output!r} has a column 'seed' that is not the simulation's seed, {seed}; rename it")
+    (own,) = (name for name in table.column_names if name.casefold() == "seed")
+    # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
+    kind, is_ = table[own].type, pa.types
+    is_number = is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind)
+    if not is_number or not set(pc.unique(table[own]).to_pylist()) <= {seed}:
+        raise InvalidOutput(
+            f"output {output!r} has a column {own!r} that is not the simulation's seed, {seed}; rename it"
+        )
+    if table.num_columns == 1:
+        raise InvalidOutput(f"output {output!r} has no column but {own!r}, which mops adds; return another column")
+    return table.drop_columns([own])

@@ -70,13 +70,18 @@ def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
     return sink.encoded(rows)
 
 
-def free_names(names: Sequence[str], taken: Collection[str]) -> Mapping[str, str]:
-    """Return the name of each parameter's column: ``param.NAME`` if another column has the name of the parameter."""
+def free_names(names: Sequence[str], taken: Collection[str], prefix: str = "param.") -> Mapping[str, str]:
+    """Return names that differ from each other and from others: ``param.NAME`` if another one has the name.
+
+    Names that differ only in upper and lower case are equal, as SQL engines and some file systems take them.
+    """
+    known, own = {name.casefold() for name in taken}, {name.casefold() for name in names}
     found: dict[str, str] = {}
     for name in names:
         free = name
-        while free in taken or (free != name and free in names):
-            free = f"param.{free}"
+        while free.casefold() in known or (free != name and free.casefold() in own):
+            free = f"{prefix}{free}"
+        known.add(free.casefold())
         found[name] = free
     return found
 

@@ -23,6 +23,7 @@ from mops.jobs.tables.scan import Computed, Scan, Selection
 from mops.jobs.tables.table import Table
 from mops.storage.ancestors import ResultSource, parts
 from mops.storage.dataset import dataset_of
+from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
 from mops.task import FAILURES
 
@@ -54,7 +55,8 @@ class JobTables(JobParts):
         output
             The name of the output.
         params
-            Add a column for each parameter. A parameter with the name of another column is called ``param.NAME``.
+            Add a column for each parameter. A parameter with the name of another column is called ``param.NAME``. Upper
+            and lower case are the same, because SQL engines do not tell them apart.
         where
             Which rows: a text such as ``"beta > 0.3 and day == 30"``, an expression such as
             ``pyarrow.compute.field("beta") > 0.3``, or a value or a list of values for each column,
@@ -348,8 +350,7 @@ class JobTables(JobParts):
             "params": self.params(columns=sets),
         }
         # A model may give its outputs any names, such as "losses" or "../x".
-        outputs = {
-            f"output-{name}" if name in tables else quote(name, safe=" "): self.outputs(name, params=params)
-            for name in self.output_names()
-        }
+        quoted = {quote(name, safe=" "): name for name in self.output_names()}
+        files = free_names(list(quoted), tables, "output-")
+        outputs = {files[file]: self.outputs(name, params=params) for file, name in quoted.items()}
         return export(outputs | tables, Path(folder), Format(file_format), overwrite=overwrite)
