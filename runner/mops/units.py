@@ -12,7 +12,15 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
+VARYING = (
+    (r"\b0x[0-9a-fA-F]+\b", "#"),
+    (r"\b[0-9a-f]{8}(-?[0-9a-f]{4,})*\b", "#"),
+    (r"/[^\s'\":,;()]+/", "/"),
+    (r"[-+]?\d[\d.,]*([eE][-+]?\d+)?( [KMG]?i?B\b)?", "#"),
+    (r"#(\.?#)+", "#"),
+)
+"""What differs between messages with one reason, and what to write instead: patterns for RE2 and for ``re``. The order
+counts: an id has digits."""
 
 
 def bytes_text(n_bytes: int) -> str:
@@ -92,9 +100,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
 
-def without_numbers(message: str) -> str:
-    """Return a message with ``#`` for each number and size, so that messages that differ only in those are equal."""
-    return _NUMBER.sub("#", message)
+def without_varying(text: str) -> str:
+    """Return a text without its numbers, sizes, ids, addresses and folders: texts that differ in those are equal."""
+    for pattern, instead in VARYING:
+        text = re.sub(pattern, instead, text, flags=re.ASCII)
+    return text
 
 
 def shortened(text: str, columns: int) -> str:

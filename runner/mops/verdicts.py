@@ -77,6 +77,18 @@ class Counts:
         return sum(self.verdicts.values()) - self.simulations_failed
 
     @property
+    def scores_not_run(self) -> int:
+        """The number of targets that did not run because a simulation failed."""
+        return self.targets_failed - self.scores_failed
+
+    @property
+    def targets_text(self) -> str:
+        """The targets for people: ``30 scored, 2 failed, 8 not run because a simulation failed``."""
+        not_run = self.scores_not_run
+        because = f", {not_run:,} not run because a simulation failed" if not_run > 0 else ""
+        return f"{self.targets_good:,} scored, {self.scores_failed:,} failed{because}"
+
+    @property
     def simulations(self) -> int:
         """Simulations, good and failed."""
         return self.simulations_good + self.simulations_failed

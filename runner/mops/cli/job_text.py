@@ -67,7 +67,7 @@ def counts_of(status: Status) -> Iterator[tuple[str, str]]:
         f"{counts.simulations_good:,} good, {counts.simulations_failed:,} failed, of {status.n_simulations:,}",
     )
     if counts.targets_good or counts.targets_failed:
-        yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
+        yield "targets", counts.targets_text
 
 
 def state_of(status: Status, took: str = "") -> str:

@@ -24,7 +24,7 @@ from rich.text import Text
 from mops.attempt.reporting.display import figures
 from mops.cli.job_screen import JobScreen, Rates, fields_of
 from mops.errors import MopsError, UsageError
-from mops.units import bytes_text, printable, without_numbers
+from mops.units import bytes_text, printable, without_varying
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.lower()}: {self.format(record)}"
         for report in (found for found in record.args or () if isinstance(found, Report)):
-            kind = without_numbers(f"{report.kind}; {report.then}")
+            kind = without_varying(f"{report.kind}; {report.then}")
             self._printed[kind] += 1
             if self._printed[kind] > _EQUAL_SHOWN and self.level >= logging.WARNING:
                 return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from mops.units import without_numbers
+from mops.jobs.failures.causes import without_varying
 
 CHUNK_ROWS = 10_000
 
@@ -59,7 +59,10 @@ class Reason:
 
 
 def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
-    """Count failures by reason, the most frequent first; messages that differ only in numbers are one reason.
+    """Count failures by reason, the most frequent first.
+
+    Messages have one reason if their first lines are equal without what varies, as for causes
+    (:mod:`mops.jobs.failures.causes`). A cause also has a place and a target, for which mops would read all tracebacks.
 
     Parameters
     ----------
@@ -69,12 +72,12 @@ def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
     reasons: dict[tuple[str, str], Reason] = {}
     for batch in batches:
         table = pa.Table.from_batches([batch])
-        rows = table.append_column("row", pa.array(range(len(table)), pa.int64()))
-        found = rows.group_by(["reason", "message"]).aggregate([([], "count_all"), ("row", "min")]).sort_by("row_min")
-        columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
-        for verdict, text, n in zip(*columns, strict=True):
-            message = text.partition("\n")[0]
-            kind = (verdict, without_numbers(message))
+        keyed = table.append_column("kind", without_varying(table["message"]))
+        keyed = keyed.append_column("row", pa.array(range(len(table)), pa.int64()))
+        found = keyed.group_by(["reason", "kind"]).aggregate([([], "count_all"), ("row", "min")]).sort_by("row_min")
+        columns = (found[name].to_pylist() for name in ("reason", "kind", "count_all", "row_min"))
+        for verdict, text, n, row in zip(*columns, strict=True):
+            kind, message = (verdict, text), table["message"][row].as_py().partition("\n")[0]
             if kind not in reasons and len(reasons) >= _MOST_REASONS:
                 kind, message = (verdict, _OTHER_REASONS), _OTHER_REASONS
             known = reasons.get(kind, Reason(0, verdict, message))

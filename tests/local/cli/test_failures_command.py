@@ -58,7 +58,7 @@ def test_each_cause_has_its_counts_its_ranges_and_its_first_traceback(failed: Co
     first = lines.index("1. error: RuntimeError: no start")
     assert lines[first + 1 : first + 3] == [
         "   at model.py:11 in run; 20 simulations in 10 parameter sets",
-        "   beta: 0.41 to 0.5 (all sets: 0.01 to 0.5)",
+        "   beta: 0.41 to 0.5 (all sets: 0.01 to 0.5); every such set fails",
     ]
     assert re.fullmatch(r"   first: set [0-9a-f]{12}, which is group 40, replicate 0 \(seed \d+\)", lines[first + 3])
     assert lines[first + 4] == "   parameters of this set: beta=0.41, what="
@@ -73,7 +73,7 @@ def test_each_cause_has_its_counts_its_ranges_and_its_first_traceback(failed: Co
     assert "   | the target got params beta, what and 2 replicates:" in lines
     assert "   |   daily: 2 rows of day (int64), infected (int64)" in lines
     assert "   at model.py:17 in score; 1 score by model:score in 1 parameter set" in lines
-    assert lines[-1] == "not scored: 11 targets of parameter sets in which a simulation failed"
+    assert lines[-1] == "11 targets not run because a simulation failed"
 
 
 def test_no_path_leads_into_the_cache_or_into_mops(failed: CommandLab, cache: Path) -> None:
@@ -84,7 +84,7 @@ def test_no_path_leads_into_the_cache_or_into_mops(failed: CommandLab, cache: Pa
 
 def test_json_has_every_cause(failed: CommandLab) -> None:
     found = failed.run("jobs", "failures", "broken", "--json").json
-    assert (found["job"], found["state"], found["targets_not_scored"]) == ("broken", "partial", 11)
+    assert (found["job"], found["state"], found["targets_not_run"]) == ("broken", "partial", 11)
     job = mops.open_job("broken", failed.storage)
     commands = [one.pop("command") for one in found["causes"]]
     assert found["causes"] == job.causes().to_arrow().to_pylist()

@@ -70,7 +70,7 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
         "setting MODELOPS_JOB_RETRIES: 0 before, 1 now\n",
         "partial in",
         "8 good, 2 failed, of 10",
-        "4 scored, 1 failed",
+        "4 scored, 0 failed, 1 not run because a simulation failed",
         "2 x crashed: ended with exit code 7",
         f"mops jobs results {ran.name}",
     ):

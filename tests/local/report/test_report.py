@@ -73,7 +73,7 @@ def test_sets_without_any_loss_are_counted(html: str) -> None:
     assert "28 of 40 parameter sets have all losses; 12 lack one." in html
     assert "12 of 40 parameter sets (30 %) lack a loss. 24 simulations failed (30 %)." in html
     assert "The sum of losses of 28 of 40 parameter sets; 12 lack it." in html
-    assert "12 not run: a simulation failed" in html
+    assert "12 not run because a simulation failed" in html
 
 
 def test_points_of_a_pair_are_the_sets_of_the_job_in_the_colours_of_their_losses(html: str, partial: Job) -> None:

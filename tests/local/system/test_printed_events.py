@@ -11,7 +11,7 @@ import pytest
 from dask_processes import DaskProcesses, dask_in
 from study_lab import Runner, StudyLab, wait_for
 
-from mops.units import without_numbers
+from mops.units import without_varying
 from small_disk import small_disk
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "what-mops-prints.md"
@@ -88,7 +88,7 @@ def kinds(text: str) -> list[str]:
     text = re.sub(r"( on )\S+?(;)", r"\1HOST\2", text)
     text = re.sub(r"(?m)(results go to|at:) \S+$", r"\1 FOLDER", text)
     text = re.sub(r"\([0-9a-f]{12}\)", "(PARAM_ID)", text)
-    lines = [without_numbers(line) for line in text.splitlines()]
+    lines = [without_varying(line) for line in text.splitlines()]
     # The last one comes if the runner reaches a new scheduler before its workers do.
     by_time = (" of # simulations,", "expected:", "has no workers; waiting")
     return list(dict.fromkeys(line for line in lines if not any(part in line for part in by_time)))

@@ -7,8 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mops import units
 from mops.jobs.failures import causes
 from mops.jobs.failures.causes import COLUMNS, Cause, causes_of, place_in_project, without_varying
+from mops.jobs.results import Reason, count_reasons
 from mops.task import FAILURES
 
 TRACE = """Traceback (most recent call last):
@@ -46,6 +48,7 @@ def found(*batches: pa.RecordBatch) -> list[Cause]:
         ("used 1.0 GiB of its 1.0 GiB limit", "used 513 MiB of its 512 MiB limit"),
         ("no file /tmp/work-3ab/out.csv here", "no file /home/ada/x/out.csv here"),
         ("<Model object at 0x7f0a12>", "<Model object at 0xffab>"),
+        ("no room at 0x7f3c81d5b2e0 for 5 GiB", "no room at 0x1 for 1.5 GiB"),
         ("set 761edf35ca1634d7 is odd", "set deadbeefdeadbeef is odd"),
         ("id 123e4567-e89b-12d3-a456-426614174000", "id 99999999-e89b-12d3-a456-426614174abc"),
         ("the first line\nand 1 note", "the first line\nand another"),
@@ -53,7 +56,9 @@ def found(*batches: pa.RecordBatch) -> list[Cause]:
 )
 def test_numbers_ids_folders_and_later_lines_do_not_count(one: str, other: str) -> None:
     lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
-    assert lines[0] == lines[1]
+    assert lines[0] == lines[1] == units.without_varying(one.partition("\n")[0]), "also in a running job"
+    batches = pa.table({"reason": ["error"] * 2, "message": [one, other]}).to_batches()
+    assert count_reasons(batches) == [Reason(2, "error", one.partition("\n")[0])], "7 reasons were 1 cause"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,13 @@ Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
   File "inner/solver.py", line 12 in step
   File "model.py", line 3 in run"""
+PYARROW = """Traceback (most recent call last):
+  File "model.py", line 8, in run
+    return pa.table(columns)
+  File "pyarrow/table.pxi", line 5221, in pyarrow.lib.table
+  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
+pyarrow.lib.ArrowInvalid: Column 1 named b expected length 3 but got length 2
+"""
 GROUP = """  + Exception Group Traceback (most recent call last):
   |   File "model.py", line 3, in run
   |     raise ExceptionGroup("two", errors)
@@ -128,6 +140,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     [
         (TRACE.format(line=3, message="ValueError: x"), "model.py:3 in run"),
         (FAULT, "inner/solver.py:12 in step"),
+        (PYARROW, "model.py:8 in run"),
         (GROUP, "model.py:9 in inner"),
         ('  File "<string>", line 1, in <module>\n', ""),
         ("the last output of a program", ""),

@@ -15,7 +15,7 @@ from mops.storage.ancestors import ancestors, parts
 from mops.storage.dataset import dataset_of
 from mops.storage.live_record import BestLoss, FailureCause, read_live
 from mops.task import LOSSES, Failure, Loss, TaskResult
-from mops.units import shortened, without_numbers
+from mops.units import shortened, without_varying
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ResultsSoFar:
         is_new = False
         for failure in failures:
             message = failure.message.strip().partition("\n")[0]
-            key = failure.reason, without_numbers(message)
+            key = failure.reason, without_varying(message)
             if key not in self._causes and len(self._causes) < _MOST_CAUSES:
                 text = shortened(message, _MESSAGE_CHARACTERS).encode(errors="replace").decode()
                 self._causes[key] = FailureCause(failure.reason, text, 0)

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.units import VARYING
+
 COLUMNS = ("param_id", "group", "replicate", "seed", "target", "reason", "message", "traceback")
 """The columns of failures that :class:`Causes` needs; ``traceback`` as a dictionary."""
 
@@ -25,15 +27,8 @@ OTHER_CAUSES = "other messages"
 _MOST_CAUSES = 1_000
 
 _LATER_LINES = r"(?s)\n.*"
-# Written for RE2. The order counts: an id has digits.
-_VARYING = (
-    (r"\b0x[0-9a-fA-F]+\b", "#"),
-    (r"\b[0-9a-f]{8}(-?[0-9a-f]{4,})*\b", "#"),
-    (r"/[^\s'\":,;()]+/", "/"),
-    (r"[-+]?\d[\d.,]*([eE][-+]?\d+)?( [KMG]?i?B\b)?", "#"),
-    (r"#(\.?#)+", "#"),
-)
-# A file outside of the project has an absolute path, and code from a text is in <string>.
+# A file outside of the project has an absolute path, and code from a text is in <string>. Compiled code of a library,
+# such as pyarrow/error.pxi, has a relative path too.
 _FRAME = re.compile(r'^[ |+-]*File "([^"/<][^"]*)", line (\d+),? in (.+)$', re.MULTILINE)
 _KEYS = ["reason", "target", "kind", "place"]
 
@@ -63,9 +58,9 @@ class Cause:
 
 
 def without_varying(messages: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the first line of each message, without its numbers, ids and folders."""
+    """Return :func:`mops.units.without_varying` of the first line of each message."""
     lines = pc.replace_substring_regex(messages, _LATER_LINES, "")
-    for pattern, instead in _VARYING:
+    for pattern, instead in VARYING:
         lines = pc.replace_substring_regex(lines, pattern, instead)
     return lines
 
@@ -82,6 +77,7 @@ def place_in_project(traceback: str, *, exact: bool = True) -> str:
     if not frames:
         return ""
     # Python's traceback ends with the innermost frame. The fault handler's begins with it.
+    frames = [frame for frame in frames if frame[0].endswith(".py")] or frames
     file, line, function = frames[0 if "(most recent call first)" in traceback else -1]
     return f"{file}:{line} in {function}" if exact else f"{file} in {function}"
 

@@ -1,8 +1,9 @@
 """Finds parameters whose range in some parameter sets is clearly narrower than in all of them.
 
 A range is narrow if so few of all sets have a value in it that this would seldom happen by chance: with random sets
-instead of those that failed, a range with at most as many sets has a probability of at most 5 %. The ranges come from
-two passes over the table of parameter sets, chunk by chunk.
+instead of those that failed, a range with at most as many sets has a probability of at most 5 %. A single value is also
+named if all sets with it failed, and no other set did. The ranges come from two passes over the table of parameter
+sets, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class NarrowRange:
         Numbers: the least and the greatest. Otherwise: each value.
     share
         The share of all sets that have a value of ``some``.
+    is_exact
+        Whether each set with a value of ``some`` failed.
     """
 
     parameter: str
@@ -44,10 +47,12 @@ class NarrowRange:
     all: tuple[Any, ...]
     share: float
     is_number: bool
+    is_exact: bool
 
     def __str__(self) -> str:
         """Return it for people: ``beta: 0.41 to 0.5 (all sets: 0.01 to 0.5)``."""
-        return f"{self.parameter}: {self._text(self.some)} (all sets: {self._text(self.all)})"
+        text = f"{self.parameter}: {self._text(self.some)} (all sets: {self._text(self.all)})"
+        return f"{text}; every such set fails" if self.is_exact else text
 
     def _text(self, values: tuple[Any, ...]) -> str:
         if self.is_number:
@@ -146,10 +151,13 @@ class _Parameter:
         some, every = self._some[selection], self._all
         if not 0 < some.n < every.n or len(every.texts) > _MOST_VALUES:
             return None
-        if some.n_all > _MOST_SHARE * every.n or self._chance(some) > _CHANCE:
+        is_exact = some.n_all == some.n > 1
+        is_one_value = some.low == some.high if self._is_number else len(some.texts) == 1
+        is_seldom = some.n_all <= _MOST_SHARE * every.n and self._chance(some) <= _CHANCE
+        if not is_seldom and not (is_exact and is_one_value):
             return None
         share = some.n_all / every.n
-        return NarrowRange(self._name, self._shown(some), self._shown(every), share, self._is_number)
+        return NarrowRange(self._name, self._shown(some), self._shown(every), share, self._is_number, is_exact)
 
     def _shown(self, values: _Values) -> tuple[Any, ...]:
         return (values.low, values.high) if self._is_number else tuple(sorted(values.texts))

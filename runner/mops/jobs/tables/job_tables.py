@@ -197,9 +197,9 @@ class JobTables(JobParts):
     def reasons(self) -> list[Reason]:
         """Return the reasons of failures, the most frequent first.
 
-        Messages that differ only in numbers are one reason, with the first message. A target without losses because a
-        simulation of its parameter set failed does not count. This reads three columns in chunks, so memory does not
-        depend on the number of failures or the size of their tracebacks.
+        Messages that differ only in numbers, ids, addresses and folders are one reason, with the first message. A
+        target without losses because a simulation of its parameter set failed does not count. This reads three columns
+        in chunks, so memory does not depend on the number of failures or the size of their tracebacks.
 
         Returns
         -------

@@ -167,10 +167,7 @@ def _tiles(facts: Facts) -> Iterator[Tile]:
     yield Tile("parameter sets", f"{status.groups:,}", f"of {status.n_groups:,} committed")
     yield Tile("simulations", f"{counts.simulations:,}", f"{counts.simulations_failed:,} failed")
     if counts.targets_good or counts.targets_failed:
-        failed = counts.scores_failed
-        not_run = counts.targets_failed - failed
-        note = f"{failed:,} failed" + (f", {not_run:,} not run: a simulation failed" if not_run > 0 else "")
-        yield Tile("scores of targets", f"{counts.targets_good:,}", note)
+        yield Tile("scores of targets", f"{counts.targets_good:,}", counts.targets_text.partition(" scored, ")[2])
     if status.seconds is not None:
         attempts = "in one attempt" if status.attempt == 1 else f"in the last of {status.attempt} attempts"
         yield Tile("run time", duration(status.seconds), attempts)

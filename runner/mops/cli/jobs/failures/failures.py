@@ -44,20 +44,19 @@ def failures(
     found = open_job(job, storage, local=local)
     status = found.status()
     causes = found.causes().to_arrow().to_pylist()
-    unscored = max(status.counts.targets_failed - sum(row["n"] for row in causes if row["stage"] == "target"), 0)
+    not_run = status.counts.scores_not_run
     command = reproducer(found)
     for row in causes:
         row["command"] = command(row)
     if as_json:
-        terminal.data_json({"job": job, "state": status.state, "targets_not_scored": unscored, "causes": causes})
+        terminal.data_json({"job": job, "state": status.state, "targets_not_run": not_run, "causes": causes})
         return
     if not causes:
         terminal.data(_none(status))
     else:
         _show(found, status, causes if every else causes[:_CAUSES_SHOWN], n_causes=len(causes))
-        if unscored:
-            not_scored = f"not scored: {counted(unscored, 'target')} of parameter sets in which a simulation failed"
-            terminal.data_paragraph(not_scored)
+        if not_run > 0:
+            terminal.data_paragraph(f"{counted(not_run, 'target')} not run because a simulation failed")
 
 
 def _none(status: Status) -> str:
