@@ -186,6 +186,15 @@ def needs_decades(bands: pa.Table) -> bool:
     return bool(typical) and float(min(typical)) < _VISIBLE_SHARE * float(np.nanmax(shown))
 
 
+def have_decades(fans_of_output: Sequence[Fan]) -> bool:
+    """Tell whether the figures of an output have logarithmic axes: all have the same kind, to be compared.
+
+    Each column needs one; columns without a value above 0 do not count.
+    """
+    counted_fans = [one for one in fans_of_output if np.any(numbers(one.table["high90"]) > 0)]
+    return bool(counted_fans) and all(needs_decades(one.table) for one in counted_fans)
+
+
 def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values: int = MOST_VALUES) -> Integers:
     """Return the groups whose rows a figure reads, sorted: all of them, or a random sample that is always the same.
 

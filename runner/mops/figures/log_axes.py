@@ -1,7 +1,7 @@
 """Logarithmic axes of all figures: their ticks, and their ends if some values are 0.
 
 :func:`mops.figures.bins.is_log` says which losses and parameters need a logarithmic axis, and
-:func:`mops.figures.fan.needs_decades` says which outputs need one.
+:func:`mops.figures.fan.have_decades` says which outputs need one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 from mops.figures.columns import Floats
 
 MOST_TICKS = 6  # more would overlap on a small figure, and Vega would drop some
+LEAST_GAP = 0.1
+"""Of the height of an axis: nearer ticks collide on a small figure."""
 _MOST_DECADES = 9
 
 
@@ -27,6 +29,16 @@ def log_ticks(low: float, high: float) -> list[float]:
     """
     ticks = next(ticks for ticks in _choices(low, high) if len(ticks) <= MOST_TICKS)
     return ticks if len(ticks) > 1 else []
+
+
+def ticks_from_0(linear_below: float, high: float) -> list[float]:
+    """Return the ticks of an axis with a linear part from 0: 0, and those of :func:`log_ticks` that do not collide."""
+    ticks = [0.0]
+    for tick in log_ticks(linear_below, high):
+        before, at, end = (math.log1p(value / linear_below) for value in (ticks[-1], tick, high))
+        if at - before >= LEAST_GAP * end:
+            ticks.append(tick)
+    return ticks
 
 
 def _choices(low: float, high: float) -> Iterator[list[float]]:
@@ -61,9 +73,9 @@ class Decades:
     @property
     def ticks(self) -> list[float]:
         """The ticks, of which the first is 0 if the axis has a linear part."""
-        if self.linear_below is None:
-            return log_ticks(self.low, self.high)
-        return [0.0, *log_ticks(self.linear_below, self.high)]
+        return (
+            log_ticks(self.low, self.high) if self.linear_below is None else ticks_from_0(self.linear_below, self.high)
+        )
 
     def note(self, axis: str = "The vertical axis") -> str:
         """Return what a caption says of the axis."""

@@ -155,6 +155,13 @@ def division_texts(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*texts, ", ", null_handling="replace", null_replacement="none")
 
 
+def division_text(by: str | None, division: str | None) -> str:
+    """Return what a division is called in texts: ``region = north``, or ``without region``; empty: nothing divides."""
+    if by is None:
+        return ""
+    return f"without {by}" if division is None else f"{by} = {division}"
+
+
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return values as texts, booleans as study.json writes them."""
     if pt.is_boolean(column.type):

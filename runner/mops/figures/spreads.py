@@ -11,7 +11,7 @@ import pyarrow as pa
 from mops.figures.bins import Bins, bins_for, bins_of
 from mops.figures.columns import Flags, Floats, numbers
 from mops.figures.fan import sets_text
-from mops.figures.row_keys import check_one_row, places_of_divisions
+from mops.figures.row_keys import check_one_row, division_text, places_of_divisions
 from mops.units import counted, number
 
 LEAST_VALUES = 5
@@ -96,13 +96,9 @@ class Spread:
             least, median, greatest = map(_text, (one.least, one.median, one.greatest))
             return f"The least is {least}, the median {median}, the greatest {greatest}."
         line = "" if self.bins.kind == "values" else " A line is a median."
-        names = (f"{self.division_text(name)} ({counted(n, 'value')})" for name, n in self.few.items())
+        names = (f"{division_text(self.by, name)} ({counted(n, 'value')})" for name, n in self.few.items())
         few = f" Too few values for a strip: {', '.join(names)}." if self.few else ""
         return f"The bars of a strip add up to 100 %.{line}{few}"
-
-    def division_text(self, division: str | None) -> str:
-        """Return what a division is called."""
-        return f"without {self.by}" if division is None else f"{self.by} = {division}"
 
 
 @dataclass(frozen=True)

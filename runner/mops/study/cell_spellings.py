@@ -1,4 +1,4 @@
-"""Recognises booleans and numbers that a CSV cell does not write as JSON does, and characters that nobody sees.
+"""Recognises booleans and numbers that a CSV cell does not write as JSON does, and invisible characters.
 
 Spreadsheets, R and pandas write ``TRUE``, ``0,5`` or ``1 000``. mops reads a cell as JSON, so these would be text.
 """
@@ -32,7 +32,7 @@ _CODE = re.compile(r"0\d+")
 
 
 def invisible_in(text: str) -> str | None:
-    """Return the first character that nobody sees, as ``U+200B``; None: there is none."""
+    """Return the first invisible character, as ``U+200B``; None: there is none."""
     found = _INVISIBLE.search(text)
     return None if found is None else f"U+{ord(found[0]):04X}"
 

@@ -31,7 +31,7 @@ Place = Callable[[int], str]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty if the parameter is absent"
 _READ_AS_TEXT = 'is read as text; write 0.5 and not .5, true and not True (for a text, write """True""")'
-_INVISIBLE = "has a character that nobody sees ({}), and is text with it; remove it if you do not want it"
+_INVISIBLE = "has an invisible character ({}), and is text with it; remove it if you do not want it"
 _TEXT_AMONG_OTHERS = "is text, but other cells of this column are not"
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 

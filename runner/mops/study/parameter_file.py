@@ -153,7 +153,7 @@ def _column_fault(name: str, position: int) -> str | None:
     if name != name.strip():
         return f"the name {name!r} begins or ends with a space; write {name.strip()!r}"
     if character := invisible_in(name):
-        return f"the name {name!r} has a character that nobody sees ({character}); remove it"
+        return f"the name {name!r} has an invisible character ({character}); remove it"
     return name_fault(name)
 
 

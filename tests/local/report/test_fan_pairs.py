@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.figures.fan import Fan, FanSource, fans
+from mops.figures.fan import Fan, FanSource, fans, have_decades
 from mops.report.sections.fan_pairs import FanPair, Side
+from mops.report.sections.outputs import _figures as outputs_figures
 
 TEN = range(10)
 
@@ -32,7 +33,8 @@ def fan(courses: Sequence[Sequence[float]], xs: Sequence[Any] = TEN) -> Fan:
 
 
 def pair(under: Fan, over: Fan) -> FanPair:
-    return FanPair(Side(under, "all", "all sets", "all sets"), Side(over, "best", "the best sets", "best sets"), None)
+    sides = Side(under, "all", "all sets", "all sets"), Side(over, "best", "the best sets", "best sets")
+    return FanPair(*sides, None, has_decades=have_decades([under, over]))
 
 
 def caption(under: Fan, over: Fan) -> str:
@@ -86,3 +88,15 @@ def test_an_axis_down_to_0_cuts_nothing_off_at_its_lower_end() -> None:
 
 def test_of_equal_values_nothing_is_cut_off() -> None:
     assert caption(fan(levels(0, 50)), fan(levels(2, 2))) == ""
+
+
+def test_sets_without_the_parameter_have_a_figure_of_their_own() -> None:
+    """Case 29: a text parameter that some sets lack made the report end with a TypeError."""
+    rows = pa.table({"group": pa.array(range(3), pa.int32()), "replicate": pa.array([0] * 3, pa.int32())})
+    rows = rows.append_column("day", [[0, 0, 0]]).append_column("y", [[1.0, 2.0, 3.0]])
+    kinds = pa.chunked_array([["p", None, "q"]])
+    (found,) = fans(FanSource(rows, "daily", "day", ["y"], 3, 3, "kind", kinds))
+    figures = outputs_figures(found, None, "whole", has_decades=False)
+    assert [figure.title for figure in figures] == [
+        *("y (daily), kind = p", "y (daily), kind = q", "y (daily), without kind"),
+    ]

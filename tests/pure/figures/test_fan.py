@@ -24,6 +24,7 @@ from mops.figures.fan import (
     Fan,
     FanSource,
     fans,
+    have_decades,
     last_values,
     needs_decades,
     sample_of_sets,
@@ -213,6 +214,20 @@ def test_a_fan_has_a_logarithmic_axis_if_a_linear_one_hides_half_of_a_median_lin
     assert not decades({"a": [1000.0, 900.0], "b": [13.0, 14.0]})
     assert not decades({"a": [0.0, 0.0]})
     assert not decades({})
+
+
+def test_the_columns_of_an_output_have_the_same_kind_of_axis() -> None:
+    """Three panels of one output had a linear, a logarithmic and a symlog axis."""
+
+    def of(*columns: list[float]) -> list[Fan]:
+        return [fan_of([(0, 0, x, y) for x, y in enumerate(ys)]) for ys in columns]
+
+    growth, share = [2.0**i for i in range(16)], [i / 16 for i in range(16)]
+    assert have_decades(of(growth, [0.0, *growth]))
+    assert not have_decades(of(growth, share))
+    assert have_decades(of(growth, [0.0] * 16)), "a column of zeros has no say"
+    assert not have_decades(of([0.0] * 16))
+    assert not have_decades([])
 
 
 @given(ROWS)

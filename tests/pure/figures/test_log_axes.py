@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.figures.log_axes import MOST_TICKS, Decades, decades, log_ticks
+from mops.figures.log_axes import LEAST_GAP, MOST_TICKS, Decades, decades, log_ticks
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,13 @@ def test_an_axis_of_decades_has_a_linear_part_only_for_values_near_0(shown: list
 def test_the_ticks_of_an_axis_with_a_linear_part_begin_at_0() -> None:
     assert Decades(0.0, 500.0, 100.0).ticks == [0, 100, 200, 500]
     assert Decades(300.0, 400.0, None).ticks == []
+
+
+@given(st.floats(-6, 6), st.floats(0.5, 9))
+def test_ticks_of_an_axis_from_0_never_collide(start: float, span: float) -> None:
+    """0 and the first power of ten were written on each other."""
+    linear_below, high = 10.0 ** math.floor(start), 10.0 ** (math.floor(start) + span)
+    ticks = Decades(0.0, high, linear_below).ticks
+    places = [math.log1p(tick / linear_below) / math.log1p(high / linear_below) for tick in ticks]
+    assert places[0] == 0
+    assert all(np.diff(places) >= LEAST_GAP - 1e-9)

@@ -167,7 +167,7 @@ def test_texts_stay_texts(tmp_path: Path, cells: list[str]) -> None:
     [
         ("Unnamed: 0,a", "column 1: 'Unnamed: 0' is what pandas or R calls a column without a name"),
         ("...1,a", "column 1: '...1' is what pandas or R calls a column without a name"),
-        ("be\u200bta,a", "column 1: the name 'be\\u200bta' has a character that nobody sees (U+200B); remove it"),
+        ("be\u200bta,a", "column 1: the name 'be\\u200bta' has an invisible character (U+200B); remove it"),
         ("\u00a0beta,a", "column 1: the name '\\xa0beta' begins or ends with a space; write 'beta'"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_file_of_one_column_may_have_several(tmp_path: Path, name: str, cell: 
 def test_a_cell_with_a_character_that_nobody_sees_is_noted(tmp_path: Path) -> None:
     found, warnings = text_of(tmp_path, "kind,n\nring\u200b,1\nring,2\n")
     assert [row["kind"] for row in found] == ["ring\u200b", "ring"]
-    assert warnings[0].startswith("sets.csv, line 2, column 'kind': has a character that nobody sees (U+200B)")
+    assert warnings[0].startswith("sets.csv, line 2, column 'kind': has an invisible character (U+200B)")
 
 
 # --- files that mops writes -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from mops.figures.fan import MOST_OVERLAID, Fan
 from mops.figures.log_axes import Decades
 from mops.figures.losses import Distribution, ShownSets
 from mops.figures.profiles import Pairs, Profile
+from mops.figures.row_keys import division_text
 from mops.figures.sensitivity import Sensitivity
 from mops.figures.sobol import Sobol
 from mops.figures.timeline import Timeline
@@ -40,6 +41,7 @@ from mops.jobs.plots.style import (
     panels,
     unit_of_bytes,
     unit_of_time,
+    use_date_ticks,
     use_decades,
     use_log_scale,
     use_log_ticks,
@@ -102,7 +104,7 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
     for number, one in enumerate(divided):
         colour, rows = COLOURS[number % len(COLOURS)], one.table
         division = rows["division"][0].as_py()
-        name = "" if figure.by is None else f"{figure.by} = {division}"
+        name = division_text(figure.by, division)
         if figure.keys and data is not None:
             _draw_data(ax, data.of_division(division), colour, f"data: {name}")
         if len(one.lines):
@@ -119,6 +121,8 @@ def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None)
     if data is not None and not figure.keys:
         _draw_data(ax, data, INK, f"data: {_shortened(data.file, _LONG_TEXT)}")
     ax.set(xlabel=figure.x, ylabel=figure.y)
+    if not pa.types.is_floating(figure.table["x"].type):
+        use_date_ticks(ax.xaxis)
     if axis is not None:
         use_decades(ax, axis)
 

@@ -16,7 +16,7 @@ from mops.errors import CorruptRecord, MopsError, UsageError, known_name
 from mops.figures.choices import IDENTITY, MOST_DIVISIONS, Course, choose_course, choose_division
 from mops.figures.columns import Flags, Integers, is_number, numbers
 from mops.figures.failures import FailedSets, FailureBins, failure_bins
-from mops.figures.fan import Fan, FanSource, fans, needs_decades, sample_of_sets
+from mops.figures.fan import Fan, FanSource, fans, have_decades, sample_of_sets
 from mops.figures.log_axes import Decades, decades
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
 from mops.figures.row_keys import (
@@ -240,7 +240,7 @@ def _named_divisions(job: JobTables, course: Course, by: str | Sequence[str] | L
     if by is False or (by is None and course.keys):
         return list(course.keys)
     own = job.dataset("outputs", course.output).schema.names
-    parameters = _parameters_beside(job, own)
+    parameters = _parameters_next_to(job, own)
     if by is None:
         chosen = choose_division(parameters)
         return [] if chosen is None else [chosen]
@@ -265,12 +265,12 @@ def divisions_of(job: JobTables, own: Collection[str], rows: pa.Table, names: Se
     """
     if not names:
         return None
-    parameters = _parameters_beside(job, own)
+    parameters = _parameters_next_to(job, own)
     return division_texts([rows[name] if name in own else parameters[name].take(rows["group"]) for name in names])
 
 
-def _parameters_beside(job: JobTables, taken: Collection[str]) -> pa.Table:
-    """Return the columns of the parameters, with the names that they have beside other columns."""
+def _parameters_next_to(job: JobTables, taken: Collection[str]) -> pa.Table:
+    """Return the columns of the parameters, with the names that they have next to other columns."""
     parameters = Parameters(job.files, job.name)
     fields = parameters.fields(taken)
     return parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
@@ -286,7 +286,7 @@ def spreads_of(job: JobTables, output: str, ys: Sequence[str]) -> list[Spread] |
     if not has_one_row(rows):
         return None
     own = job.dataset("outputs", output).schema.names
-    chosen = choose_division(_parameters_beside(job, own))
+    chosen = choose_division(_parameters_next_to(job, own))
     divisions = divisions_of(job, own, rows, [] if chosen is None else [chosen])
     return spreads(SpreadSource(rows, output, ys, len(groups), len(read), chosen, divisions))
 
@@ -342,10 +342,12 @@ def data_of(observed: list[Observed] | MopsError, fan: Fan) -> Observed | None:
     return None if data is None else replace(data, divisions=division_texts([data.table[key] for key in fan.keys]))
 
 
-def axis_of(fan: Fan, data: Observed | None) -> Decades | None:
-    """Return the logarithmic vertical axis of a fan and its data; None: the axis is linear."""
-    shown = [fan.shown, *([numbers(data.table[data.y])] if data else [])]
-    return decades(np.concatenate(shown)) if needs_decades(fan.table) else None
+def axes_of(figures: Sequence[Fan], data: Sequence[Observed | None]) -> list[Decades | None]:
+    """Return the logarithmic vertical axis of each fan of an output and its data; None: the axis is linear."""
+    if not have_decades(figures):
+        return [None] * len(figures)
+    shown = ([one.shown, *([numbers(its.table[its.y])] if its else [])] for one, its in zip(figures, data, strict=True))
+    return [decades(np.concatenate(values)) for values in shown]
 
 
 def _best_groups(job: JobTables, best: int) -> Integers:

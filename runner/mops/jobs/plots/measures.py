@@ -12,7 +12,7 @@ import pyarrow as pa
 from mops.errors import UsageError, known_name
 from mops.figures.choices import index_column, is_time, number_columns
 from mops.figures.fan import MOST_VALUES, last_values, sample_of_sets
-from mops.figures.row_keys import of_each_division
+from mops.figures.row_keys import division_text, of_each_division
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
 from mops.jobs.plots.figure_data import (
@@ -193,7 +193,7 @@ def _last_values_of(
 def _add(found: _Measures, results: Sequence[_Result], last: Mapping[str | None, pa.Table], most: int) -> None:
     """Add columns of one output as measures, until there are ``most`` of them."""
     for one, division in product(results, last):
-        of = f", {' and '.join(one.keys)} = {division}" if one.keys else ""
+        of = f", {division_text(' and '.join(one.keys), division)}" if one.keys else ""
         if len(found.names) >= most:
             found.left_out.append(f"{one.output}.{one.y}{of}")
             continue

@@ -16,7 +16,7 @@ from mops.figures.sensitivity import LEAST_SETS
 from mops.figures.sobol import LEAST_BLOCKS
 from mops.jobs.plots.figure_data import (
     JobTables,
-    axis_of,
+    axes_of,
     course_of,
     data_of,
     declared,
@@ -190,8 +190,8 @@ class Plots:
         are not finite do not count. Of a large job, the picture shows a random sample of its parameter sets, always the
         same: at most 2,000 sets and about 2 million values.
 
-        The vertical axis is logarithmic if a linear one would hide half of a median line, because it is below 1 % of
-        the greatest value. ``ax.set_yscale("linear")`` changes this.
+        The vertical axes are logarithmic if linear ones would hide half of a median line of each column, because it is
+        below 1 % of the greatest value. ``ax.set_yscale("linear")`` changes this.
 
         Examples
         --------
@@ -211,7 +211,7 @@ class Plots:
         figures = fans_of(self._job, course, by, best, where)[: None if ax is None else 1]
         is_fitting = [where is None or not _other_columns(self._job, observed, figure) for figure in figures]
         data = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
-        scales = [axis_of(figure, points) for figure, points in zip(figures, data, strict=True)]
+        scales = axes_of(figures, data)
         with style.look():
             plot, axes = style.panels(len(figures), columns=1, share=True) if ax is None else (ax.get_figure(), [ax])
             for one, figure, points, scale in zip(axes, figures, data, scales, strict=True):

@@ -13,13 +13,14 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter, NullLocator
 from PIL.Image import Exif
 
-from mops.figures.log_axes import Decades, log_ticks
+from mops.figures.log_axes import Decades, log_ticks, ticks_from_0
 from mops.project.bundle import MARK
 
 # Okabe and Ito 2008: people with any kind of colour blindness tell these apart.
@@ -156,6 +157,13 @@ def use_log_ticks(axis: Axis, linear_below: float | None = None) -> None:
         axis.set_minor_locator(NullLocator())
 
 
+def use_date_ticks(axis: Axis) -> None:
+    """Give an axis of dates or times few ticks with short labels, which do not collide."""
+    locator = AutoDateLocator(minticks=3, maxticks=_FEW_TICKS + 1)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(ConciseDateFormatter(locator))
+
+
 class _LogTicks(Locator):
     """The ticks of the shown part of an axis. They follow the limits that a caller sets later."""
 
@@ -171,9 +179,13 @@ class _LogTicks(Locator):
         """Return the ticks between two limits; of a part without regular ticks, those of a linear axis."""
         low, high = sorted((vmin, vmax))
         start = low if self._linear_below is None else max(low, self._linear_below)
-        ticks = log_ticks(start, high) if 0 < start < high else []
-        zero = [0.0] if self._linear_below is not None and low <= 0 <= high else []
-        return [*zero, *ticks] if ticks else MaxNLocator(_FEW_TICKS).tick_values(low, high)
+        if not 0 < start < high:
+            ticks: Sequence[float] = []
+        elif self._linear_below is not None and low <= 0:
+            ticks = ticks_from_0(self._linear_below, high)
+        else:
+            ticks = log_ticks(start, high)
+        return ticks if len(ticks) > 1 else MaxNLocator(_FEW_TICKS).tick_values(low, high)
 
 
 def _plain(value: float) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins
 from mops.figures.fan import MOST_OVERLAID
+from mops.figures.row_keys import division_text
 from mops.figures.spreads import Spread
 from mops.report.drawing.axes import TICKS, bin_axis, bin_rows, values
 from mops.report.drawing.look import BLUE, INK, SERIES
@@ -53,7 +54,7 @@ def strips(found: Spread) -> dict[str, Any]:
             if row["n"]:
                 top = bottom + _HIGHEST_BAR * row["share"] / greatest
                 bars.append(at | {"bottom": bottom, "top": top, "colour": fill})
-        text = f"{_with_both_ends(found.division_text(strip.division))}, n = {strip.n:,}, median "
+        text = f"{_with_both_ends(division_text(found.by, strip.division))}, n = {strip.n:,}, median "
         ends = {"bottom": bottom, "top": bottom + _HIGHEST_BAR, "label_at": bottom + _LABEL_AT}
         marks.append(ends | {"median": strip.median, "text": f"{text}{cell(strip.median)}"})
     x = bin_axis(found.bins, "x", title=title)

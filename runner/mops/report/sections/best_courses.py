@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mops.figures.choices import Course
-from mops.figures.fan import Fan
+from mops.figures.fan import Fan, have_decades
 from mops.jobs.plots.figure_data import data_of, fans_of
 from mops.project.observed import Observed
 from mops.report.content import Figure, Width
@@ -20,14 +20,15 @@ def best_courses(facts: Facts, course: Course, n_best: int, width: Width) -> lis
         data = data_of(facts.observed, one)
         for whole, chosen in pairs_of_divisions(one, of_best):
             division = whole.table["division"][0].as_py()
-            figures.append(_figure(whole, chosen, data and data.of_division(division), width))
+            here = data and data.of_division(division)
+            figures.append(_figure(whole, chosen, here, width, has_decades=have_decades(every)))
     return figures
 
 
-def _figure(every: Fan, best: Fan, data: Observed | None, width: Width) -> Figure:
+def _figure(every: Fan, best: Fan, data: Observed | None, width: Width, *, has_decades: bool) -> Figure:
     sets = counted(best.n_sets_shown, "set")
     over = Side(best, "best", "the best sets", f"the {sets} with the least loss")
-    pair = FanPair(Side(every, "all", "all sets", "all sets"), over, data)
+    pair = FanPair(Side(every, "all", "all sets", "all sets"), over, data, has_decades=has_decades)
     n_best = counted(best.n_simulations, "simulation")
     caption = (
         f"Median (lines) and the middle 90 % (bands) of {every.y!r} over {n_best} of the {sets} with the least sum of "

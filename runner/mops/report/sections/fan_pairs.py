@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from mops.figures.columns import Floats, numbers
-from mops.figures.fan import Fan, needs_decades
+from mops.figures.fan import Fan
+from mops.figures.row_keys import division_text
 from mops.project.observed import Observed
 from mops.report.content import Figure, Key, Width
 from mops.report.drawing.axes import round_ends
@@ -78,12 +79,15 @@ class FanPair:
         The data that both are compared with; None: there are none.
     has_inner_bands
         Whether the middle 50 % are drawn too.
+    has_decades
+        Whether the axis is logarithmic, if no value is negative: :func:`mops.figures.fan.have_decades`.
     """
 
     under: Side
     over: Side
     data: Observed | None
     has_inner_bands: bool = False
+    has_decades: bool = False
 
     @property
     def alt(self) -> str:
@@ -124,17 +128,16 @@ class FanPair:
         """Return the encoding of the vertical axis, which fits the fan above and the data, and a note for a caption."""
         shown = self._shown()
         low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
-        fans = (self.over.fan, self.under.fan)
-        if low >= 0 and any(needs_decades(fan.table) for fan in fans):
-            return value_axis(fans[0].y, np.append(shown, 0.0), has_decades=True, is_shared=False)
+        if low >= 0 and self.has_decades:
+            zero = [0.0] if np.any(_drawn(self.under.fan) == 0) else []  # only a part that is linear has a place for it
+            return value_axis(self.over.fan.y, np.append(shown, zero), has_decades=True, is_shared=False)
         scale = {"domain": list(round_ends(low, high)), "nice": False} if high > low else {"zero": False}
-        return {"type": "quantitative", "title": shortened(fans[0].y, 40), "scale": scale}, ""
+        return {"type": "quantitative", "title": shortened(self.over.fan.y, 40), "scale": scale}, ""
 
     def _cut_note(self, y: dict[str, Any]) -> str:
         """Return what does not fit on a vertical axis: the band or the lines of the fan below."""
         fan, domain = self.under.fan, y.get("scale", {}).get("domain")
-        drawn = [numbers(fan.lines["y"])] if len(fan.lines) else [numbers(fan.table[end]) for end in MIDDLE_90]
-        values = np.concatenate(drawn)
+        values = _drawn(fan)
         if domain is None or (domain[0] <= np.nanmin(values) and np.nanmax(values) <= domain[1]):
             return ""
         fitted = f"{self.over.text} and the data" if self.data else self.over.text
@@ -146,6 +149,12 @@ class FanPair:
         table = self.over.fan.table
         columns = [table["low90"], table["high90"], *([self.data.table[self.data.y]] if self.data else [])]
         return np.concatenate([numbers(column) for column in [*columns, self.over.fan.lines["y"]]])
+
+
+def _drawn(fan: Fan) -> Floats:
+    """Return the values of the lines, or of the ends of the band."""
+    columns = [fan.lines["y"]] if len(fan.lines) else [fan.table[end] for end in MIDDLE_90]
+    return np.concatenate([numbers(column) for column in columns])
 
 
 def _lines_note(*fans: Fan) -> str:
@@ -162,5 +171,4 @@ def pairs_of_divisions(under: Fan, over: Fan) -> list[tuple[Fan, Fan]]:
 def only_text(fan: Fan) -> str:
     """Return which division a fan with one division shows, for a title; empty: it is not divided."""
     divisions = fan.table["division"].unique().to_pylist()
-    is_one = fan.by is not None and len(divisions) == 1
-    return f", {shortened(fan.by or '', 20)} = {shortened(str(divisions[0]), 20)}" if is_one else ""
+    return f", {shortened(division_text(fan.by, divisions[0]), 43)}" if fan.by and len(divisions) == 1 else ""

@@ -10,7 +10,8 @@ import numpy as np
 from mops.errors import UsageError
 from mops.figures.choices import Course, choose_course
 from mops.figures.columns import numbers
-from mops.figures.fan import MOST_OVERLAID, Fan, needs_decades
+from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
+from mops.figures.row_keys import division_text
 from mops.jobs.plots.figure_data import course_of, data_of, declared, fans_of, is_single_row
 from mops.project.observed import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
@@ -66,8 +67,13 @@ def outputs(facts: Facts) -> Section | None:
     of_each = _course_of_each(facts)
     found = _shown(of_each)
     width: Width = "half" if sum(len(course.ys) for course in found) > 1 else "whole"
-    fans = [fan for course in found for fan in fans_of(facts.job, course) if len(fan.table)]
-    figures = [_figures(fan, data_of(facts.observed, fan), width) for fan in fans]
+    of_courses = [[fan for fan in fans_of(facts.job, course) if len(fan.table)] for course in found]
+    fans = [fan for some in of_courses for fan in some]
+    figures = [
+        _figures(fan, data_of(facts.observed, fan), width, has_decades=have_decades(some))
+        for some in of_courses
+        for fan in some
+    ]
     notes = [*unshown_data(facts, fans), *_undrawn(of_each)]
     histograms = spreads(facts, [name for name, course in of_each.items() if course is None])
     if not figures and not histograms and not notes:
@@ -87,12 +93,12 @@ def _undrawn(of_each: Mapping[str, Course | UsageError | None]) -> list[Block]:
     return [Block("note", f"{why.what}. {why.hint}.") for why in of_each.values() if isinstance(why, UsageError)]
 
 
-def _figures(fan: Fan, data: Observed | None, width: Width) -> list[Figure]:
+def _figures(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool) -> list[Figure]:
     """Return a figure; of keys or of more than two divisions a figure for each, with the same axes."""
     shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
     divisions = fan.table["division"].unique().to_pylist()
     is_shared = len(divisions) > (1 if fan.keys else MOST_OVERLAID)  # areas would overlap
-    y, note = value_axis(fan.y, shown, has_decades=needs_decades(fan.table), is_shared=is_shared)
+    y, note = value_axis(fan.y, shown, has_decades=has_decades, is_shared=is_shared)
     if not is_shared:
         return [_figure(fan, data, width, y, note)]
     of = zip(divisions, fan.divided(), strict=True)
@@ -122,7 +128,7 @@ def _figure(fan: Fan, data: Observed | None, width: Width, y: dict[str, Any], no
 def _alt(fan: Fan) -> str:
     last = {row["division"]: row for row in fan.table.to_pylist()}
     texts = [
-        (f"for {fan.by} = {division} " if len(last) > 1 else "") + _spread(fan, division, row)
+        (f"for {division_text(fan.by, division)} " if len(last) > 1 else "") + _spread(fan, division, row)
         for division, row in last.items()
     ]
     return f"At the last {fan.x}, the median of {fan.y} is {'; '.join(texts)}."
@@ -137,4 +143,4 @@ def _spread(fan: Fan, division: str | None, row: dict[str, Any]) -> str:
 def _keys(divisions: list[str | None], fan: Fan) -> list[Key]:
     if fan.by is None or len(divisions) < 2:
         return []
-    return [Key(colour, f"{fan.by} = {division}") for division, colour in zip(divisions, SERIES, strict=False)]
+    return [Key(colour, division_text(fan.by, division)) for division, colour in zip(divisions, SERIES, strict=False)]

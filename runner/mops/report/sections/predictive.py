@@ -16,7 +16,7 @@ from mops.calibration.rounds import is_from_prior
 from mops.errors import CorruptRecord
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
-from mops.figures.fan import Fan, FanSource, fans
+from mops.figures.fan import Fan, FanSource, fans, have_decades
 from mops.figures.row_keys import division_texts
 from mops.jobs.plots.figure_data import data_of, declared
 from mops.project.observed import Observed
@@ -124,7 +124,8 @@ def _figures(
         data = data_of(facts.observed, fan)
         for one, two in pairs_of_divisions(of_y[fan.y], fan) if fan.y in of_y else []:
             here = data and data.of_division(two.table["division"][0].as_py())
-            figures.append(_figure((before, read_before, one), (after, read_after, two), here, width))
+            sides = (before, read_before, one), (after, read_after, two)
+            figures.append(_figure(*sides, here, width, has_decades=have_decades([*under, *over])))
     return figures
 
 
@@ -141,11 +142,16 @@ def _fans(facts: Facts, found: Calibration, course: Course, weights: Floats) -> 
 
 
 def _figure(
-    before: tuple[_Chosen, TrialRows, Fan], after: tuple[_Chosen, TrialRows, Fan], data: Observed | None, width: Width
+    before: tuple[_Chosen, TrialRows, Fan],
+    after: tuple[_Chosen, TrialRows, Fan],
+    data: Observed | None,
+    width: Width,
+    *,
+    has_decades: bool,
 ) -> Figure:
     (earlier, read_earlier, under), (later, read_later, over) = before, after
     sides = _side(earlier, under, read_earlier), _side(later, over, read_later)
-    pair = FanPair(*sides, data, has_inner_bands=True)
+    pair = FanPair(*sides, data, has_inner_bands=True, has_decades=has_decades)
     within = _within(over, data, later.name) if data is not None and later.is_probability else ""
     bins = f" The values of {over.x!r} are in bins." if over.is_binned else ""
     are_lines = len(over.lines) and len(set(read_later.weights.values())) > 1

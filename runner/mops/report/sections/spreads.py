@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from mops.figures.choices import IDENTITY, number_columns
+from mops.figures.row_keys import division_text
 from mops.figures.spreads import LEAST_VALUES, Spread
 from mops.jobs.plots.figure_data import spreads_of
 from mops.report.content import Block, Figure, Gallery
@@ -79,7 +80,7 @@ def _figure(found: Spread) -> Figure:
         spec = histogram(found.bins, found.table, shortened(found.y, 40), "simulations")
         return Figure(title, found.caption, f"Histogram. {found.caption}", spec, found.table.drop_columns("division"))
     medians = (
-        f"for {found.division_text(strip.division)} {cell(strip.median)}, between {cell(strip.least)} and "
+        f"for {division_text(found.by, strip.division)} {cell(strip.median)}, between {cell(strip.least)} and "
         f"{cell(strip.greatest)}"
         for strip in found.strips
     )
