@@ -171,10 +171,8 @@ def test_a_report_has_a_panel_for_each_key_and_its_data_or_says_why_not(job: Job
     assert (
         "plain.csv for 'deaths' of 'by_region': the figures are apart for each 'region', and the data have no" in text
     )
-    assert (
-        "several rows of 'events' for one 'day', and no column tells these rows apart. return one row" in text.lower()
-    )
-    assert "one for each of the 9 values of 'district'." in text
+    assert "several rows of 'events' for one 'day', and no column tells these rows apart: return one row" in text
+    assert "one for each of the 9 values of 'district': choose some of them, such as job.plot.fan('districts'" in text
     _, why = parts(influence(Facts.of(job)))
     assert any("At most 8 results have a figure here" in note for note in why)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
@@ -159,9 +159,10 @@ def use_log_ticks(axis: Axis, linear_below: float | None = None) -> None:
 
 def use_date_ticks(axis: Axis) -> None:
     """Give an axis of dates or times few ticks with short labels, which do not collide."""
-    locator = AutoDateLocator(minticks=3, maxticks=_FEW_TICKS + 1)
+    untyped: Any = dates
+    locator = untyped.AutoDateLocator(minticks=3, maxticks=_FEW_TICKS + 1)
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ConciseDateFormatter(locator))
+    axis.set_major_formatter(untyped.ConciseDateFormatter(locator))
 
 
 class _LogTicks(Locator):

@@ -65,32 +65,35 @@ def outputs(facts: Facts) -> Section | None:
     if not names:
         return None
     of_each = _course_of_each(facts)
-    found = _shown(of_each)
-    width: Width = "half" if sum(len(course.ys) for course in found) > 1 else "whole"
-    of_courses = [[fan for fan in fans_of(facts.job, course) if len(fan.table)] for course in found]
-    fans = [fan for some in of_courses for fan in some]
-    figures = [
-        _figures(fan, data_of(facts.observed, fan), width, has_decades=have_decades(some))
-        for some in of_courses
-        for fan in some
-    ]
-    notes = [*unshown_data(facts, fans), *_undrawn(of_each)]
+    width: Width = "half" if sum(len(course.ys) for course in _shown(of_each)) > 1 else "whole"
+    undrawn = [_undrawn(why) for why in of_each.values() if isinstance(why, UsageError)]
+    fans: list[Fan] = []
+    figures: list[list[Figure]] = []
+    best: list[Figure] = []
+    has_best = facts.n_scored >= _LEAST_SCORED and not facts.scored.is_constant()
+    for course in _shown(of_each):
+        try:
+            some = [fan for fan in fans_of(facts.job, course) if len(fan.table)]
+            best += best_courses(facts, course, _BEST, width) if has_best else []
+        except UsageError as several:  # of sets that the choice of the course has not read
+            undrawn.append(_undrawn(several))
+            continue
+        fans += some
+        has_decades = have_decades(some)
+        figures += [_figures(fan, data_of(facts.observed, fan), width, has_decades=has_decades) for fan in some]
+    notes = [*unshown_data(facts, fans), *undrawn]
     histograms = spreads(facts, [name for name, course in of_each.items() if course is None])
-    if not figures and not histograms and not notes:
-        text = f"Outputs: {', '.join(names)}. None has numbers for a figure."
-        return Section("outputs", "Outputs", [Block("note", text)])
+    if not figures and not histograms and not undrawn:
+        notes.append(Block("note", f"Outputs: {', '.join(names)}. None has numbers for a figure."))
     alone = [one for some in figures if len(some) == 1 for one in some]
     galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
-    parts: list[Gallery | Block] = [*notes, *galleries]
-    if facts.n_scored >= _LEAST_SCORED and not facts.scored.is_constant():
-        best = [figure for course in found for figure in best_courses(facts, course, _BEST, width)]
-        parts += [Gallery(best)] if best else []
-    return Section("outputs", "Outputs", [*parts, *histograms])
+    galleries += [Gallery(best)] if best else []
+    return Section("outputs", "Outputs", [*notes, *galleries, *histograms])
 
 
-def _undrawn(of_each: Mapping[str, Course | UsageError | None]) -> list[Block]:
-    """Return a note for each output with a course that cannot be drawn."""
-    return [Block("note", f"{why.what}. {why.hint}.") for why in of_each.values() if isinstance(why, UsageError)]
+def _undrawn(why: UsageError) -> Block:
+    """Return the note of an output with a course that cannot be drawn."""
+    return Block("note", f"{why.what[0].upper()}{why.what[1:]}: {why.hint}.")
 
 
 def _figures(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool) -> list[Figure]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import is_from_prior
-from mops.errors import CorruptRecord
+from mops.errors import CorruptRecord, UsageError
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
 from mops.figures.fan import Fan, FanSource, fans, have_decades
@@ -70,8 +70,9 @@ def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
         width: Width = "half" if sum(len(course.ys) for course in with_data) > 1 else "whole"
         shown = [] if reason else with_data
         figures = [one for course in shown for one in _figures(facts, found, course, before, after, width)]
-    except CorruptRecord as damaged:
-        return [Block("note", f"{_NONE} {damaged.what} ({damaged.where}).")]
+    except (CorruptRecord, UsageError) as wrong:
+        where = f" ({wrong.where})" if wrong.where else ""
+        return [Block("note", f"{_NONE} {wrong.what}{where}.")]
     if not figures:
         reason = reason or f"the outputs have no values for the {before.name} or for the {after.name}"
         return [Block("note", f"{_NONE} {reason}.")]
