@@ -44,6 +44,13 @@ class Sensitivity:
         return replace(self, table=self.table.filter(pc.is_in(self.table["measure"], measures)))
 
     @property
+    def notes(self) -> list[str]:
+        """Which measures have no correlation."""
+        known = set(self.known().table["measure"].to_pylist())
+        names = [name for name in self.table["measure"].unique().to_pylist() if name not in known]
+        return [f"No correlation, because the values do not vary: {', '.join(names)}."] if names else []
+
+    @property
     def caption(self) -> str:
         """The caption of the figure."""
         left_out = f" Texts have no ranks: {', '.join(self.left_out)}." if self.left_out else ""

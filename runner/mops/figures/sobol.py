@@ -122,6 +122,13 @@ class Sobol:
         found: list[str] = self.table.filter(self.table["index"].is_valid())["measure"].unique().to_pylist()
         return found
 
+    @property
+    def notes(self) -> list[str]:
+        """Which measures have no indices."""
+        names = [name for name in self.table["measure"].unique().to_pylist() if name not in self.measures]
+        why = "because the values do not vary, or too few blocks are complete"
+        return [f"No indices, {why}: {', '.join(names)}."] if names else []
+
     def caption(self, measure: str) -> str:
         """Return what the figure of a measure shows."""
         rows = self.table.filter(pc.equal(self.table["measure"], measure))

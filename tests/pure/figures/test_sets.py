@@ -223,6 +223,14 @@ def test_rank_correlations_are_those_of_scipy(rows: list[tuple[int, int]]) -> No
         assert rho == pytest.approx(stats.spearmanr(x, y).statistic)
 
 
+def test_results_that_do_not_vary_are_named() -> None:
+    """They had no figure, and no note said so."""
+    found = sensitivity(pa.table({"x": [1, 2, 3, 4], "y": [1, 2, 3, 5], "same": [1] * 4}), ["x"], ["y", "same"])
+    assert found.known().table["measure"].to_pylist() == ["y"]
+    assert found.notes == ["No correlation, because the values do not vary: same."]
+    assert found.known().notes == []
+
+
 def test_a_rank_correlation_leaves_out_what_is_missing_in_one_of_the_two() -> None:
     sets = pa.table(
         {

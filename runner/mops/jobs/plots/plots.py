@@ -273,17 +273,18 @@ class Plots:
         """
         drawing, style = _matplotlib()
         measured = measured_of(self._job, _wanted(output, y, where))
-        figure = sensitivity_of(measured).known()
+        found = sensitivity_of(measured)
+        figure, notes = found.known(), [*found.notes, *measured.notes]
         if figure.n_sets < LEAST_SETS:
             what = f"a rank correlation needs {LEAST_SETS} parameter sets with results"
             at = f"job {self._job.name!r}, which has {figure.n_sets}"
             raise UsageError(what, where=at, hint="run more parameter sets: mops jobs extend")
         if not len(figure.table):
             what = f"job {self._job.name!r} has no parameters and results that vary and are numbers"
-            hint = " ".join(measured.notes) or "job.params() shows the parameters"
+            hint = " ".join(notes) or "job.params() shows the parameters"
             raise UsageError(what, where="job.plot.sensitivity", hint=hint)
         with style.look():
-            return _figure(drawing.draw_sensitivity(figure, measured.notes))
+            return _figure(drawing.draw_sensitivity(figure, notes))
 
     def sobol(
         self, output: str | None = None, *, y: str | Sequence[str] | None = None, where: Where | None = None
@@ -323,7 +324,7 @@ class Plots:
             hint = f"a result must vary, and have a value for each set of {blocks}"
             raise UsageError(what, where="job.plot.sobol", hint=hint)
         with style.look():
-            return _figure(drawing.draw_sobol(figure, measured.notes))
+            return _figure(drawing.draw_sobol(figure, [*figure.notes, *measured.notes]))
 
     def _scored(self, loss: str | None) -> ScoredSets:
         scored = scored_of(self._job)

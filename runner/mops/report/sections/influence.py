@@ -34,10 +34,10 @@ def influence(facts: Facts) -> Section | None:
     found = sensitivity_of(measured)
     if found.n_sets < LEAST_SETS:
         return None
-    notes = [Block("note", text) for text in measured.notes]
+    notes = [Block("note", text) for text in (*found.notes, *measured.notes)]
     ranks = [figure for measure in measured.measures if (figure := _rank_figure(found, measure)) is not None]
     if not ranks:
-        return Section("sensitivity", "Sensitivity", notes) if notes else None
+        return Section("sensitivity", "Sensitivity", notes) if measured.notes else None
     indices = sobol_of(measured)
     if indices is None:
         intro = f"{_RANKS}{_OTHER_DESIGN}{_left_out(found)}{_proposal(facts)}"
