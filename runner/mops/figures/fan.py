@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from mops.figures.calibration import weighted_quantiles
 from mops.figures.columns import Flags, Floats, Integers, is_number, nullable, numbers
-from mops.study.casts import converted
 from mops.figures.row_keys import check_one_row, placed, places_of_divisions, several_rows
+from mops.study.casts import converted
 from mops.units import counted
 
 MOST_SETS = 2_000
