@@ -5,18 +5,19 @@ mops refuses unknown ``MODELOPS_JOB_*`` variables. Other ``MODELOPS_*`` variable
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 import mops
-from mops.errors import Problem, SettingsError, message_of, nearest
+from mops.errors import Problem, SettingsError, StudyError, message_of, nearest
 from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
@@ -27,6 +28,19 @@ _PLACES = {
     "metrics_port": "MODELOPS_METRICS_PORT",
 }
 """Settings that affect more than a job, so their variables lack the prefix."""
+
+NO_LIMIT = "none"
+
+LIMITS = (
+    "sim_timeout",
+    "sim_memory",
+    "sim_threads",
+    "retries",
+    "max_failures",
+    "tasks_per_child",
+    "child_growth",
+)
+"""The settings that depend on the model and not on the machine. A job keeps them, and a study may set them."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,12 @@ class Settings(BaseModel):
     def _as_written(cls, given: Any) -> Any:
         return given.strip().lower() if isinstance(given, str) else given
 
+    @field_validator("sim_timeout", "sim_memory", "max_failures", mode="before")
+    @classmethod
+    def _no_limit(cls, given: Any) -> Any:
+        """Take ``none`` as no limit: an unset variable leaves the limit of the study or the job in place."""
+        return None if isinstance(given, str) and given.strip().lower() == NO_LIMIT else given
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **instead: str | None) -> Settings:
         """Read and check the environment. An empty variable counts as unset.
@@ -155,6 +175,34 @@ class Settings(BaseModel):
             hint = "correct or unset these variables; then list all settings: mops settings"
             raise SettingsError("the environment's settings are not valid", problems, hint=hint)
         return settings
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits that were given, as JSON values by field."""
+        return {
+            name: value for name, value in self.to_json().items() if name in LIMITS and name in self.model_fields_set
+        }
+
+    def over(self, limits: Mapping[str, Any]) -> Settings:
+        """Return these settings with other limits in place of those that were not given.
+
+        Parameters
+        ----------
+        limits
+            A result of :attr:`limits`. Limits of a newer version of mops are left out.
+
+        Raises
+        ------
+        SettingsError
+            A limit is not valid, because this version of mops did not store it.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        try:
+            return type(self).model_validate({name: limits[name] for name in LIMITS if name in limits} | given)
+        except ValidationError as bad:
+            problems = [_problem(error) for error in bad.errors()]
+            hint = "set these variables"
+            raise SettingsError("limits that the job keeps are not valid", problems, hint=hint) from bad
 
     def batch_size_or(self, measured: int) -> int:
         """Return the batch size; for ``auto``, the measured size."""
@@ -191,12 +239,68 @@ class Settings(BaseModel):
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables that give these settings in :meth:`from_environment`."""
-        given = {_variable(field): getattr(self, field) for field in self.model_fields_set}
-        return {name: str(value) for name, value in given.items() if value is not None}
+        given = {field: getattr(self, field) for field in self.model_fields_set}
+        texts = {field: str(value) for field, value in given.items() if value is not None}
+        texts |= {field: NO_LIMIT for field, value in given.items() if value is None and field in LIMITS}
+        return {_variable(field): text for field, text in texts.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, which ``Settings.model_validate`` reads."""
         return self.model_dump(mode="json")
+
+
+def limits_of_study(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the limits of a study, as :attr:`Settings.limits`.
+
+    Parameters
+    ----------
+    given
+        Values by the names of the variables in lower case, without ``MODELOPS_JOB_`` and ``SIM_``.
+    where
+        The study, for errors.
+
+    Raises
+    ------
+    StudyError
+        A name is unknown or a value is not valid; the error lists all of them.
+    """
+    fields = {_name_in_study(field): field for field in LIMITS}
+    problems = []
+    for name in sorted(given.keys() - fields.keys()):
+        near = nearest(name.replace("-", "_").removeprefix("sim_"), fields, 0.75)
+        advice = f"did you mean {near!r}?" if near else f"the limits are {', '.join(fields)}"
+        problems.append(Problem(f"$.limits.{name}", f"unknown limit; {advice}"))
+    # As text, or true would count as 1, and a number of failures would not be valid.
+    values = {
+        fields[name]: json.dumps(value) if isinstance(value, int) else value
+        for name, value in given.items()
+        if name in fields
+    }
+    limits: dict[str, Any] = {}
+    try:
+        limits = Settings.model_validate(values).limits
+    except ValidationError as bad:
+        for error in bad.errors():
+            name = _name_in_study(str(error["loc"][0]))
+            problems.append(replace(_problem(error), path=f"$.limits.{name}"))
+    if problems:
+        raise StudyError("the study is not valid", problems, where=where)
+    return limits
+
+
+def limit_texts(limits: Mapping[str, Any]) -> list[str]:
+    """Return each limit for people: ``SIM_TIMEOUT 60 s``."""
+    return [f"{_variable(name).removeprefix(PREFIX)} {_limit_text(name, value)}" for name, value in limits.items()]
+
+
+def _limit_text(field: str, value: Any) -> str:
+    if value is None:
+        return NO_LIMIT
+    return f"{_shown(field, value)}{' s' if field == 'sim_timeout' else ''}"
+
+
+def _name_in_study(field: str) -> str:
+    return field.removeprefix("sim_")
 
 
 def _variables() -> dict[str, str]:
@@ -243,9 +347,9 @@ def _right_value(field: str, fault: str, limits: Mapping[str, Any]) -> str:
             return f"{_shown(field, limits['le'])} or less"
         case "finite_number":
             return "a finite number"
-        case "float_parsing":
+        case "float_parsing" | "float_type":
             return "a number"
-        case "int_parsing" | "int_from_float":
+        case "int_parsing" | "int_from_float" | "int_type":
             return "an integer"
         case "byte_size" | "byte_size_unit":
             return "bytes, or a number and a unit, like 64MiB"

@@ -8,11 +8,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import mops
-from mops.errors import SettingsError
-from mops.settings import PREFIX, Settings
+from mops.errors import SettingsError, StudyError
+from mops.settings import LIMITS, PREFIX, Settings, limit_texts, limits_of_study
 
 PACKAGE = Path(mops.__file__).parent
 BYTES = "write bytes, or a number and a unit, like 64MiB"
@@ -179,7 +181,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: st
         ("CHECKPOINT_BYTES", "-64MiB", BYTES),
         ("SIM_TIMEOUT", "0", "write a number above 0"),
         ("SIM_TIMEOUT", "inf", "write a finite number"),
-        ("SIM_TIMEOUT", "none", "write a number"),
+        ("SIM_THREADS", "none", "write an integer"),
         ("SIM_THREADS", "0", "write 1 or more"),
         ("RETRIES", "-1", "write 0 or more"),
         ("PRIORITY", "urgent", "write low, normal or high"),
@@ -276,6 +278,65 @@ def test_an_option_overrides_a_variable() -> None:
     assert Settings.from_environment(environ, priority="high") == Settings(priority="high", retries=3)
     assert Settings.from_environment(environ, priority=None) == Settings(priority="low", retries=3)
     assert Settings.from_environment({}, priority="high").to_environment() == {"MODELOPS_JOB_PRIORITY": "high"}
+
+
+# Limits
+
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "sim_timeout": st.none() | st.floats(0.1, 1e6),
+    "sim_memory": st.none() | st.integers(32 << 20, 1 << 40),
+    "sim_threads": st.integers(1, 64),
+    "retries": st.integers(0, 9),
+    "max_failures": st.none() | st.sampled_from(["7", "5%", "0.5%"]),
+    "tasks_per_child": st.integers(0, 99),
+    "child_growth": st.integers(0, 1 << 40),
+    "batch_size": st.integers(1, 99) | st.just("auto"),
+    "slots": st.none() | st.integers(1, 9),
+}
+SOME = st.fixed_dictionaries({}, optional=VALUES).map(lambda fields: Settings(**fields))
+
+
+@given_any(SOME, SOME)
+def test_given_limits_override_kept_ones_and_the_others_stay(now: Settings, submitted: Settings) -> None:
+    """Regression: a retry in a new shell ran without the limits of its job."""
+    kept = json.loads(json.dumps(submitted.limits))
+    effective = now.over(kept)
+    for name in Settings.model_fields:
+        is_given = name in now.model_fields_set or name not in kept
+        assert getattr(effective, name) == getattr(now if is_given else submitted, name), name
+    assert effective.limits.keys() == kept.keys() | now.limits.keys()
+    assert effective.over(kept) == effective
+    passed_on = Settings.from_environment(effective.to_environment())
+    assert (passed_on.limits, passed_on.over(kept)) == (effective.limits, effective), "a runner in another process"
+
+
+def test_every_limit_may_stand_in_a_study_without_its_prefix() -> None:
+    given = {"timeout": 60, "memory": "2 GiB", "threads": 2, "retries": 0, "max_failures": 5} | {
+        "tasks_per_child": 100,
+        "child_growth": "1GiB",
+    }
+    found = limits_of_study(given, "study.json")
+    assert found.keys() == set(LIMITS)
+    assert (found["sim_timeout"], found["sim_memory"], found["max_failures"]) == (60.0, 2 << 30, "5")
+    assert limits_of_study({"timeout": None, "memory": "none"}, "") == {"sim_timeout": None, "sim_memory": None}
+    assert limit_texts({"sim_timeout": 60.0, "sim_memory": 2 << 30, "max_failures": None}) == [
+        *("SIM_TIMEOUT 60 s", "SIM_MEMORY 2.0 GiB", "MAX_FAILURES none"),
+    ]
+
+
+def test_wrong_limits_of_a_study_are_listed_with_their_places() -> None:
+    with pytest.raises(StudyError) as raised:
+        limits_of_study({"timeout": -5, "sim_memory": 1, "retries": True, "memory": [], "speed": 1}, "study.json")
+    assert [str(problem) for problem in raised.value.problems] == [
+        "$.limits.sim_memory: unknown limit; did you mean 'memory'?",
+        (
+            "$.limits.speed: unknown limit; the limits are timeout, memory, threads, retries, max_failures, "
+            "tasks_per_child, child_growth"
+        ),
+        "$.limits.timeout: '-5' is not valid: write a number above 0",
+        f"$.limits.memory: [] is not valid: {BYTES}",
+        "$.limits.retries: 'true' is not valid: write an integer",
+    ]
 
 
 # Every setting is read somewhere

@@ -20,14 +20,21 @@ from mops.jobs.launch import StartedRunner
 from mops.jobs.prepare import PreparedStudy
 from mops.jobs.results import Reason
 from mops.jobs.status import Status
-from mops.settings import PREFIX
+from mops.settings import PREFIX, Settings
+from mops.storage.kept_options import read_options
 
 
 class JobDisplay:
-    """Shows a job's events."""
+    """Shows a job's events.
 
-    def __init__(self, show: Callable[[Snapshot], None], *, as_json: bool):
-        self._show, self._as_json = show, as_json
+    Parameters
+    ----------
+    given
+        The settings of the command, without the limits that the study or the job has.
+    """
+
+    def __init__(self, show: Callable[[Snapshot], None], given: Settings, *, as_json: bool):
+        self._show, self._given, self._as_json = show, given, as_json
         self._last: Snapshot | None = None
         self._job: Job | None = None
 
@@ -45,6 +52,7 @@ class JobDisplay:
             n_run = study.n_simulations - sum(source.simulations for source in reuse.sources)
             from_others = job_text.origins_of(job.record.origins)
             terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {from_others}")
+        self._say_limits(job, "study")
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
@@ -53,6 +61,7 @@ class JobDisplay:
         status = job.status()
         terminal.say(f"job {job.name} continues: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         _say_changes(changes)
+        self._say_limits(job, "kept")
 
     def derived(self, job: Job, changes: list[str]) -> None:
         """Print what the job runs and what it takes over."""
@@ -67,6 +76,15 @@ class JobDisplay:
             f"takes over {units.counted(record.parent.counts.simulations, 'simulation')} from {record.parent.job}"
         )
         _say_changes(changes)
+        self._say_limits(job, "kept")
+
+    def _say_limits(self, job: Job, otherwise: str) -> None:
+        """Print the limits of simulations, if there are any, and where each comes from."""
+        limits = read_options(job.files, job.record).options.limits
+        given = self._given.model_fields_set
+        text = job_text.limits_of(limits, lambda field: "environment" if field in given else otherwise)
+        if text:
+            terminal.say(f"limits: {text}")
 
     def detached(self, job: Job, runner: StartedRunner) -> None:
         """Print which process runs the job, and the commands for it."""
@@ -132,10 +150,10 @@ class JobDisplay:
 
 
 @contextmanager
-def displayed(*, as_json: bool) -> Iterator[JobDisplay]:
-    """Show a job while the body runs it."""
+def displayed(given: Settings, *, as_json: bool) -> Iterator[JobDisplay]:
+    """Show a job while the body runs it; arguments as for :class:`JobDisplay`."""
     with as_command(), terminal.progress() as show:
-        display = JobDisplay(show, as_json=as_json)
+        display = JobDisplay(show, given, as_json=as_json)
         try:
             yield display
         except (StorageError, ClusterError):

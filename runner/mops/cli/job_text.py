@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from mops import units
 from mops.cli import terminal
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
+from mops.settings import limit_texts
 from mops.units import counted, shortened_in_middle
 
 if TYPE_CHECKING:
@@ -56,6 +57,20 @@ def origins_of(origins: Mapping[str, int]) -> str:
     """Return how many simulations come from which other jobs."""
     parts = ", ".join(f"{n:,} from {job}" for job, n in origins.items())
     return f"{counted(sum(origins.values()), 'simulation')}: {parts}"
+
+
+def limits_of(limits: Mapping[str, object], source: Callable[[str], str] | None = None) -> str:
+    """Return the limits of simulations by the names of their variables; empty: none is set.
+
+    Parameters
+    ----------
+    limits
+        As :attr:`mops.settings.Settings.limits`.
+    source
+        Returns where the value of a field comes from.
+    """
+    texts = zip(limits, limit_texts(limits), strict=True)
+    return ", ".join(f"{text} ({source(field)})" if source else text for field, text in texts)
 
 
 def counts_of(status: Status) -> Iterator[tuple[str, str]]:

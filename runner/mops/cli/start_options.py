@@ -114,6 +114,11 @@ class RunnerOptions:
             workers=self.workers,
         )
 
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of the environment, checked."""
+        return Settings.from_environment(priority=self.priority)
+
     def service(self) -> Service | None:
         """Return the service that runs the job, as its chart describes it now; None: this machine runs it.
 
@@ -154,7 +159,7 @@ class StartOptions(RunnerOptions):
         return super().local_by or ("--detach" if self.detach else None)
 
     def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
-        """Return the options for :mod:`mops.jobs.submit`, with the settings of the environment, checked."""
+        """Return the options for :mod:`mops.jobs.submit`."""
         if self.detach and self.wait:
             hint = "leave out one of them"
             raise UsageError("--detach returns at once, and --wait at the end", where="the command line", hint=hint)
@@ -162,7 +167,7 @@ class StartOptions(RunnerOptions):
             env=read_variables(self.env or []),
             python=self.python,
             pod=self.pod,
-            settings=Settings.from_environment(priority=self.priority),
+            settings=self.settings,
             wait=not self.detach and service is None,
             local=self.local_by is not None,
             service=service,

@@ -100,6 +100,8 @@ class Launch:
 
     Parameters
     ----------
+    settings
+        The settings, with the limits that the job keeps.
     service
         The service whose pods run the job; None: this machine runs it.
     wait
@@ -153,7 +155,8 @@ class Launch:
         """
         if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
-        settings = given.get("settings") or Settings.from_environment()
+        before = kept or NO_OPTIONS
+        settings = (given.get("settings") or Settings.from_environment()).over(before.limits)
         location, service = _located(given, settings, storage)
         if service is not None:
             service = replace(service, results=job.files.url if job else None)
@@ -161,8 +164,7 @@ class Launch:
         named = JobOptions(
             dict(given.get("env") or {}), None if python is None else str(python), given.get("pod") or PodOptions()
         )
-        before = kept or NO_OPTIONS
-        options = before.overridden(named)
+        options = replace(before.overridden(named), limits=settings.limits)
         if service is not None:
             options = replace(options, python=named.python)  # an interpreter kept with the job is of one machine
         service, pod = _with_pod(service, options.pod, named.pod)
@@ -179,6 +181,11 @@ class Launch:
             on_progress=given.get("on_progress"),
             on_detach=given.get("on_detach") or (lambda *_: None),
         )
+
+    def with_limits(self, limits: Mapping[str, Any]) -> Launch:
+        """Return this launch with the limits of its study in place of those that were not given."""
+        settings = self.settings.over(limits)
+        return replace(self, settings=settings, options=replace(self.options, limits=settings.limits))
 
     def start(
         self, files: Files, record: JobRecord, context: JobContext, create: Callable[[], None], asked: Asked

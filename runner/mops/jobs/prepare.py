@@ -23,6 +23,7 @@ from mops.project.function_files import FunctionFiles, function_files, is_from_f
 from mops.project.import_folders import relative_to, with_import_folders
 from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import StudySource, given_study, read_study
+from mops.settings import limits_of_study
 from mops.storage.files import Files, canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
@@ -58,6 +59,8 @@ class PreparedStudy:
         The absolute path of the study file; empty: there is none.
     own_sets
         The study's file of parameter sets, relative to the root; empty: there is none in the project.
+    limits
+        The limits that the study sets: :attr:`mops.settings.Settings.limits`.
     """
 
     study: Study
@@ -69,6 +72,7 @@ class PreparedStudy:
     name: str
     file: str
     own_sets: str
+    limits: dict[str, Any]
 
 
 def prepare(
@@ -99,6 +103,7 @@ def prepare(
         source = read_study(Path(path_text(study, "study", _STUDY_HINT)), root)
     root = source.root
     parsed = parse_study(source.data, where=source.where, folder=source.folder)
+    limits = limits_of_study(parsed.limits, source.where)
     trim_memory()
     registry = read_registry(root)
     spec = resolve(parsed, root, registry)
@@ -110,7 +115,7 @@ def prepare(
     spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(
-        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, _own_sets(source)
+        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, _own_sets(source), limits
     )
 
 

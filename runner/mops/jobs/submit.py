@@ -112,7 +112,8 @@ def submit(
         Options of the runner's pod, in place of the values of the service's chart. mops keeps ``env``, ``python`` and
         ``pod`` with the job.
     settings : Settings
-        None: from the environment.
+        None: from the environment. Limits of simulations that are not given come from the study's ``limits``, and mops
+        keeps them with the job.
     wait : bool
         False: return as soon as another process runs the job: a detached runner on this machine, which keeps running
         when this process ends, or a pod of the service. ``Job.wait`` waits for its end. Not given: return when the job
@@ -175,6 +176,7 @@ def submit(
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
     prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
+    launch = launch.with_limits(prepared.limits)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
@@ -183,7 +185,9 @@ def submit(
     if if_exists != "error" and job_exists(files, name):
         _refuse_other_study(job, record, prepared)
         is_complete = JobLog(files, JobPaths(name)).read().complete
-        return job if if_exists == "open" or is_complete else resume(job, **run_options)
+        if if_exists == "open" or is_complete:
+            return job
+        return resume(job, **(run_options | RunOptions(settings=launch.settings)))
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
     context = context_for(prepared, launch.child.of(shared))
     found = find_reuse(files, record, prepared) if reuse else None
@@ -283,8 +287,8 @@ def resume(
         the last attempt. None: these lines are warnings of Python.
     **options
         As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the job, in this and later
-        attempts. Entries of ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``:
-        None reads the environment.
+        attempts. Entries of ``env`` and ``pod`` that are not given keep their values, and so do the limits of
+        simulations in ``settings``. mops does not keep the other settings: None reads the environment.
 
     Raises
     ------
@@ -390,6 +394,7 @@ def run(
     by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     record = job.record
     options = read_options(job.files, record).options
+    settings = settings.over(options.limits)
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
     unseen = None
     if process.unwatched and job_state(job.files, job.name, view)[0] != "running":

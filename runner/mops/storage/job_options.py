@@ -1,12 +1,13 @@
-"""How a job starts: its variables, its interpreter, and its runner's pod."""
+"""How a job starts: its variables, its interpreter, its limits, and its runner's pod."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import not_
 from typing import Annotated, Any
 
-from pydantic import WrapSerializer
+from pydantic import Field, WrapSerializer
 
 
 @dataclass(frozen=True)
@@ -74,18 +75,25 @@ class JobOptions:
         Variables for the model; None: the value comes from the runner's environment, and mops does not store it.
     python
         The interpreter that runs simulations, an absolute path; None: the worker's own.
+    limits
+        The limits of simulations that a person has set: :attr:`mops.settings.Settings.limits`.
     """
 
     env: Mapping[str, str | None]
     python: str | None
     pod: Annotated[PodOptions, WrapSerializer(_without_none)]
+    limits: Annotated[Mapping[str, float | int | str | None], Field(exclude_if=not_)] = field(default_factory=dict)
 
     def overridden(self, given: JobOptions) -> JobOptions:
-        """Return these options with those of a later command in their place; ``env`` is merged by variable."""
-        return JobOptions({**self.env, **given.env}, given.python or self.python, self.pod.overridden(given.pod))
+        """Return these options with those of a later command in their place; ``env`` is merged by variable.
+
+        The limits stay. :meth:`mops.settings.Settings.over` merges them.
+        """
+        pod = self.pod.overridden(given.pod)
+        return JobOptions({**self.env, **given.env}, given.python or self.python, pod, self.limits)
 
     def changes_since(self, before: JobOptions) -> list[str]:
-        """Return a line for each option that differs."""
+        """Return a line for each option that differs. Limits are settings, so other lines name them."""
         now, then = self._shown(), before._shown()
         names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
         return [f"{name}: {then.get(name, 'unset')} before, {now.get(name, 'unset')} now" for name in names]

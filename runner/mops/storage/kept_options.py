@@ -3,8 +3,8 @@
 ``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``, create-only. The
 last of these records is in effect for every later resume and retry. Each record holds the time of its job's submit, so
 that readers skip records of a deleted job of the same name. If a variable has no value, mops stores only the name, and
-the value comes from the runner's environment. Each attempt reads the settings (MODELOPS_JOB_*) again, so they are not
-here.
+the value comes from the runner's environment. Of the settings, only the limits of simulations are here.
+Each attempt reads the others again.
 docs/internals/kubernetes.md has the table.
 """
 

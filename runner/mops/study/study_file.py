@@ -29,6 +29,7 @@ KEYS = (
     "n_replicates",
     "outputs",
     "targets",
+    "limits",
     "sampling_method",
     "metadata",
     "kind",
@@ -43,13 +44,17 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study. ``outputs`` None: all outputs. ``targets`` None: the targets that the project registers."""
+    """A checked study. ``outputs`` None: all outputs. ``targets`` None: the targets that the project registers.
+
+    ``limits`` is as written: :func:`mops.settings.limits_of_study` checks it.
+    """
 
     model: str
     scenario: str
     groups: StudyGroups
     outputs: tuple[str, ...] | None
     targets: tuple[str, ...] | None
+    limits: dict[str, Any]
     metadata: dict[str, Any]
     sampling_method: str | None
     warnings: tuple[str, ...]
@@ -113,6 +118,9 @@ def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
         "scenario": _get(check, data, "scenario", "baseline", _is_name, "a non-empty string"),
         "outputs": _outputs(check, data.get("outputs")),
         "targets": _targets(check, data.get("targets")),
+        "limits": dict(
+            _get(check, data, "limits", {}, _is_object, 'an object like {"timeout": 60, "memory": "2 GiB"}')
+        ),
         "metadata": _metadata(check, data),
         "sampling_method": _get(
             check, data, "sampling_method", None, lambda v: v is None or isinstance(v, str), "a string"
@@ -150,6 +158,10 @@ def _get(
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _is_name(value: object) -> bool:

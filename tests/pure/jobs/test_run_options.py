@@ -12,7 +12,9 @@ import pytest
 
 import mops
 from mops.errors import UsageError
-from mops.jobs.launch import RunOptions
+from mops.jobs.launch import Launch, RunOptions
+from mops.settings import Settings
+from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.samples import SAMPLES
 from mops.task import FAILURES, LOSSES
 
@@ -36,6 +38,17 @@ def test_an_unknown_option_is_refused_before_anything_is_read(tmp_path: Path) ->
     misspelt: Any = {"setings": None}
     with pytest.raises(TypeError, match="unexpected keyword argument: setings"):
         mops.submit(tmp_path / "no such study.json", **misspelt)
+
+
+def test_a_launch_uses_and_keeps_the_limits_of_its_job_and_of_its_study() -> None:
+    """Regression: resume, retry, extend and rescore in a new shell lost the limits of the submit."""
+    job = JobOptions({}, None, PodOptions(), {"sim_timeout": 5.0, "retries": 0})
+    again = Launch.of({"settings": Settings(retries=2), "local": True}, kept=job)
+    assert (again.settings.sim_timeout, again.settings.retries) == (5, 2)
+    assert again.options.limits == {"sim_timeout": 5.0, "retries": 2}
+    study = again.with_limits({"sim_timeout": 60.0, "sim_memory": 1 << 30})
+    assert study.options.limits == {"sim_timeout": 5.0, "sim_memory": 1 << 30, "retries": 2}
+    assert study.settings.sim_memory == 1 << 30
 
 
 @pytest.mark.parametrize("function", [mops.submit, mops.resume, mops.retry])

@@ -23,6 +23,7 @@ from mops.project.project import ModelSpec
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import (
+    JOB_RECORDS,
     Deletion,
     JobRecord,
     Parent,
@@ -403,6 +404,13 @@ def test_a_broken_advisory_record_raises_nothing(case: str, data: st.DataObject)
     files = Files.open("memory://broken")
     files.put(PATH[case], data.draw(broken(case)))
     ADVISORY[case](files)
+
+
+def test_limits_are_stored_with_their_types() -> None:
+    limits = {"sim_timeout": 5.0, "sim_memory": 1 << 30, "max_failures": "5%", "retries": 0}
+    options = replace(RECORD.options, limits=limits | {"child_growth": None})
+    stored = JOB_RECORDS.decode(JOB_RECORDS.encode(replace(RECORD, options=options)), "job.json").options.limits
+    assert [(name, repr(value)) for name, value in stored.items()] == [(n, repr(v)) for n, v in options.limits.items()]
 
 
 def test_a_live_record_of_an_earlier_mops_lacks_the_newest_fields(files: Files) -> None:

@@ -23,8 +23,8 @@ def resume(
 ) -> None:
     """Continue a job that was stopped or killed.
 
-    mops runs the parameter sets that are not committed. The job keeps its project, its study and its seeds, and every
-    option that you do not give here. Settings come from your environment now.
+    mops runs the parameter sets that are not committed. The job keeps its project, its study and its seeds, its limits
+    of time and memory, and every option that you do not give here. Other settings come from your environment now.
 
     Example:
 
@@ -33,7 +33,7 @@ def resume(
     found = open_job(job, start.storage, local=start.local or start.detach)
     before = found.status().attempt
     service = start.service()
-    with job_progress.displayed(as_json=start.as_json) as shown:
+    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
         resume_job(
             found,
             take_over=take_over,

@@ -15,6 +15,7 @@ from mops.jobs.submit import RunnerProcess
 from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
+from mops.settings import Settings
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import NothingToRun, Overtaken
 
@@ -80,7 +81,7 @@ def run(
 
 
 def _run(job: str, storage: str | None, asked: Asked | None, process: RunnerProcess) -> None:
-    with job_progress.displayed(as_json=False) as shown:
+    with job_progress.displayed(Settings(), as_json=False) as shown:
         found = open_job(job, storage)
         try:
             run_job(found, asked=asked, on_progress=shown.progress, process=process)

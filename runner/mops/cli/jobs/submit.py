@@ -42,7 +42,7 @@ def submit(
     of reach.
     """
     service = start.service()
-    with job_progress.displayed(as_json=start.as_json) as shown:
+    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
         job = submit_study(
             study,
             project=project,

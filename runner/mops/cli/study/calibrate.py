@@ -30,7 +30,6 @@ from mops.cli.start_options import RunnerOptions, with_runner_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
-from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
 from mops.worker.environment.variables import read_variables
@@ -123,7 +122,7 @@ def calibrate(
             env=read_variables(start.env or []),
             python=start.python,
             pod=start.pod,
-            settings=Settings.from_environment(priority=start.priority),
+            settings=start.settings,
             local=start.local,
             service=start.service(),
             on_progress=show,

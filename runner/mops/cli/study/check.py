@@ -12,7 +12,7 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import embedded_slots
-from mops.cli import terminal
+from mops.cli import job_text, terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, say_warnings, to_json
 from mops.jobs.prepare import PreparedStudy, prepare
@@ -55,7 +55,7 @@ def check(
     trial = try_model(prepared, settings, child, _say_what_runs) if run else None
     if trial is None:
         check_model(prepared, settings, child)
-    plan = _plan(prepared, settings) | {"env": variables, "python": child.python}
+    plan = _plan(prepared, settings.over(prepared.limits)) | {"env": variables, "python": child.python}
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:
@@ -80,6 +80,7 @@ def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
         "parameter_sets": len(prepared.study.groups),
         "constants": prepared.study.groups.constants,
         "simulations": prepared.study.n_simulations,
+        "limits": settings.limits,
         "in_flight": settings.batch_size,
         "slots": embedded_slots(settings),
         "warnings": list(prepared.study.warnings),
@@ -107,3 +108,5 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if constants := [f"{name} = {value}" for name, value in plan["constants"].items()]:
         yield "the same in all sets", ", ".join(constants)
     yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"
+    if plan["limits"]:
+        yield "limits", job_text.limits_of(plan["limits"])

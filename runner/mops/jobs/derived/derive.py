@@ -83,8 +83,8 @@ def retry(
         differs from the old job's. None: these lines are warnings of Python.
     **options
         As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
-        ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``: None reads the
-        environment.
+        ``env`` and ``pod`` that are not given keep their values, and so do the limits of simulations in ``settings``.
+        mops does not keep the other settings: None reads the environment.
 
     Returns
     -------

@@ -138,7 +138,7 @@ def of_job(job: Job, settings: Settings, *, with_new_code: bool = False, project
     record = job.record
     options = read_options(job.files, record).options
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
-    here = settings.model_copy(update={"scheduler": None})
+    here = settings.over(options.limits).model_copy(update={"scheduler": None})
     groups = load_groups(job.files, job.name)
     bundle = record.bundle
     if with_new_code:

@@ -362,5 +362,5 @@ def try_model(
 
 def context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
     """Return the context for simulations of a study on this machine, without a job."""
-    here = settings.model_copy(update={"scheduler": None})
+    here = settings.over(prepared.limits).model_copy(update={"scheduler": None})
     return context_for(prepared, child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))

@@ -36,8 +36,8 @@ def retry(
 
     The new job takes over all other results. If only targets of a set have failed, no simulation of it runs again. The
     old job must be complete, and does not change. The new job keeps the project, the study and the seeds of the old
-    job, and every option that you do not give here. Settings come from your environment now, so you can retry a timeout
-    with more time.
+    job, its limits of time and memory, and every option that you do not give here. A variable of your environment
+    overrides a limit, so you can retry a timeout with more time.
 
     Verdicts: oom, crashed, timeout, error, invalid_output, lost.
 
@@ -69,7 +69,7 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     service = start.service()
-    with job_progress.displayed(as_json=start.as_json) as shown:
+    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
         child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(service, shown))
         if not start.detach and service is None:
             shown.ended(child)
