@@ -59,6 +59,11 @@ def origins_of(origins: Mapping[str, int]) -> str:
     return f"{counted(sum(origins.values()), 'simulation')}: {parts}"
 
 
+def mixed_code_of(status: Status) -> str:
+    """Return of which files a job has other versions than simulations that it takes over."""
+    return f"simulations of {status.parent} or its parents ran with other versions of {', '.join(status.mixed_code)}"
+
+
 def limits_of(limits: Mapping[str, object], source: Callable[[str], str] | None = None) -> str:
     """Return the limits of simulations by the names of their variables; empty: none is set.
 
@@ -90,10 +95,10 @@ def state_of(status: Status, took: str = "") -> str:
     return f"{status.state}{took}{f': {ALL_FAILED}' if status.all_failed else ''}"
 
 
-def after_failures(status: Status) -> Iterator[tuple[str, str]]:
+def after_failures(job: JobState, status: Status) -> Iterator[tuple[str, str]]:
     """Yield what to do after a job in which all simulations failed."""
     if status.all_failed:
-        yield "next", "repair the cause, then submit the study with another --name"
+        yield "next", f"repair the cause, then: {command('retry', job)} --with-new-code"
 
 
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:

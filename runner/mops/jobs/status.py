@@ -65,6 +65,9 @@ class Status:
         How MODELOPS_JOB_BATCH_SIZE=auto chose the window in the last attempt; empty if a number is set.
     origins
         How many simulations come from which other job: from the parent, or by a reuse.
+    mixed_code
+        Files that may belong to the model, of which the job has other versions than some simulations that it takes
+        over ran with.
     cancel_requested
         Whether someone has cancelled the last attempt. While ``state`` is ``running``, its runner still stops.
     """
@@ -85,6 +88,7 @@ class Status:
     sizing: str = ""
     origins: Mapping[str, int] = field(default_factory=dict)
     cancel_requested: bool = False
+    mixed_code: tuple[str, ...] = ()
 
     @property
     def all_failed(self) -> bool:
@@ -245,6 +249,7 @@ class JobState:
             sizing=last.sizing if last else "",
             origins=record.origins,
             cancel_requested=view.cancelled,
+            mixed_code=record.mixed_code,
         )
 
     def require_no_runner(self, hint: str) -> LogView:

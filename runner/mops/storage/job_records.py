@@ -119,6 +119,9 @@ class JobRecord:
         The study file on the machine of the submit; empty: a program gave the study.
     reuse
         What the job takes from other jobs; None: every simulation runs.
+    mixed_code
+        Files that may belong to the model, of which this job has other versions than some simulations that it takes
+        over ran with.
     """
 
     job: str
@@ -133,6 +136,7 @@ class JobRecord:
     parent: Annotated[Parent | None, Field(exclude_if=not_)] = None
     study_file: Annotated[str, Field(exclude_if=not_)] = ""
     reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None
+    mixed_code: Annotated[tuple[str, ...], Field(exclude_if=not_)] = ()
 
     @property
     def due(self) -> Ranges:

@@ -122,6 +122,32 @@ def test_a_retry_says_that_the_stored_files_run(project: Path) -> None:
     assert said in ran.output.replace("\n", " ")
 
 
+def test_a_retry_runs_the_repaired_model_and_the_job_remembers_what_ran_before(project: Path) -> None:
+    """Regression: a repair of the model meant a new job of all simulations."""
+    submit("first", SETS)
+    repaired = MODEL.replace('raise ValueError("beta is negative")', 'params = {"beta": 0.25}')
+    (project / "model.py").write_text(repaired)
+    arguments = ["jobs", "retry", "first", "--with-new-code", "--name", "mended", "--storage", "results"]
+    said = CliRunner().invoke(app, arguments).output.replace("\n", " ")
+    assert "4 simulations of first ran with other versions of model.py; if the change matters" in said
+    mended = mops.open_job("mended", "results")
+    assert (mended.status().state, mended.status().mixed_code) == ("succeeded", ("model.py",))
+    assert mended.extend(replicates=3, name="more").status().mixed_code == ("model.py",)
+    (project / "model.py").write_text(MODEL)
+    assert submit("none", SETS[1:2]).status().all_failed
+    (project / "model.py").write_text(repaired)
+    whole = mops.retry(mops.open_job("none", "results"), new_code=True, name="whole")
+    assert (whole.status().counts.simulations_good, whole.status().mixed_code) == (2, ())
+
+
+def test_a_notebook_replaces_a_model_that_it_has_repaired(project: Path) -> None:
+    job = mops.submit(model=lambda params, _: {"y": 1 / params["x"]}, sets=[{"x": 0}, {"x": 2}], storage="results")
+    with pytest.warns(UserWarning, match="1 simulation of .* ran with other versions of the model's function"):
+        mended = mops.retry(job, model=lambda params, _: {"y": 1 / (params["x"] or 1)})
+    assert sorted(mended.outputs("output").to_arrow()["y"].to_pylist()) == [0.5, 1.0]
+    assert mended.status().mixed_code == ("the model's function",)
+
+
 @pytest.mark.parametrize("option", ["--replicates", "--sets", "--target"])
 def test_an_option_that_is_elsewhere(project: Path, option: str) -> None:
     ran = CliRunner().invoke(app, ["jobs", "submit", "study.json", option, "3"])

@@ -62,7 +62,7 @@ def html(partial_page: Path) -> str:
 def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: Job) -> None:
     assert "24 simulations failed (30 %)" in html
     assert "finished with failures" in html
-    assert "After a repair of the model, submit the study again with another --name." in html
+    assert "After a repair, run the failed sets again, in a new job that takes over all other results." in html
     assert "Repair the code at model.py:10 in run" in html
     assert "model:run" in html
     assert os.uname().nodename in html

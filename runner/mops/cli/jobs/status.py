@@ -103,17 +103,14 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)
-    if now.parent is not None:
-        yield "derived from", now.parent
-    if now.origins:
-        yield "reused", job_text.origins_of(now.origins)
+    yield from _origins(now)
     yield "attempts", str(now.attempt)
     finished = now.finished.simulations
     yield "finished", f"{finished:,} of {now.n_simulations:,} simulations"
     yield "durable", f"{now.counts.simulations:,} of {finished:,} finished"
     yield from job_text.counts_of(now)
     yield from job_text.reasons_of(_reasons(job, now))
-    yield from job_text.after_failures(now)
+    yield from job_text.after_failures(job, now)
     if now.live is not None:
         yield from _runner(now.live, is_running=now.state == "running")
     if now.children:
@@ -124,6 +121,15 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
         yield "continue", job_text.command("resume", job)
     if now.state == "failed":
         yield "why", job_text.command("logs", job)
+
+
+def _origins(now: Status) -> Iterator[tuple[str, str]]:
+    if now.parent is not None:
+        yield "derived from", now.parent
+    if now.mixed_code:
+        yield "mixed code", job_text.mixed_code_of(now)
+    if now.origins:
+        yield "reused", job_text.origins_of(now.origins)
 
 
 def _runner(live: Live, *, is_running: bool) -> Iterator[tuple[str, str]]:

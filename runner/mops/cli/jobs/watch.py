@@ -212,5 +212,5 @@ def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
         yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the runner"
     if now.state in ("interrupted", "cancelled", "failed"):
         yield "continue", job_text.command("resume", job)
-    yield from job_text.after_failures(now)
+    yield from job_text.after_failures(job, now)
     yield "results", job_text.command("results", job)

@@ -23,15 +23,13 @@ from mops.jobs.derived.choice import (
     with_groups,
 )
 from mops.jobs.derived.extended_groups import ExtendedGroups, n_replicates_of
-from mops.jobs.derived.new_code import NewCode, read_new_code
+from mops.jobs.derived.new_code import NewCode, changed_model, given_code, with_code, with_targets
 from mops.jobs.derived.wrong_options import WrongOptions
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
-from mops.jobs.prepare import checked_name, derived_name, given_project, kept_functions
+from mops.jobs.prepare import checked_name, derived_name, listed_files
 from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
-from mops.project.function_files import FunctionFiles, is_from_function_file
-from mops.project.functions import Code, GivenCode
-from mops.project.import_folders import with_import_folders
+from mops.project.functions import Code
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
@@ -39,32 +37,34 @@ from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups
-from mops.study.entry_point import EntryPoint
 from mops.study.group_builder import SIMULATIONS_LIMIT
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
+from mops.units import counted
 
 Started = Callable[[Job, list[str]], None]
 
-_NEW_CODE = "; to run the present files: --with-new-code, and for a changed model also --trust-model"
+_NEW_CODE = "; to run the present files: --with-new-code"
 
 
 @shows_options(RunOptions)
 def retry(
     job: Job,
-    verdicts: str | Iterable[str],
+    verdicts: str | Iterable[str] = "all",
     *,
     name: str | None = None,
     new_code: bool = False,
-    trust_model: bool = False,
+    model: Code | None = None,
     project: str | Path | None = None,
     on_start: Started | None = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
 
-    If only targets of a set have failed, its stored simulations are scored again.
+    If only targets of a set have failed, its stored simulations are scored again. With ``new_code`` or ``model``, the
+    failed sets run with the repaired code, and the simulations that the job takes over ran with the old code. If the
+    repair changes results of good simulations too, submit the study again instead.
 
     Parameters
     ----------
@@ -75,9 +75,12 @@ def retry(
     name
         The new job's name; None: mops makes one from the job's name.
     new_code
-        Use the present files of the project, as :func:`rescore` does.
-    trust_model, project
-        As for :func:`rescore`, with ``new_code``.
+        Use the present files of the project. A function that a notebook or program defined stays that of the submit.
+    model
+        The model in place of the job's, as for :func:`submit`: so a notebook replaces a function that it has repaired.
+        With it, mops uses the present files of the project.
+    project
+        The folder of the project; None: where it was at the submit.
     on_start
         Called with the new job when it exists and before it runs, and with a line for each setting, option or file that
         differs from the old job's. None: these lines are warnings of Python.
@@ -94,19 +97,22 @@ def retry(
     Raises
     ------
     UsageError
-        A verdict does not exist.
+        A verdict does not exist, or the project is not on this machine.
     JobError
-        The job is not complete, or has no failure with one of the verdicts; or its model may have changed.
+        The job is not complete, or has no failure with one of the verdicts.
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
     view = complete_view(job)
     record, failures = job.record, failures_of(job)
     choice = retried(job, wanted(verdicts), failures)
-    code = _new_code(job, record.spec, project, trust_model=trust_model) if new_code else None
     wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
+    spec, code = record.spec, None
+    if new_code or model is not None:
+        with wrong.at("the project"):
+            spec, code = with_code(job, given_code(job, project), project, model=model)
     name, launch = _named_launch(job, name, "retry", options, wrong)
-    derived = _Derived(view, choice, record.spec, failures, code=code, advice=_NEW_CODE)
+    derived = _Derived(view, choice, spec, failures, code=code, advice=_NEW_CODE)
     return _start(job, derived, name, launch, on_start)
 
 
@@ -167,9 +173,10 @@ def rescore(
     wrong = WrongOptions(f"these options cannot score job {job.name!r}", job.files.url)
     with wrong.at("--target" if targets else "the project"):
         if targets:
-            spec, code = _with_targets(job, targets, project, replaced=True, trust_model=trust_model)
+            spec, code = with_targets(job, targets, project, replaced=True, trust_model=trust_model)
         else:
-            spec, code = record.spec, _new_code(job, record.spec, project, trust_model=trust_model)
+            spec, code = with_code(job, given_code(job, project), project)
+            code.check_model(job, trust_model=trust_model)
     name, launch = _named_launch(job, name, "rescore", options, wrong)
     derived = _Derived(view, scored_again(job, failures), spec, failures, code=code)
     return _start(job, derived, name, launch, on_start)
@@ -238,7 +245,7 @@ def extend(
     if targets:
         with wrong.at("--target"):
             _require_stored_inputs(job, record)
-            spec, code = _with_targets(job, targets, project, replaced=False, trust_model=trust_model)
+            spec, code = with_targets(job, targets, project, replaced=False, trust_model=trust_model)
     groups, notes = _extended(job, replicates, sets, wrong)
     name, launch = _named_launch(job, name, "extend", options, wrong)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
@@ -308,6 +315,12 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
     counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
     parent = parent_of(job, view, new.choice, counts)
+    of_model = changed_model(record, new.spec, new.code) if counts.simulations else []
+    if of_model:
+        changes.append(
+            f"{counted(counts.simulations, 'simulation')} of {job.name} ran with other versions of "
+            f"{listed_files(of_model)}; if the change matters for good simulations too, submit the study again"
+        )
     derived = replace(
         record,
         job=name,
@@ -317,6 +330,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
         reuse=None,
         spec=new.spec,
         bundle=new.code.bundle.digest if new.code else record.bundle,
+        mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),
         project=str(new.code.root) if new.code else record.project,
         n_groups=new.groups.n_groups if new.groups else record.n_groups,
         n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
@@ -336,13 +350,6 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     return child
 
 
-def _new_code(
-    job: Job, spec: ModelSpec, project: str | Path | None, functions: FunctionFiles | None = None, *, trust_model: bool
-) -> NewCode:
-    folder = given_project(project) if project is not None else None
-    return read_new_code(job, folder, spec, functions or {}, trust_model=trust_model)
-
-
 def _require_stored_inputs(job: Job, record: JobRecord) -> None:
     """Raise if targets cannot be evaluated on the job's stored simulations."""
     if record.spec.outputs is not None:
@@ -350,46 +357,6 @@ def _require_stored_inputs(job: Job, record: JobRecord) -> None:
             f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
             where=job.files.url,
             hint="submit the study again without 'outputs'",
-        )
-
-
-def _with_targets(
-    job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
-) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with targets added or replaced, and the code that has them.
-
-    Raises
-    ------
-    UsageError, OptionsError
-        One target is wrong; several are.
-    """
-    record = job.record
-    root = given_project(project) if project is not None else Path(record.project)
-    given = GivenCode(root, root, kept_functions(job.files, record))
-    entries = given.targets(targets)
-    kept = () if replaced else record.spec.targets
-    wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
-    for target in entries:
-        with wrong.at(f"--target {target}"):
-            _check_target(target, kept)
-    wrong.raise_if_any()
-    spec = replace(record.spec, targets=tuple(dict.fromkeys([*kept, *entries])))
-    code = _new_code(job, spec, project, given.files(), trust_model=trust_model)
-    folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
-    return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
-
-
-def _check_target(target: str, kept: Sequence[str]) -> None:
-    """Raise if a target names no function, or is a function whose loss would count twice in the sum of the losses."""
-    name = EntryPoint.parse(target).name
-    if name is None:
-        raise UsageError(f"{target!r} names no function", where="the targets", hint=f"write '{target}:function'")
-    same = [one for one in kept if is_from_function_file(one) and EntryPoint.parse(one).name == name]
-    if same and is_from_function_file(target):
-        raise UsageError(
-            f"the job has a target {name!r} already",
-            where="the targets",
-            hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
         )
 
 

@@ -1,29 +1,52 @@
-"""Takes the present files of a job's project, after a check that its model has not changed."""
+"""Takes the present files of a job's project, and tells which changed files may belong to its model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from mops.errors import JobError, UsageError
 from mops.jobs.derived.same_model import CodeChange
+from mops.jobs.derived.wrong_options import WrongOptions
 from mops.jobs.job import Job
-from mops.jobs.prepare import kept_functions, listed_files, unpacked
+from mops.jobs.prepare import given_project, kept_functions, listed_files, unpacked
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.function_files import FunctionFiles, is_function_file
+from mops.project.function_files import FunctionFiles, is_from_function_file, is_function_file
+from mops.project.functions import Code, GivenCode
+from mops.project.import_folders import with_import_folders
 from mops.project.project import ModelSpec
 from mops.storage.job_records import JobRecord
+from mops.study.entry_point import EntryPoint
 
 
 @dataclass(frozen=True)
 class NewCode:
-    """The present files of a project, and a line for people if files have changed since the submit."""
+    """The present files of a project.
+
+    Parameters
+    ----------
+    changes
+        A line for people if files have changed since the submit.
+    of_model
+        The changed files that may belong to the model.
+    """
 
     bundle: Bundle
     root: Path
     changes: list[str]
+    of_model: list[str]
+
+    def check_model(self, job: Job, *, trust_model: bool) -> None:
+        """Raise JobError if a file has changed that may change what the model computes, unless a person trusts it."""
+        if self.of_model and not trust_model:
+            raise JobError(
+                f"the model of job {job.name!r} may have changed since the submit: {listed_files(self.of_model)}",
+                where=str(self.root),
+                hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
+            )
 
 
 def present_bundle(
@@ -58,9 +81,7 @@ def present_bundle(
     return bundle, root
 
 
-def read_new_code(
-    job: Job, project: Path | None, spec: ModelSpec, functions: FunctionFiles, *, trust_model: bool
-) -> NewCode:
+def _read_new_code(job: Job, project: Path | None, spec: ModelSpec, functions: FunctionFiles) -> NewCode:
     """Pack the project of a job as it is now.
 
     Functions that a notebook or program defined stay as at the submit.
@@ -73,29 +94,107 @@ def read_new_code(
         The model, and the targets of the old and of the new job.
     functions
         Files with more functions.
-    trust_model
-        Do not check the model's files.
 
     Raises
     ------
     UsageError
         The project is not there.
-    JobError
-        A file has changed that may change what the model computes.
     BundleError
         The project cannot be packed.
     """
     record = job.record
     bundle, root = present_bundle(job, record, project, functions)
     difference = CodeChange.between(unpacked(job.files, record), bundle, root)
-    of_model = [] if trust_model else difference.of_model(spec)
-    if of_model:
-        raise JobError(
-            f"the model of job {job.name!r} may have changed since the submit: {listed_files(of_model)}",
-            where=str(root),
-            hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
-        )
     own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
     listed = listed_files([f"{name} ({how})" for name, how in own.items()])
     changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
-    return NewCode(bundle, root, changes)
+    return NewCode(bundle, root, changes, difference.of_model(spec))
+
+
+def given_code(job: Job, project: str | Path | None) -> GivenCode:
+    """Return what names functions that a program gives for a derived job."""
+    root = given_project(project) if project is not None else Path(job.record.project)
+    return GivenCode(root, root, kept_functions(job.files, job.record))
+
+
+def with_code(
+    job: Job,
+    given: GivenCode,
+    project: str | Path | None,
+    *,
+    model: Code | None = None,
+    targets: Sequence[str] | None = None,
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with another model or other targets, and the present files of the project, which have them.
+
+    Parameters
+    ----------
+    targets
+        Entry points that ``given`` has named.
+    """
+    spec = job.record.spec
+    if model is not None:
+        spec = replace(spec, model=_named(given.model(model), "the model"))
+    if targets is not None:
+        spec = replace(spec, targets=tuple(targets))
+    folder = given_project(project) if project is not None else None
+    code = _read_new_code(job, folder, spec, given.files())
+    if model is None and targets is None:
+        return spec, code
+    folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
+    return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
+
+
+def with_targets(
+    job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with targets added or replaced, and the code that has them.
+
+    Raises
+    ------
+    UsageError, OptionsError
+        One target is wrong; several are.
+    """
+    given = given_code(job, project)
+    entries = given.targets(targets)
+    kept = () if replaced else job.record.spec.targets
+    wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
+    for target in entries:
+        with wrong.at(f"--target {target}"):
+            _check_target(target, kept)
+    wrong.raise_if_any()
+    spec, code = with_code(job, given, project, targets=list(dict.fromkeys([*kept, *entries])))
+    code.check_model(job, trust_model=trust_model)
+    return spec, code
+
+
+def _named(entry: str, where: str) -> str:
+    """Return an entry point; raise UsageError if it names only a module."""
+    if EntryPoint.parse(entry).name is None:
+        raise UsageError(f"{entry!r} names no function", where=where, hint=f"write '{entry}:function'")
+    return entry
+
+
+def _check_target(target: str, kept: Sequence[str]) -> None:
+    """Raise if a target names no function, or is a function whose loss would count twice in the sum of the losses."""
+    name = EntryPoint.parse(_named(target, "the targets")).name
+    same = [one for one in kept if is_from_function_file(one) and EntryPoint.parse(one).name == name]
+    if same and is_from_function_file(target):
+        raise UsageError(
+            f"the job has a target {name!r} already",
+            where="the targets",
+            hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
+        )
+
+
+def changed_model(record: JobRecord, spec: ModelSpec, code: NewCode | None) -> list[str]:
+    """Return what differs between the model of a job, whose simulations a derived job takes over, and the present one.
+
+    Parameters
+    ----------
+    spec, code
+        The model of the derived job, and its own files; None: those of the job.
+    """
+    of_model = code.of_model if code else []
+    names = dict.fromkeys("the model's function" if is_function_file(name) else name for name in of_model)
+    return list(names) or ([f"the model {record.spec.model}"] if spec.model != record.spec.model else [])

@@ -206,13 +206,12 @@ def _repairs(facts: Facts, causes: list[dict[str, Any]]) -> Iterator[Step]:
 
 
 def _next(facts: Facts, causes: list[dict[str, Any]]) -> Step:
-    """Say how the failed sets run again. A repaired model is another study, and a repaired target is not."""
+    """Say how the failed sets run again."""
     by_code = [cause for cause in causes if cause["verdict"] in _CHANGED_BY_CODE]
-    if any(cause["stage"] == "model" for cause in by_code):
-        return Step("After a repair of the model, submit the study again with another --name. Equal seeds stay equal.")
     verdicts = ",".join(sorted({cause["verdict"] for cause in causes}))
     retry = command(facts, "retry", "--verdict", verdicts, *(["--with-new-code"] if by_code else []))
-    return Step("Run the failed sets again, in a new job that takes over all other results.", retry)
+    after = "After a repair, run" if by_code else "Run"
+    return Step(f"{after} the failed sets again, in a new job that takes over all other results.", retry)
 
 
 def _about(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -223,6 +222,7 @@ def _about(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "scenario", record.spec.scenario
     yield ("fixed parameters" if record.n_groups > 1 else "parameters"), _fixed(facts)
     yield "derived from", facts.status.parent or ""
+    yield "mixed code", ", ".join(facts.status.mixed_code)
     yield "submitted", moment(record.created)
     if facts.claims:
         yield "started", _moment(facts.claims[-1].time)

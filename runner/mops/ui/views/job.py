@@ -62,6 +62,7 @@ class JobView:
     headline: str
     created: str
     parent: str | None
+    mixed_code: Sequence[str]
     segments: Sequence[Segment]
     tiles: Sequence[Tile]
     charts: Sequence[Chart]
@@ -83,6 +84,7 @@ def job_view(now: JobNow) -> JobView:
         headline=headline(status, now.time_s, now.kubernetes),
         created=units.moment(status.created),
         parent=status.parent,
+        mixed_code=status.mixed_code,
         segments=list(_segments(counts, status.n_simulations)),
         tiles=list(_tiles(status, counts)),
         charts=_charts(now),

@@ -10,7 +10,7 @@ import typer
 from mops.cli import job_progress
 from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
-from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_start_options
 from mops.errors import UsageError
 from mops.jobs.derived.derive import retry as retry_job
 from mops.jobs.job import Job, open_job
@@ -21,13 +21,12 @@ def retry(
     job: JobArgument,
     verdict: Annotated[
         str | None,
-        typer.Option(metavar="VERDICTS", help="Retry these failures, like oom,timeout, or all; required"),
+        typer.Option(metavar="VERDICTS", help="Retry these failures, like oom,timeout, or all"),
     ] = None,
     with_new_code: Annotated[
-        bool, typer.Option("--with-new-code", help="Use the present code of the project, if its model is the same")
+        bool, typer.Option("--with-new-code", help="Run the present code of the project: retry after a repair")
     ] = False,
     name: NameOption = None,
-    trust_model: TrustModelOption = False,
     project: ProjectOption = None,
     *,
     start: StartOptions,
@@ -39,22 +38,29 @@ def retry(
     job, its limits of time and memory, and every option that you do not give here. A variable of your environment
     overrides a limit, so you can retry a timeout with more time.
 
+    With --with-new-code, the failed sets run with the present files of the project, so you can repair the model and
+    retry only what failed. Without --verdict, this retries all failures. Simulations that the new job takes over ran
+    with the old files. If the repair changes what good simulations compute, submit the study again instead.
+
     Verdicts: oom, crashed, timeout, error, invalid_output, lost.
 
     Example:
 
+        mops jobs retry waves --with-new-code
+
         mops jobs retry waves --verdict timeout,oom
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
-    if verdict is None and (counts := found.status().counts).verdicts:
+    if verdict is None and not with_new_code and (counts := found.status().counts).verdicts:
         raise UsageError(
             "no verdict is named",
             where=f"the failures of {found.name}: {', '.join(counts.by_verdict)}",
-            hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all",
+            hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all; after a repair of the code: "
+            "--with-new-code",
         )
     # all: the error says that nothing has failed
     more = {"verdicts": "all" if verdict is None else verdict, "new_code": with_new_code, "project": project}
-    derive(retry_job, job, start, name=name, trust_model=trust_model, **more)
+    derive(retry_job, job, start, name=name, **more)
 
 
 def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **arguments: Any) -> None:
