@@ -91,6 +91,28 @@ class JobContext:
 
 
 @dataclass(frozen=True)
+class RunningStep:
+    """A simulation or target that a child process runs now.
+
+    Parameters
+    ----------
+    replicate, target
+        The replicate of a simulation; or the target, and then ``replicate`` is None.
+    worker
+        The host of the worker.
+    seconds
+        How long it has run, without the time in which the worker was stopped.
+    """
+
+    group: int
+    param_id: str
+    replicate: int | None
+    target: str | None
+    worker: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TaskRequest:
     """A task, with the budget at which it returns early.
 

@@ -31,6 +31,7 @@ from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
 from mops.attempt.reporting.results_so_far import ResultsSoFar, earlier_best
+from mops.attempt.reporting.slow_steps import SlowSteps, slow_text
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
 from mops.attempt.task_recovery import TaskRecovery
@@ -124,7 +125,7 @@ class Runner:
         self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
-        self._load = RunnerLoad()
+        self._load, self._slow = RunnerLoad(), SlowSteps()
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
         self._stop_by = math.inf
@@ -300,6 +301,7 @@ class Runner:
             case ThreadFault():
                 raise event.error
         self._watch_own_load()
+        self._watch_slow_steps()
         self._publish_progress()
 
     def _task_finished(self, event: TaskFinished) -> None:
@@ -319,6 +321,7 @@ class Runner:
             self._plan.task_finished(event.number, event.done, event.usage.seconds, event.run_alone_later)
         self._progress.add(event.counts, event.failed)
         self._forecast.task_finished(event.usage.seconds, event.counts.simulations)
+        self._slow.task_finished(event.usage.seconds, event.counts.simulations)
         self._concurrency.task_finished(event.usage, exceeded_memory=bool(event.run_alone_later))
         if event.partial is not None:
             self._split_task_finished(task, event, event.partial)
@@ -390,10 +393,19 @@ class Runner:
             then = f"set MODELOPS_JOB_TASK_SECONDS to {self._plan.sizer.limit_s(slots):g} or more"
             logger.warning(message, self._job.name, overload.cpus, overload.idle, slots, then)
 
+    def _watch_slow_steps(self) -> None:
+        """Log what runs much longer than the rest. After a stop, the last list stays: it says what was killed."""
+        now = time.time()
+        if self._stops or not self._slow.is_due(now):
+            return
+        advice = "" if self._job.settings.sim_timeout else "; to kill such simulations, set MODELOPS_JOB_SIM_TIMEOUT"
+        for step in self._slow.look(now, self._cluster.long_steps()):
+            logger.warning("%s: slow: %s%s", self._job.name, slow_text(step), advice)
+
     def _publish_progress(self) -> None:
         progress = self._progress
         progress.in_flight, progress.slots = self._plan.groups_in_flight, self._plan.share.slots
         progress.window, progress.sizing = self._concurrency.window.size, self._concurrency.explanation
-        progress.next_commit_s = self._committer.next_commit_s
+        progress.next_commit_s, progress.slow = self._committer.next_commit_s, self._slow.found
         progress.expected = self._forecast.estimate(progress.n_left, self._plan.share.slots)
         self._on_progress(progress.snapshot())

@@ -142,6 +142,7 @@ class JobDisplay:
         if reasons:
             yield "causes", job_text.command("failures", job)
         yield from job_text.after_failures(job, status)
+        yield from job_text.slow_of(status)
         if self._last and self._last.peak_bytes:
             yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the runner"
         if status.state == "cancelled":

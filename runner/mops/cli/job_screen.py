@@ -18,6 +18,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from mops import units
+from mops.attempt.reporting.slow_steps import slow_text
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _WIDE_COLUMNS = 100
 _ORNAMENT_COLUMNS = 72
 _DETAIL_COLUMNS = 60
 _TARGETS_SHOWN = 3
+_SLOW_SHOWN = 3
 _BARS = "▁▂▃▄▅▆▇█"
 _DAY_SECONDS = 86_400.0
 
@@ -186,6 +188,10 @@ def fields_of(now: Snapshot, rates: Sequence[float], time_s: float | None = None
     yield Field("durable", [f"{now.durable.simulations:,} of {done:,} finished", *_next_commit(now.next_commit_s)])
     if now.best:
         yield Field("best loss", _best(now.best))
+    if now.slow:
+        yield Field(
+            "slow", [units.counted(len(now.slow), "simulation")], lines=list(map(slow_text, now.slow[:_SLOW_SHOWN]))
+        )
     if now.finished.verdicts:
         causes = [f"{cause.n:,} x {cause.verdict}: {plain(cause.message)}" for cause in now.causes]
         yield Field("failures", now.finished.by_verdict, lines=causes, style="red")
@@ -199,10 +205,11 @@ def _whole_percent(done: int, total: int) -> int:
 
 
 def _end(now: Snapshot, time_s: float) -> Iterator[str]:
+    if text := units.to_go(now.left, now.rate, len(now.slow)):
+        yield text
     left = now.seconds_left
-    if left is None or not now.left:
+    if left is None or not now.left or now.slow:
         return
-    yield f"{units.duration(left)} to go"
     end = datetime.fromtimestamp(time_s + left)
     yield f"ends at {end:%H:%M}" if left < _DAY_SECONDS / 2 else f"ends {end:%Y-%m-%d %H:%M}"
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mops.jobs.results import Reason
 
 _REASONS_SHOWN = 5
+_SLOW_SHOWN = 5
 _MESSAGE_COLUMNS = 240
 
 
@@ -99,6 +100,14 @@ def after_failures(job: JobState, status: Status) -> Iterator[tuple[str, str]]:
     """Yield what to do after a job in which all simulations failed."""
     if status.all_failed:
         yield "next", f"repair the cause, then: {command('retry', job)} --with-new-code"
+
+
+def slow_of(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield what runs much longer than the rest, or ran when the job stopped."""
+    for i, text in enumerate(status.slow_texts[:_SLOW_SHOWN]):
+        yield "" if i else "slow", text
+    if (more := len(status.slow) - _SLOW_SHOWN) > 0:
+        yield "", f"and {counted(more, 'other simulation')}"
 
 
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:

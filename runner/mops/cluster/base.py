@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.task import JobContext, ResultBuffer, Task, TaskRequest, TaskResult
+from mops.task import JobContext, ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
 
 
 class SentTask(Protocol):
@@ -162,6 +162,9 @@ class Cluster(Protocol):
         given_up
             Called several times a second. When it returns True, the wait ends.
         """
+
+    def long_steps(self) -> Sequence[RunningStep]:
+        """Return the simulations and targets of the attempt that have run longest, as last seen; no short ones."""
 
     def without_metrics(self) -> list[str]:
         """Return the addresses of workers that cannot serve metrics."""

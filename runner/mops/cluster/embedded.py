@@ -19,8 +19,8 @@ from mops.cluster.leftovers import in_children, in_this_process
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
-from mops.task import JobContext, ResultBuffer, Task, TaskRequest, TaskResult
-from mops.worker.run_task import THIS_MACHINE, leave_pool, run_task, stop_pool
+from mops.task import JobContext, ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+from mops.worker.run_task import THIS_MACHINE, leave_pool, long_steps, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +187,10 @@ class EmbeddedCluster:
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return UNKNOWN
+
+    def long_steps(self) -> Sequence[RunningStep]:
+        """As :meth:`mops.cluster.base.Cluster.long_steps`."""
+        return long_steps(self.pool)
 
     def without_metrics(self) -> list[str]:
         """As :meth:`mops.cluster.base.Cluster.without_metrics`."""

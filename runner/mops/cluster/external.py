@@ -33,9 +33,9 @@ from mops.cluster.worker_losses import (
 from mops.errors import ClusterError
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
-from mops.task import JobContext
+from mops.task import JobContext, RunningStep
 from mops.waiting import polls
-from mops.worker.run_task import can_show_metrics, stop_pool, warm_pool
+from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, warm_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,6 +68,7 @@ class ExternalCluster:
         self._jobs_there = OtherJobs(card)
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
+        self._long_steps: list[RunningStep] = []
         self._closing = threading.Event()
         self._slots = self._workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
@@ -165,6 +166,10 @@ class ExternalCluster:
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return self._losses.cause(key, worker, asked_at, given_up)
+
+    def long_steps(self) -> Sequence[RunningStep]:
+        """As :meth:`mops.cluster.base.Cluster.long_steps`."""
+        return self._long_steps
 
     def without_metrics(self) -> list[str]:
         """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
@@ -291,6 +296,8 @@ class ExternalCluster:
         self.count_slots()
         self._warm_new_workers()
         self._exchange_requests()
+        steps = self._ask(lambda: self.client.run_on_scheduler(_long_steps, pool=self.pool)) or []
+        self._long_steps = [RunningStep(**step) for step in steps]
         self._losses.judge()
         if ask_sources:
             self._losses.look()
@@ -325,6 +332,13 @@ def _worker_that_raised(key: str, dask_scheduler: Any) -> str:
     """Return the worker on which a task raised last. Runs on the scheduler."""
     task = dask_scheduler.tasks.get(key)
     return next(iter(task.erred_on), "") if task is not None else ""
+
+
+def _long_steps(pool: str, dask_scheduler: Any) -> list[dict[str, Any]]:
+    """Return what has run longest on the workers in one of their pools. Runs on the scheduler."""
+    return [
+        step for worker in dask_scheduler.workers.values() for step in worker.metrics.get(LONG_STEPS, {}).get(pool, ())
+    ]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from mops.attempt.reporting.slow_steps import slow_text
 from mops.errors import JobError
 from mops.jobs.location import locate
 from mops.storage.files import Files
@@ -23,7 +24,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim
 from mops.storage.joblog.starting import settled_state
 from mops.storage.joblog.view import LogView
-from mops.storage.live_record import Live, read_live
+from mops.storage.live_record import Live, SlowStep, read_live
 from mops.storage.paths import JobPaths
 from mops.verdicts import Counts
 
@@ -68,6 +69,8 @@ class Status:
     mixed_code
         Files that may belong to the model, of which the job has other versions than some simulations that it takes
         over ran with.
+    slow
+        Simulations and targets that run much longer than others; if the job has stopped, those that ran then.
     cancel_requested
         Whether someone has cancelled the last attempt. While ``state`` is ``running``, its runner still stops.
     """
@@ -89,6 +92,12 @@ class Status:
     origins: Mapping[str, int] = field(default_factory=dict)
     cancel_requested: bool = False
     mixed_code: tuple[str, ...] = ()
+    slow: tuple[SlowStep, ...] = ()
+
+    @property
+    def slow_texts(self) -> list[str]:
+        """What runs much longer than the rest, or ran when the job stopped, for people."""
+        return list(map(slow_text, self.slow))
 
     @property
     def all_failed(self) -> bool:
@@ -250,6 +259,7 @@ class JobState:
             origins=record.origins,
             cancel_requested=view.cancelled,
             mixed_code=record.mixed_code,
+            slow=tuple(last.slow) if last and not view.complete else (),
         )
 
     def require_no_runner(self, hint: str) -> LogView:

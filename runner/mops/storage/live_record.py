@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import not_
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -31,6 +32,34 @@ class FailureCause:
     verdict: str
     message: str
     n: StoredCount
+
+
+@dataclass(frozen=True)
+class SlowStep:
+    """A simulation or target that runs much longer than others.
+
+    Parameters
+    ----------
+    replicate, target
+        The replicate of a simulation; or the target, and then ``replicate`` is None.
+    worker
+        The host of the worker.
+    since
+        When it began (s since the epoch, by the clock of the runner's machine).
+    seconds
+        How long it had run when the runner wrote the record.
+    times_median
+        How many times the median of the finished simulations that is; None: unknown.
+    """
+
+    group: StoredCount
+    param_id: str
+    replicate: StoredCount | None
+    target: str | None
+    worker: str
+    since: StoredTime
+    seconds: StoredNumber
+    times_median: StoredNumber | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +106,8 @@ class Live:
         The smallest loss of each target, in all attempts.
     causes
         The most frequent causes of failures in this attempt.
+    slow
+        Simulations and targets that run much longer than others, the longest first; at a stop, those that ran then.
     """
 
     at: StoredTime
@@ -102,6 +133,7 @@ class Live:
     next_commit_s: StoredNumber | None = None
     best: list[BestLoss] = field(default_factory=list)
     causes: list[FailureCause] = field(default_factory=list)
+    slow: Annotated[list[SlowStep], Field(exclude_if=not_)] = field(default_factory=list)
 
 
 _LIVE = JsonCodec[Live](Live, advisory=True)

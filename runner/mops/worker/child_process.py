@@ -284,6 +284,11 @@ class ChildProcess:
                 return
             self._enforce_limits()
 
+    def running(self) -> tuple[Step, float] | None:
+        """Return what runs, and for how many seconds; None: nothing does. From any thread."""
+        running = self._page.running()
+        return None if running is None else (running[0], self._watch.seconds_since(running[1]))
+
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
         self._watch.look()
@@ -358,8 +363,7 @@ class ChildProcess:
         )  # before resource trackers print what it left
         self._reap()
         self._prints.read_rest()
-        running = self._page.running()
-        step, seconds = (None, 0.0) if running is None else (running[0], self._watch.seconds_since(running[1]))
+        step, seconds = self.running() or (None, 0.0)
         by = self._ended_by
         if by in ("timeout", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit

@@ -25,7 +25,7 @@ from pathlib import Path
 from mops.child.channel import FILES_LOST
 from mops.errors import ClusterError, ModelError
 from mops.project.data_paths import check_data, read_data_paths
-from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
+from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.waiting import polls
@@ -81,7 +81,8 @@ class Pool:
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
-        """Guards the four below."""
+        """Guards the five below."""
+        self._tasks: dict[ChildProcess, TaskProgress] = {}
         self._killer: threading.Timer | None = None
         self._retirement_size = 0
         self._reports: list[Report] = []
@@ -168,6 +169,14 @@ class Pool:
     def busy_and_idle(self) -> tuple[int, int]:
         """Return how many of the pool's children run something, and how many are idle."""
         return self._children.busy_and_idle(self.slots)
+
+    def running(self) -> list[RunningStep]:
+        """Return the simulations and targets that run now."""
+        host = socket.gethostname()
+        with self._lock:
+            tasks = list(self._tasks.items())
+        found = [(progress, child.running()) for child, progress in tasks]
+        return [progress.running(step[0], host, step[1]) for progress, step in found if step is not None]
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children of the worker, of every pool."""
@@ -295,7 +304,13 @@ class Pool:
         death = child.ready()
         if death is None:
             limit_bytes = self._memory.simulation_bytes(self.slots, self.context.memory_bytes, alone=request.alone)
-            death = child.run(progress, limit_bytes, retirement_size)
+            with self._lock:
+                self._tasks[child] = progress
+            try:
+                death = child.run(progress, limit_bytes, retirement_size)
+            finally:
+                with self._lock:
+                    del self._tasks[child]
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
         self._lower_retirement_size(int(_RETIREMENT_SHARE * progress.too_large_bytes))

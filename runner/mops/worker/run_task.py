@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
 from mops.system import process_memory
-from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
+from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
 from mops.worker.results.part_store import store_files
@@ -27,6 +28,13 @@ from mops.worker.task_progress import TaskProgress
 THIS_MACHINE = "this machine"
 """The address of the worker that is the runner's process."""
 
+LONG_STEPS = "mops_long_steps"
+"""The metric of a worker that says what has run longest there, by the name of the pool."""
+
+LONG_SECONDS = 10.0
+"""How long a simulation or target must have run for :func:`long_steps`."""
+
+_LONG_STEPS = 10
 _ASK_SECONDS = 10.0
 _children = ChildRegistry()
 _pools: dict[str, Pool] = {}
@@ -104,7 +112,8 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
         if name not in _pools and name not in _stopped:
             _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context))
             if worker is not None:
-                worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
+                worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends these to the scheduler
+                worker.metrics[LONG_STEPS] = _all_long_steps
                 if can_show_metrics():
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
@@ -140,6 +149,19 @@ def pools() -> list[Pool]:
 def children_bytes(_worker: object = None) -> int:
     """Return the resident memory of all children of this process, which Dask shows among the worker's metrics."""
     return process_memory.tree_bytes(*_children.pids())
+
+
+def long_steps(name: str) -> list[RunningStep]:
+    """Return the simulations and targets of a pool here that have run longest; short ones are left out."""
+    with _lock:
+        pool = _pools.get(name)
+    running = [step for step in (pool.running() if pool is not None else ()) if step.seconds >= LONG_SECONDS]
+    return sorted(running, key=lambda step: -step.seconds)[:_LONG_STEPS]
+
+
+def _all_long_steps(_worker: object = None) -> dict[str, list[dict[str, Any]]]:
+    """Return :func:`long_steps` of every pool, as Dask sends it to the scheduler."""
+    return {name: [asdict(step) for step in long_steps(name)] for name in list(_pools)}
 
 
 def can_show_metrics() -> bool:

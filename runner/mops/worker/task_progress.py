@@ -26,6 +26,7 @@ from mops.task import (
     PartContent,
     PartFile,
     ResultBuffer,
+    RunningStep,
     Segment,
     TaskRequest,
     TaskResult,
@@ -368,6 +369,14 @@ class TaskProgress:
     def _settled(self, step: Step) -> bool:
         progress = self._groups[step.group_position]
         return progress.done or step.number in progress.good or step.number in progress.failed
+
+    def running(self, step: Step, worker: str, seconds: float) -> RunningStep:
+        """Return what a step is that has run on a host for some seconds."""
+        group = self._groups[step.group_position].group
+        target = step.number - group.n_replicates
+        if target < 0:
+            return RunningStep(group.index, group.param_id, step.number, None, worker, seconds)
+        return RunningStep(group.index, group.param_id, None, self._request.context.targets[target], worker, seconds)
 
     def describe(self, step: Step) -> str:
         """Name a simulation or target for people: ``group 5 (761edf35ca16) replicate 2``."""

@@ -23,7 +23,7 @@ from mops.cluster.base import RunsAgain, WorkersDied
 from mops.cluster.dask_connection import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.study.groups import GroupTable
-from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
+from mops.task import Failure, JobContext, RunningStep, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
@@ -151,6 +151,7 @@ class SimCluster:
         self.n_connections = 1
         self.graces: list[float] = []
         self.losses: list[WorkerLoss] = []
+        self.steps: list[RunningStep] = []
 
     @property
     def workers(self) -> int:
@@ -198,6 +199,9 @@ class SimCluster:
     def worker_losses(self) -> list[WorkerLoss]:
         found, self.losses = self.losses, []
         return found
+
+    def long_steps(self) -> list[RunningStep]:
+        return self.steps
 
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Any:
         return UNKNOWN

@@ -14,7 +14,9 @@ from mops.attempt.task_threads import TaskThreads
 from mops.errors import ClusterError, Terminated, UsageError
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
+from mops.task import RunningStep
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,21 @@ def stop_during_delivery(lab: RunnerLab, deliver: Callable[..., None], deliverin
     lab.answer(future)
     delivering.wait()
     lab.runner.stop(0.0)
+
+
+def test_what_hung_is_logged_and_still_shown_after_a_cancel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: a simulation that hung was invisible, and the counts only stopped."""
+    lab = RunnerLab(tmp_path, [1, 1])
+    lab.cluster.steps = [RunningStep(0, "ab" * 32, 0, None, "node-7", 500.0)]
+    lab.turn()
+    assert "slow: group 0 (abababababab) replicate 0 on node-7: 8 min 20 s, since " in caplog.text
+    assert "set MODELOPS_JOB_SIM_TIMEOUT" in caplog.text
+    lab.runner.stop(0.0)
+    lab.cluster.steps = []  # it was killed
+    lab.runner.run()
+    live = read_live(Files.open(str(tmp_path)), JobPaths("job"), 1)
+    assert live is not None
+    assert [(step.group, step.worker) for step in live.slow] == [(0, "node-7")]
 
 
 @pytest.mark.parametrize(

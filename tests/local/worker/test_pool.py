@@ -149,6 +149,7 @@ def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": i} for i in range(3)])))
     thread.start()
     until((lab.folder / "started-1").exists)
+    assert [(step.group, step.replicate) for step in pool.running()] == [(1, 0)]
     pool.stop(grace_s)
     if go:
         (lab.folder / "go").touch()

@@ -42,7 +42,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part, decode_record
 from mops.storage.joblog.whole import read_whole
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
-from mops.storage.live_record import BestLoss, FailureCause, Live, read_live, write_live
+from mops.storage.live_record import BestLoss, FailureCause, Live, SlowStep, read_live, write_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths, record_path
 from mops.storage.samples import Sample, read_samples, write_samples
@@ -411,6 +411,15 @@ def test_limits_are_stored_with_their_types() -> None:
     options = replace(RECORD.options, limits=limits | {"child_growth": None})
     stored = JOB_RECORDS.decode(JOB_RECORDS.encode(replace(RECORD, options=options)), "job.json").options.limits
     assert [(name, repr(value)) for name, value in stored.items()] == [(n, repr(v)) for n, v in options.limits.items()]
+
+
+def test_slow_simulations_are_stored_with_the_live_record(files: Files) -> None:
+    slow = [
+        SlowStep(3, "ab" * 32, None, "t:x", "vm", 1767225845.25, 60.0),
+        SlowStep(4, "cd" * 32, 1, None, "vm", 1.0, 2.0, 30.5),
+    ]
+    write_live(files, PATHS, 1, replace(LIVE, slow=slow))
+    assert read_live(files, PATHS, 1) == replace(LIVE, slow=slow)
 
 
 def test_a_live_record_of_an_earlier_mops_lacks_the_newest_fields(files: Files) -> None:

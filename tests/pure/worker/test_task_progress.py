@@ -8,7 +8,7 @@ import pytest
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import FILES_LOST, Channel, Step
 from mops.study.groups import Group
-from mops.task import JobContext, ResultBuffer, Segment, TaskRequest
+from mops.task import JobContext, ResultBuffer, RunningStep, Segment, TaskRequest
 from mops.worker.deaths import Death, Verdict
 from mops.worker.task_progress import TaskProgress
 
@@ -357,6 +357,12 @@ class TestResult:
 )
 def test_a_step_is_described_by_group_replicate_and_seed_or_by_target(step, text):
     assert make().describe(step) == text
+
+
+def test_a_running_step_has_its_group_and_its_replicate_or_target():
+    first, second = "0" * 64, "1" * 64
+    assert make().running(Step(0, 1), "vm", 3.0) == RunningStep(5, first, 1, None, "vm", 3.0)
+    assert make().running(Step(1, 1), "vm", 3.0) == RunningStep(6, second, None, "t:first", "vm", 3.0)
 
 
 class TestShouldContinue:

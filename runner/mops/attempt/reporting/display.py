@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mops.units import bytes_text, duration, rate
+from mops.units import bytes_text, rate, to_go
 
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
@@ -38,8 +38,8 @@ def figures(now: Snapshot) -> str:
     ]
     if now.rate:
         parts.append(rate(now.rate))
-    if now.seconds_left is not None and now.left:
-        parts.append(f"{duration(now.seconds_left)} to go")
+    if text := to_go(now.left, now.rate, len(now.slow)):
+        parts.append(text)
     if now.memory_bytes:
         parts.append(bytes_text(now.memory_bytes))
     return ", ".join(parts)

@@ -158,6 +158,7 @@ class Observer:
             next_commit_s=seen.next_commit_s,
             best=list(seen.best),
             causes=list(seen.causes),
+            slow=list(seen.slow),
         )
 
 

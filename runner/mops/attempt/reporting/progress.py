@@ -16,7 +16,7 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
-from mops.storage.live_record import BestLoss, FailureCause
+from mops.storage.live_record import BestLoss, FailureCause, SlowStep
 from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
 from mops.verdicts import Counts
@@ -67,6 +67,8 @@ class Snapshot:
         The smallest loss of each target.
     causes
         The most frequent causes of failures in this attempt.
+    slow
+        Simulations and targets that run much longer than others, the longest first.
     """
 
     job: str
@@ -92,6 +94,7 @@ class Snapshot:
     next_commit_s: float | None = None
     best: tuple[BestLoss, ...] = ()
     causes: tuple[FailureCause, ...] = ()
+    slow: tuple[SlowStep, ...] = ()
 
     @property
     def left(self) -> int:
@@ -119,6 +122,7 @@ class Progress:
         self.children = self.sizing = ""
         self.expected: Expected | None = None
         self.next_commit_s: float | None = None
+        self.slow: tuple[SlowStep, ...] = ()
 
     def note_start(self, how: str) -> None:
         """Note how workers start child processes."""
@@ -197,6 +201,7 @@ class Progress:
             next_commit_s=self.next_commit_s,
             best=self._results.best,
             causes=self._results.causes,
+            slow=self.slow,
         )
 
 

@@ -111,6 +111,7 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
     yield from job_text.counts_of(now)
     yield from job_text.reasons_of(_reasons(job, now))
     yield from job_text.after_failures(job, now)
+    yield from job_text.slow_of(now)
     if now.live is not None:
         yield from _runner(now.live, is_running=now.state == "running")
     if now.children:

@@ -163,8 +163,8 @@ def line(now: Status, kubernetes: str = "") -> str:
 def _pace(now: Status, live: Live) -> Iterator[str]:
     if live.rate:
         yield units.rate(live.rate)
-        if left := now.n_simulations - now.finished.simulations:
-            yield f"{units.duration(left / live.rate)} to go"
+    if text := units.to_go(now.n_simulations - now.finished.simulations, live.rate, len(live.slow)):
+        yield text
 
 
 def screen(seen: History, now: Status, time_s: float, kubernetes: str = "") -> JobScreen:
@@ -208,6 +208,7 @@ def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
 def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield from job_text.counts_of(now)
     yield from job_text.reasons_of(job.reasons())
+    yield from job_text.slow_of(now)
     if now.peak_bytes:
         yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the runner"
     if now.state in ("interrupted", "cancelled", "failed"):

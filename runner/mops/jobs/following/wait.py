@@ -135,6 +135,7 @@ def snapshot_of(now: Status) -> Snapshot:
         next_commit_s=_next_commit_s(live) if live else None,
         best=tuple(live.best) if live else (),
         causes=tuple(live.causes) if live else (),
+        slow=tuple(live.slow) if live else (),
     )
 
 

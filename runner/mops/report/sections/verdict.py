@@ -15,7 +15,7 @@ from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.answer import Answer, answers
 from mops.report.tones import Tone, tone_of
-from mops.units import bytes_text, counted, duration, moment, rate, shortened
+from mops.units import bytes_text, counted, duration, moment, rate, shortened, to_go
 
 _STATES = {"submitted": "not started", "cancelled": "stopped", "partial": "finished with failures"}
 """The states that a report calls otherwise."""
@@ -148,7 +148,7 @@ def _failures(facts: Facts) -> str:
 def _left(facts: Facts) -> str:
     live = facts.status.live
     left = facts.status.n_simulations - facts.status.finished.simulations
-    return f", about {duration(left / live.rate)} to go" if live and live.rate > 0 and left > 0 else ""
+    return f", {text}" if live and (text := to_go(left, live.rate, len(live.slow))) else ""
 
 
 def _segments(facts: Facts) -> list[tuple[str, int, str]]:

@@ -63,6 +63,7 @@ class JobView:
     created: str
     parent: str | None
     mixed_code: Sequence[str]
+    slow: Sequence[str]
     segments: Sequence[Segment]
     tiles: Sequence[Tile]
     charts: Sequence[Chart]
@@ -85,6 +86,7 @@ def job_view(now: JobNow) -> JobView:
         created=units.moment(status.created),
         parent=status.parent,
         mixed_code=status.mixed_code,
+        slow=status.slow_texts,
         segments=list(_segments(counts, status.n_simulations)),
         tiles=list(_tiles(status, counts)),
         charts=_charts(now),
@@ -150,7 +152,7 @@ def _tiles(now: Status, counts: Counts) -> Iterator[Tile]:
             yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
     left = now.n_simulations - counts.simulations
-    to_go = f"{units.duration(left / live.rate)} to go" if live.rate and left else ""
+    to_go = units.to_go(left, live.rate, len(live.slow))
     yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go or "no estimate yet")
     limit = f", limit {units.bytes_text(live.limit_bytes)}" if live.limit_bytes else ""
     yield Tile("Memory", units.bytes_text(live.memory_bytes), f"peak {units.bytes_text(live.peak_bytes)}{limit}")

@@ -1,0 +1,88 @@
+"""Decides which running simulations and targets stand out because they run much longer than others. Pure.
+
+A simulation that hangs keeps its slot. Without a time limit nothing else would show it: the counts only stop.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mops.storage.live_record import SlowStep
+from mops.study.ids_and_seeds import short_id
+from mops.units import duration
+
+if TYPE_CHECKING:
+    from mops.task import RunningStep  # which imports Arrow, and mops jobs status does without
+
+LEAST_SECONDS = 30.0
+"""A simulation that has run less than this never stands out."""
+
+TIMES_MEDIAN = 5.0
+"""A simulation stands out if it has run this many times as long as the median of those that have finished."""
+
+LOOK_SECONDS = 2.0
+"""The time between two looks at what runs."""
+
+_MOST_KEPT = 10
+_MOST_LOGGED = 20
+_MEASURED_TASKS = 200
+
+
+def slow_text(step: SlowStep) -> str:
+    """Return a simulation or target that stands out, for people."""
+    what = f"target {step.target}" if step.replicate is None else f"replicate {step.replicate}"
+    times = f", {step.times_median:,.0f} times the median" if step.times_median else ""
+    since = datetime.fromtimestamp(step.since)
+    name = f"group {step.group} ({short_id(step.param_id)}) {what} on {step.worker}"
+    return f"{name}: {duration(step.seconds)}, since {since:%H:%M:%S}{times}"
+
+
+class SlowSteps:
+    """What stands out in one attempt. The caller gives the time, in seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._each_s: deque[float] = deque(maxlen=_MEASURED_TASKS)
+        self._seen: set[tuple[int, int | None, str | None]] = set()
+        self._look_at = 0.0
+        self.found: tuple[SlowStep, ...] = ()
+        """What stood out at the last look, the longest first."""
+
+    def task_finished(self, seconds: float, n_simulations: int) -> None:
+        """Take the time of a task, and how many simulations it ran."""
+        if n_simulations:
+            self._each_s.append(seconds / n_simulations)
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether it is time for a look."""
+        return now >= self._look_at
+
+    def look(self, now: float, running: Sequence[RunningStep]) -> list[SlowStep]:
+        """Look at what runs; return what stands out for the first time, for the log."""
+        self._look_at = now + LOOK_SECONDS
+        median_s = statistics.median(self._each_s) if self._each_s else None
+        least_s = max(LEAST_SECONDS, TIMES_MEDIAN * median_s if median_s is not None else 2 * LEAST_SECONDS)
+        longest = sorted((step for step in running if step.seconds >= least_s), key=lambda step: -step.seconds)
+        self.found = tuple(_slow(step, now, median_s) for step in longest[:_MOST_KEPT])
+        new = [step for step in self.found if (step.group, step.replicate, step.target) not in self._seen]
+        new = new[: _MOST_LOGGED - len(self._seen)]
+        self._seen.update((step.group, step.replicate, step.target) for step in new)
+        return new
+
+
+def _slow(step: RunningStep, now: float, median_s: float | None) -> SlowStep:
+    # The median is that of simulations, so it says nothing about a target.
+    times = step.seconds / median_s if median_s and step.replicate is not None else None
+    return SlowStep(
+        group=step.group,
+        param_id=step.param_id,
+        replicate=step.replicate,
+        target=step.target,
+        worker=step.worker,
+        since=max(now - step.seconds, 0.0),
+        seconds=step.seconds,
+        times_median=times,
+    )
