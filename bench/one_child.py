@@ -1,11 +1,18 @@
-"""Print the CPU time of one child process for a simulation and its targets: `python bench/one_child.py`.
+"""Print the microseconds of one child process for a simulation and its targets: `python bench/one_child.py`.
 
-The worker's part of mops runs one task on one slot, without Dask, runner and storage. Start-up is not measured.
+The worker's part of mops runs tasks on one slot, without Dask, runner and storage. Start-up is not measured. With
+`--before FOLDER` (`git worktree add FOLDER COMMIT`), the code of an earlier commit and this code take turns, because a
+machine may change its speed by half within seconds. The ratio is that of their times.
 """
 
 import argparse
 import json
+import os
+import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,33 +22,77 @@ from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import JobContext, TaskRequest
 from mops.worker.pool import Pool
 
-MODELS = Path(__file__).resolve().parent / "models"
+HERE = Path(__file__).resolve()
+MODELS = HERE.parent / "models"
 TARGETS = ("peak", "peak_day", "mean_infected", "spread", "squared_error", "final_size")
 REPLICATES = 5
+TURNS = 40
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sir:simulate")
-    parser.add_argument("--sets", type=int, default=2_000)
+    parser.add_argument("--sets", type=int, default=100, help="parameter sets of a turn")
+    parser.add_argument("--no-targets", action="store_true")
+    parser.add_argument("--before", type=Path, help="a clone of an earlier commit")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments)
+        return
+    found = measure({"now": HERE.parents[1], **({"before": arguments.before} if arguments.before else {})})
+    wall_us, cpu_us = (statistics.median(column) for column in zip(*found["now"], strict=True))
+    figures = {"us": wall_us, "cpu_us": cpu_us}
+    if arguments.before:
+        ratios = [now[0] / before[0] for now, before in zip(found["now"], found["before"], strict=True)]
+        figures |= {"ratio": statistics.median(ratios), "error": statistics.stdev(ratios) / TURNS**0.5}
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+def measure(trees: dict[str, Path]) -> dict[str, list[tuple[float, float]]]:
+    """Return microseconds of time and of CPU for each simulation, in each turn, for the code in these folders."""
+    servers = {}
+    for name, tree in trees.items():
+        env = os.environ | {"PYTHONPATH": str(tree / "runner")}
+        command = [sys.executable, str(HERE), *sys.argv[1:], "--serve"]
+        servers[name] = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in trees}
+    for turn in range(TURNS + 1):
+        for name, server in servers.items():
+            server.stdin.write("run\n")
+            server.stdin.flush()
+            wall_us, cpu_us = map(float, server.stdout.readline().split())
+            if turn:  # the first makes what is made once
+                found[name].append((wall_us, cpu_us))
+    for server in servers.values():
+        server.communicate()
+    return found
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Run a task for each line of the input, and print what a simulation has taken."""
     context = JobContext(
         *("job", "1", "bundle", "storage", arguments.model, "baseline"),
-        targets=tuple(f"targets:{name}" for name in TARGETS),
+        targets=() if arguments.no_targets else tuple(f"targets:{name}" for name in TARGETS),
         outputs=None,
         slots=1,
         held_bytes=1 << 40,
     )
     pool = Pool(context, str(MODELS), slots=1)
     try:
-        run(pool, 50)  # imports, and what is made once
-        began, began_cpu_s = time.perf_counter(), cpu_seconds(pool)
-        run(pool, arguments.sets)
-        n = arguments.sets * REPLICATES
-        seconds, cpu_s = time.perf_counter() - began, cpu_seconds(pool) - began_cpu_s
-        print(json.dumps({"seconds": seconds, "cpu_us": 1e6 * cpu_s / n}))
+        for _ in sys.stdin:
+            wall_s, cpu_s = spent(pool, lambda: run(pool, arguments.sets))
+            n = arguments.sets * REPLICATES
+            print(1e6 * wall_s / n, 1e6 * cpu_s / n, flush=True)
     finally:
         pool.close()
+
+
+def spent(pool: Pool, call: Callable[[], None]) -> tuple[float, float]:
+    """Return the seconds of time and of CPU of the pool's processes that a call takes."""
+    began, began_cpu_s = time.perf_counter(), cpu_seconds(pool)
+    call()
+    return time.perf_counter() - began, cpu_seconds(pool) - began_cpu_s
 
 
 def run(pool: Pool, n: int) -> None:

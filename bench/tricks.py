@@ -142,11 +142,11 @@ def of_job(figures: dict, cpu_s: float) -> Figures:
 
 
 def one_child(model: str) -> Figures:
-    """Run bench/one_child.py; the CPU time is in microseconds for each simulation."""
+    """Run bench/one_child.py; the times are those of one simulation, the CPU time in microseconds."""
     line = [sys.executable, str(BENCH / "one_child.py"), "--model", model]
     ran = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=throughput.environment())
     figures = json.loads(ran.stdout)
-    return {"seconds": figures["seconds"], "child's CPU": figures["cpu_us"]}
+    return {"seconds": figures["us"] / 1e6, "child's CPU": figures["cpu_us"]}
 
 
 def form(name: str, sets: int = 4_000) -> Figures:

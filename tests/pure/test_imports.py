@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -220,9 +221,16 @@ def floor_named(name: str) -> str:
     return "mops" if name == "mops" else name.split(".")[1]
 
 
+@functools.cache
+def import_statements(module: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return the statements of a file that import, anywhere in it."""
+    nodes = ast.walk(ast.parse((PACKAGE / module).read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported_modules(module: str) -> Iterator[str]:
     """Yield the files of the package that a file imports."""
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+    for node in import_statements(module):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "mops":
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                 path = f"{'/'.join(name.split('.')[1:])}.py"
@@ -232,10 +240,10 @@ def imported_modules(module: str) -> Iterator[str]:
 
 def imports(module: str) -> Iterator[str]:
     """Yield the dotted names that a file imports anywhere; relative imports are an error."""
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+    for node in import_statements(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{module} imports relatively"
             assert node.module is not None
             # `from mops import errors` names a module, `from mops.errors import X` is in one.

@@ -28,6 +28,7 @@ from mops.calibration.round_jobs import RoundJobs
 from mops.errors import JobError
 from mops.jobs.job import Job
 from mops.storage.calibration_records import CalibrationRecords
+from soak import SOAKING
 
 N, ROUNDS = 8, 3
 SLOW_BELOW = 0.23
@@ -83,6 +84,15 @@ LocalFolder.put_new = killing
 app(sys.argv[3:])
 """
 
+
+KILLS = [
+    ("00000002-asked.json", "after"),
+    ("00000001-told.json", "before"),
+    ("00000002-asked.json", "before"),
+    ("00000001-told.json", "after"),
+    ("00000002-told.json", "before"),
+    ("00000002-told.json", "after"),
+]
 
 wait_for = partial(wait_for_briefly, patience_s=240)
 """A round starts several processes one after the other, which takes long on a busy machine."""
@@ -149,7 +159,7 @@ def running_when_asked(study: StudyLab, k: int) -> list[int]:
     return list(asked.state.get("running", []))
 
 
-@pytest.mark.parametrize("method", ["importance", "abc", "tpe", "cmaes"])
+@pytest.mark.parametrize("method", ["importance", *(["abc", "tpe", "cmaes"] if SOAKING else [])])
 def test_a_slow_set_does_not_hold_the_next_round(study: StudyLab, dask: DaskProcesses, method: str) -> None:
     hold(dask, SLOW_BELOW, N * ROUNDS)
     first = calibrate(study, "--method", method)
@@ -210,8 +220,7 @@ def committed_seeds(study: StudyLab, job: str) -> list[int]:
     return list(study.job(job).outputs("daily").to_arrow()["seed"].to_pylist())
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("record", ["00000002-asked.json", "00000001-told.json", "00000002-told.json"])
+@pytest.mark.parametrize(("record", "moment"), KILLS if SOAKING else KILLS[:2])
 def test_a_kill_at_a_record_loses_and_repeats_no_simulation(
     study: StudyLab, dask: DaskProcesses, record: str, moment: str
 ) -> None:
