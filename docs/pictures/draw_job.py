@@ -31,7 +31,7 @@ def main() -> None:
         job = mops.submit(copy_of("sir", folder) / "study.json", name="sir", local=True)
         for name, draw in PLOTS.items():
             draw(job).savefig(HERE / name, dpi=110)
-        report = job.report().save(Path(folder) / "report.html").as_uri()
+        report = job.report(weights=WEIGHTS).save(Path(folder) / "report.html").as_uri()
         take_picture([report], "#losses figure", HERE / "report-losses.png")
         show_job(job, HERE / "page-job.png")
         show_sobol(copy_of("sobol", folder), HERE / "report-sobol.png")
@@ -76,9 +76,10 @@ def take_picture(pages: list[str], selector: str, picture: Path) -> None:
     Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
+WEIGHTS = {"daily_cases": 1.0, "survey": 1.0}
 PLOTS: dict[str, Callable[[Job], Figure]] = {
-    "plot-fan.png": lambda job: job.plot.fan("daily", x="day", y=["cases", "infected"], best=5),
-    "plot-pairs.png": lambda job: job.plot.pairs(),
+    "plot-fan.png": lambda job: job.plot.fan("daily", x="day", y=["cases", "infected"], best=5, weights=WEIGHTS),
+    "plot-pairs.png": lambda job: job.plot.pairs(weights=WEIGHTS),
 }
 """Each picture of a plot, by its file."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -33,27 +34,28 @@ def loss_fields(job: JobState, now: Status, summary: LossSummary | None) -> Iter
 
 
 def print_losses(spreads: Sequence[LossSpread], best: Sequence[BestSet]) -> None:
-    """Print a row for each loss, then a row for each of the best parameter sets."""
+    """Print a row for each loss, then a row for each of the best parameter sets by each loss."""
     head = ("loss", "sets", "least", "median", "greatest")
     rows = [(one.title, f"{one.n:,}", *map(_number, (one.least, one.median, one.greatest))) for one in spreads]
     terminal.data("")
     terminal.data_table(head, rows, right=head[1:])
-    terminal.data("")
-    if best:
-        _print_best(best)
-    else:
-        terminal.data("no parameter set has all losses")
+    for _, ranked in itertools.groupby(best, lambda one: one.ranked_by):
+        terminal.data("")
+        _print_best(list(ranked))
+    if not best:
+        terminal.data("")
+        terminal.data("no parameter set has a loss")
 
 
 def _print_best(best: Sequence[BestSet]) -> None:
     low, high = min(0.0, best[0].loss), best[-1].loss  # a zero far above all losses would leave every bar empty
-    head = ["best sets", "loss"]
+    head = ["best sets", best[0].ranked_by]
     rows = [[short_id(one.param_id), _number(one.loss)] for one in best]
     if _has_bars():
         head.append(f"{_number(low)} to {_number(high)}")
         for row, one in zip(rows, best, strict=True):
             row.append(bar(_share(one.loss, low, high), _BAR_COLUMNS))
-    terminal.data_table(head, rows, right=["loss"])
+    terminal.data_table(head, rows, right=[best[0].ranked_by])
 
 
 def _share(loss: float, low: float, high: float) -> float:

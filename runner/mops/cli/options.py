@@ -52,6 +52,9 @@ WeightOption = Annotated[
     list[str] | None,
     typer.Option("--weight", metavar="LOSS=W", help="Set the weight of a loss, leave out the others; repeatable"),
 ]
+OneTargetOption = Annotated[
+    str | None, typer.Option("--target", metavar="TARGET", help="Rank by the losses of this target only")
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,9 @@ from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted, number
 
 TOTAL = "loss"
-"""The column with the sum of all losses."""
+"""The column with the loss by which sets are ranked: the only one, or the weighted sum."""
 
-_SUM = "sum of losses"
+_SUM = "weighted sum of losses"
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,45 @@ class ScoredSets:
     Parameters
     ----------
     table
-        A row for each set, sorted by group: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the sum of all
-        losses; null if the set lacks one), a column for each label (float64; null: the set lacks it), then a column for
-        each parameter (a parameter with the name of another column is called ``param.NAME``).
+        A row for each set, sorted by group: ``param_id`` (string), ``group`` (int32), ``loss`` (float64; null if the
+        set lacks a loss, and in all rows if there is no :attr:`has_total`), a column for each label (float64; null: the
+        set lacks it), then a column for each parameter (a parameter with the name of another column is called
+        ``param.NAME``).
     labels
         The labels of the losses, as in :meth:`mops.Job.best`.
     parameters
         The columns of the parameters.
     sets_run
         The number of sets that have run, also those without any loss; None: as many as have a loss.
+    weights
+        The weight of each loss that counts in ``loss``; None: none was given.
     """
 
     table: pa.Table
     labels: tuple[str, ...]
     parameters: tuple[str, ...]
     sets_run: int | None = None
+    weights: Mapping[str, float] | None = None
+
+    @property
+    def has_total(self) -> bool:
+        """Whether one number ranks the sets. Several losses without weights may have different units, and no sum."""
+        return len(self.labels) == 1 or self.weights is not None
+
+    def criteria(self) -> list[ScoredSets]:
+        """Return these sets for each ranking: one if there is a total, else one for each loss, which is its total."""
+        return [self] if self.has_total else [self.only(label) for label in self.labels]
+
+    def only(self, label: str) -> ScoredSets:
+        """Return these sets with one loss as their total."""
+        table = self.table.set_column(self.table.column_names.index(TOTAL), TOTAL, self.table[label])
+        return replace(self, table=table, weights={label: 1.0})
+
+    @property
+    def n_complete(self) -> int:
+        """The number of sets that have all losses."""
+        lacks = [np.isnan(numbers(self.table[label])) for label in self.labels]
+        return int((~np.any(lacks, axis=0)).sum()) if lacks else 0
 
     @property
     def n_run(self) -> int:
@@ -69,22 +93,27 @@ class ScoredSets:
 
     @property
     def shown_labels(self) -> tuple[str, ...]:
-        """The sum, then each loss; with one loss, only the sum, which is equal to it."""
-        return (TOTAL, *self.labels) if len(self.labels) > 1 else (TOTAL,) if self.labels else ()
+        """The total, if there is one, then each loss that is not the total."""
+        counts = tuple(self.weights) if self.weights is not None else self.labels
+        others = tuple(label for label in self.labels if counts != (label,))
+        return (TOTAL, *others) if self.has_total else others
 
     def title(self, label: str) -> str:
         """Return what a label is called in figures."""
         if label != TOTAL:
             return label
-        return _SUM if len(self.labels) > 1 else "".join(self.labels) or "loss"
+        counts = tuple(self.weights) if self.weights is not None else self.labels
+        return _SUM if len(counts) > 1 else "".join(counts) or "loss"
 
 
 def named(title: str) -> str:
-    """Return a title of a loss in a sentence: ``sum of losses``, ``loss 'fit'``."""
+    """Return a title of a loss in a sentence: ``weighted sum of losses``, ``loss 'fit'``."""
     return title if title in (_SUM, "loss") else f"loss {title!r}"
 
 
-def wide_losses(losses: pa.Table, labels: Mapping[str, tuple[str, str]]) -> pa.Table:
+def wide_losses(
+    losses: pa.Table, labels: Mapping[str, tuple[str, str]], weights: Mapping[str, float] | None = None
+) -> pa.Table:
     """Return the table of :class:`ScoredSets` without the parameters.
 
     Parameters
@@ -93,6 +122,8 @@ def wide_losses(losses: pa.Table, labels: Mapping[str, tuple[str, str]]) -> pa.T
         The columns ``param_id``, ``group``, ``target``, ``name`` and ``loss``.
     labels
         The target and the name of each label.
+    weights
+        As in :class:`ScoredSets`.
     """
     groups, first = np.unique(losses["group"].to_numpy(), return_index=True)
     at = np.searchsorted(groups, losses["group"].to_numpy())
@@ -104,7 +135,10 @@ def wide_losses(losses: pa.Table, labels: Mapping[str, tuple[str, str]]) -> pa.T
         column = np.full(len(groups), np.nan)
         column[at[rows]] = values[rows]
         of_label[label] = column
-    total = np.sum(list(of_label.values()), axis=0) if of_label else np.full(len(groups), np.nan)
+    counts = weights if weights is not None else dict.fromkeys(labels, 1.0) if len(labels) == 1 else {}
+    # A set that lacks any loss has no total, also if the loss that it lacks has no weight.
+    every = [counts.get(label, 0.0) * column for label, column in of_label.items()] if counts else []
+    total = np.sum(every, axis=0) if every else np.full(len(groups), np.nan)
     columns = {
         "param_id": losses["param_id"].take(pa.array(first)),
         "group": pa.array(groups, pa.int32()),
@@ -121,7 +155,7 @@ class Distribution:
     Parameters
     ----------
     label
-        The loss; ``loss``: the sum.
+        The loss; ``loss``: the total.
     bins
         Bins of the loss.
     table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +180,13 @@ class Job(JobTables):
 
         return Plots(self)
 
-    def report(self) -> mops.Report:
+    def report(self, *, target: str | None = None, weights: Mapping[str, float] | None = None) -> mops.Report:
         """Return a report of the job with figures, as one HTML document that a notebook shows.
+
+        Parameters
+        ----------
+        target, weights
+            As for :meth:`best`. With several losses and no weights, the report ranks the sets by each loss.
 
         Returns
         -------
@@ -191,13 +196,13 @@ class Job(JobTables):
         Raises
         ------
         UsageError
-            A library of the extra ``plots`` is not installed.
+            A library of the extra ``plots`` is not installed, or the target or a weight names no loss.
 
         Examples
         --------
         >>> job.report()
         """
-        return mops.Report.of(self)
+        return mops.Report.of(self, target, weights)
 
     def _repr_html_(self) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -42,6 +43,8 @@ class Facts:
         The rows of :meth:`mops.jobs.job.Job.causes`, or why they cannot be read.
     at
         The moment.
+    target, weights
+        Which losses rank the sets: as for :meth:`mops.jobs.job.Job.best`.
     """
 
     job: Job
@@ -51,13 +54,15 @@ class Facts:
     last_live: Live | None
     causes: list[dict[str, Any]] | CorruptRecord
     at: datetime
+    target: str | None = None
+    weights: Mapping[str, float] | None = None
 
     @classmethod
-    def of(cls, job: Job) -> Facts:
+    def of(cls, job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> Facts:
         """Read a job."""
         view, status, paths = JobLog(job.files, JobPaths(job.name)).read(), job.status(), JobPaths(job.name)
         live = status.live or (read_live(job.files, paths, view.attempt) if view.attempt else None)
-        return cls(job, job.record, status, view, live, _causes_of(job), datetime.now(UTC))
+        return cls(job, job.record, status, view, live, _causes_of(job), datetime.now(UTC), target, weights)
 
     @property
     def name(self) -> str:
@@ -91,12 +96,12 @@ class Facts:
     @cached_property
     def scored(self) -> ScoredSets:
         """The parameter sets that have a loss."""
-        return scored_of(self.job)
+        return scored_of(self.job, self.target, self.weights)
 
     @property
     def n_scored(self) -> int:
         """The number of parameter sets that have all losses."""
-        return len(self.scored.ranked())
+        return self.scored.n_complete
 
     @cached_property
     def observed(self) -> list[Observed] | MopsError:

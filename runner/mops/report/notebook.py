@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,9 +26,9 @@ class Report:
     html: str = field(repr=False)
 
     @classmethod
-    def of(cls, job: Job) -> Report:
-        """Return the report of a job; raises as :func:`mops.report.render.render`."""
-        return cls(job.name, render(job))
+    def of(cls, job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> Report:
+        """Return the report of a job; arguments and errors are those of :func:`mops.report.render.render`."""
+        return cls(job.name, render(job, target, weights))
 
     def save(self, path: str | Path) -> Path:
         """Write the document to a file, and return its path.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(job: Job) -> str:
+def render(job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> str:
     """Return the report of a job as one HTML document.
 
     The document needs no network and no other file. Browsers keep to that by its content security policy.
@@ -37,16 +37,18 @@ def render(job: Job) -> str:
     ----------
     job
         The job, which may still run, or may have failed.
+    target, weights
+        As for :meth:`mops.jobs.job.Job.best`.
 
     Raises
     ------
     UsageError
-        A library of the extra ``plots`` is not installed.
+        A library of the extra ``plots`` is not installed, or the target or a weight names no loss.
     StorageError
         The storage is out of reach.
     """
     check_libraries()
-    facts = Facts.of(job)
+    facts = Facts.of(job, target, weights)
     script = _file("page.js")
     return (
         _environment()

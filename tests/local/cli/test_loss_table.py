@@ -19,10 +19,13 @@ from .test_commands import imported
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 SPREADS = [
-    LossSpread("loss", "sum of losses", 100_000, -1.2345e300, 0.0123456, 1.2e300),
+    LossSpread("loss", "weighted sum of losses", 100_000, -1.2345e300, 0.0123456, 1.2e300),
     LossSpread("deaths.root_mean_square", "deaths.root_mean_square", 99_999, 0.0, 12.5, 123456.0),
 ]
-BEST = [BestSet("3f2a9c0d1b7e" * 5, 7, 1.0), BestSet("5b1d9c0d1b7e" * 5, 2, 2.0), BestSet("77aa9c0d1b7e" * 5, 1, 4.0)]
+BEST = [
+    BestSet(one * 5, group, loss, "peak")
+    for one, group, loss in (("3f2a9c0d1b7e", 7, 1.0), ("5b1d9c0d1b7e", 2, 2.0), ("77aa9c0d1b7e", 1, 4.0))
+]
 PAGE = Path(__file__).parents[3] / "docs/explanation/what-mops-prints.md"
 Captured = pytest.CaptureFixture[str]
 
@@ -62,12 +65,12 @@ def test_the_tables_fit_a_terminal_and_keep_all_figures(
 
 def test_the_page_shows_the_tables(capsys: Captured) -> None:
     spreads = [
-        LossSpread("loss", "sum of losses", 992, 0.0148, 1.309, 21.47),
         LossSpread("final_size", "final_size", 1000, 0.0123, 0.8105, 15.2),
         LossSpread("peak", "peak", 992, 0.0009, 0.4713, 8.94),
     ]
     ids = ("3f2a9c0d1b7e", "b81c02f7a94d", "0c5de19a7731", "77aa4b20c9f6", "e2906d3f5b18")
-    best = [BestSet(one, 0, loss) for one, loss in zip(ids, (0.0148, 0.0271, 0.0277, 0.0402, 0.0615), strict=True)]
+    least = {"final_size": (0.0123, 0.0271, 0.0277, 0.0402, 0.0615), "peak": (0.0009, 0.0013, 0.0021, 0.0034, 0.0055)}
+    best = [BestSet(one, 0, loss, by) for by, some in least.items() for one, loss in zip(ids, some, strict=True)]
     print_losses(spreads, best)
     assert f"```text{chr(10)}{capsys.readouterr().out.lstrip()}```\n" in PAGE.read_text()
 
@@ -76,12 +79,14 @@ def test_a_bar_begins_at_zero_or_at_the_least_negative_loss(capsys: Captured) ->
     lines = printed(capsys, BEST)[-4:]
     assert lines[0].endswith("0 to 4")
     assert [line.count("━") for line in lines[1:]] == [6, 12, 24]
-    negative = printed(capsys, [BestSet("a" * 64, 0, -2.0), BestSet("b" * 64, 1, -1.0)])[-3:]
+    negative = printed(capsys, [BestSet("a" * 64, 0, -2.0, "fit"), BestSet("b" * 64, 1, -1.0, "fit")])[-3:]
     assert negative[0].endswith("-2 to -1")
     assert [line.count("━") for line in negative[1:]] == [0, 24]
-    assert "━" not in printed(capsys, [BestSet("a" * 64, 0, 0.0)])[-1]
-    assert printed(capsys, [BestSet("a" * 64, 0, -1e308), BestSet("b" * 64, 1, 1e308)])[-1].count("━") == 24
-    assert printed(capsys, [])[-1] == "no parameter set has all losses"
+    assert "━" not in printed(capsys, [BestSet("a" * 64, 0, 0.0, "fit")])[-1]
+    assert (
+        printed(capsys, [BestSet("a" * 64, 0, -1e308, "fit"), BestSet("b" * 64, 1, 1e308, "fit")])[-1].count("━") == 24
+    )
+    assert printed(capsys, [])[-1] == "no parameter set has a loss"
 
 
 def test_an_output_without_block_characters_has_no_bars(lab: CommandLab) -> None:
@@ -107,7 +112,7 @@ def test_a_job_with_losses(finished: tuple[CommandLab, str]) -> None:
     assert lab.run("jobs", "status", job, "--losses", "--json").json["losses"] == {
         "n_losses": 2,
         "spreads": [{"label": "loss", "title": "score", "n": 2, "least": 2.0, "median": 3.0, "greatest": 4.0}],
-        "best": [{name: row[name] for name in ("param_id", "group", "loss")} for row in best],
+        "best": [{name: row[name] for name in ("param_id", "group", "loss")} | {"ranked_by": "score"} for row in best],
     }
 
 

@@ -23,6 +23,7 @@ from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
 from mops.jobs.job import Job
 from mops.jobs.plots.figure_data import (
+    best_groups,
     course_of,
     failed_sets_of,
     failure_bins_of,
@@ -34,6 +35,8 @@ from mops.jobs.plots.loss_summary import LossSummary, loss_summary_of
 from mops.jobs.plots.measures import measured_of, sensitivity_of
 
 LABELS = {"fit": ("model:fit", "loss"), "shape.low": ("model:shape", "low"), "shape.high": ("model:shape", "high")}
+
+WEIGHTS = dict.fromkeys(LABELS, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +78,20 @@ def test_the_job_has_what_makes_figures_difficult(job: Job, raw: dict[str, pd.Da
 
 
 def test_each_set_has_its_losses_their_sum_and_its_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    found = scored_of(job)
+    found = scored_of(job, weights=WEIGHTS)
     assert set(found.labels) == set(LABELS)
     assert found.parameters == ("beta", "gamma", "kind", "rate", "extra")
     mine, theirs = found.table.to_pandas().set_index("group"), losses_by_set(raw)
     for name in ("loss", *LABELS, *found.parameters):
         pd.testing.assert_series_equal(mine[name], theirs[name], check_dtype=False, check_index_type=False)
-    best = job.best(5).to_pandas()
+    best = job.best(5, weights=WEIGHTS).to_pandas()
     assert found.table["group"].take(found.ranked()[:5]).to_pylist() == best["group"].tolist()
 
 
 def test_a_distribution_has_numpys_histogram_and_quantiles(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     for label in ("loss", *LABELS):
         values = losses_by_set(raw)[label].dropna()
-        found = distribution(scored_of(job), label, most=8)
+        found = distribution(scored_of(job, weights=WEIGHTS), label, most=8)
         assert found.table["n"].to_pylist() == np.histogram(values, found.bins.edges)[0].tolist()
         assert found.quantiles == pytest.approx(values.quantile([0, 0.25, 0.5, 0.75, 1]).tolist())
         assert found.n_missing == len(raw["params"]) - len(values), "also sets without any loss"
@@ -99,14 +102,15 @@ def test_a_summary_has_the_spread_of_each_loss_and_the_best_sets(job: Job, raw: 
     assert found.n_losses == len(raw["losses"])
     assert found.spreads is not None
     assert found.best is not None
-    assert {spread.label for spread in found.spreads} == {"loss", *LABELS}
+    assert {spread.label for spread in found.spreads} == set(LABELS), "without weights there is no sum"
     for spread in found.spreads:
         values = wide[spread.label].dropna()
         assert spread.n == len(values)
         expected = pytest.approx([values.min(), values.median(), values.max()])
         assert [spread.least, spread.median, spread.greatest] == expected
-    best = job.best(3).to_arrow().select(["param_id", "group", "loss"]).to_pylist()
+    best = job.best(3).to_arrow().select(["param_id", "group", "loss", "ranked_by"]).to_pylist()
     assert [asdict(one) for one in found.best] == best
+    assert len(best) == 3 * len(LABELS)
 
 
 def test_a_summary_does_not_read_too_many_losses(job: Job, raw: dict[str, pd.DataFrame]) -> None:
@@ -118,7 +122,7 @@ def test_a_summary_does_not_read_too_many_losses(job: Job, raw: dict[str, pd.Dat
 def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="loss").reset_index()
     for parameter in ("beta", "rate", "kind", "extra", "gamma"):
-        found = profile(scored_of(job), parameter, most=5)
+        found = profile(scored_of(job, weights=WEIGHTS), parameter, most=5)
         if found.bins.kind == "values":
             bins = pd.Series(wide[parameter].map({value: i for i, value in enumerate(found.bins.values)}))
         else:
@@ -132,7 +136,7 @@ def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.Dat
         assert filled["median"].tolist() == pytest.approx(by_bin.median().tolist())
         assert filled["group"].astype(int).tolist() == wide.loc[by_bin.idxmin(), "group"].tolist()
         assert found.n_missing == wide[parameter].isna().sum()
-    assert profile(scored_of(job), "rate", most=5).bins.kind == "log"
+    assert profile(scored_of(job, weights=WEIGHTS), "rate", most=5).bins.kind == "log"
 
 
 def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
@@ -192,7 +196,9 @@ def test_a_fan_is_divided_by_a_parameter(job: Job, raw: dict[str, pd.DataFrame])
 
 def test_a_fan_of_the_best_sets_has_only_those(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     best = losses_by_set(raw).nsmallest(4, "loss").index
-    (found,) = fans_of(job, Course("daily", "day", ("infected",)), by=False, best=4)
+    (found,) = fans_of(
+        job, Course("daily", "day", ("infected",)), by=False, best=best_groups(scored_of(job, weights=WEIGHTS), 4)
+    )
     rows = raw["outputs/daily"]
     check_bands(found.table.to_pandas(), rows[rows["group"].isin(best)], "infected")
     assert found.n_simulations == 12
@@ -219,7 +225,7 @@ def test_rank_correlations_are_those_of_scipy(job: Job, raw: dict[str, pd.DataFr
     daily = last.groupby("group").mean()
     peak = raw["outputs/summary"].groupby("group")["peak"].mean()
     params = raw["params"].set_index("group")
-    measures = {label: wide[label] for label in LABELS} | {"sum of losses": wide["loss"]}
+    measures = {label: wide[label] for label in LABELS}
     measures |= {"last daily.infected": daily["infected"], "summary.peak": peak}
     for parameter in ("beta", "rate", "extra"):
         for measure, values in measures.items():
@@ -282,7 +288,7 @@ def test_a_job_of_one_set_without_targets_has_figures(tmp_path: Path) -> None:
     assert set(sensitivity_of(measured_of(job)).table["rho"].to_pylist()) == {None}
     assert failure_bins_of(job).bins == {}
     with pytest.raises(UsageError, match="the job has no losses, so it has no best sets"):
-        fans_of(job, course, best=3)
+        best_groups(scored, 3)
 
 
 def test_a_job_in_which_all_fails_has_no_outputs(tmp_path: Path) -> None:

@@ -46,10 +46,13 @@ def caption(figure: Figure) -> str:
 
 
 def test_the_losses_are_bars_of_the_distribution(job: Job) -> None:
-    axes = job.plot.losses().axes
-    assert [ax.get_title(loc="left") for ax in axes] == ["sum of losses", *scored_of(job).labels]
-    for ax, label in zip(axes, scored_of(job).shown_labels, strict=True):
-        figure = distribution(scored_of(job), label)
+    weights = dict.fromkeys(scored_of(job).labels, 1.0)
+    scored = scored_of(job, weights=weights)
+    axes = job.plot.losses(weights=weights).axes
+    assert [ax.get_title(loc="left") for ax in axes] == ["weighted sum of losses", *scored.labels]
+    assert [ax.get_title(loc="left") for ax in job.plot.losses().axes] == list(scored.labels)
+    for ax, label in zip(axes, scored.shown_labels, strict=True):
+        figure = distribution(scored, label)
         (bars,) = ax.patches
         values, edges, _ = bars.get_data()
         assert values.tolist() == figure.table["n"].to_pylist()
@@ -138,8 +141,9 @@ def test_a_divided_fan_has_a_line_for_each_value(job: Job) -> None:
 
 
 def test_pairs_have_a_point_for_each_shown_set_below_the_diagonal(job: Job) -> None:
-    figure = job.plot.pairs()
-    found = pairs(scored_of(job))
+    weights = dict.fromkeys(scored_of(job).labels, 1.0)
+    figure = job.plot.pairs(weights=weights)
+    found = pairs(scored_of(job, weights=weights))
     assert found.parameters == ("beta", "kind", "rate", "extra")
     panels = [ax for ax in figure.axes if ax.collections and ax.get_label() != "<colorbar>"]
     assert len(panels) == 6
@@ -205,8 +209,8 @@ def test_many_divisions_have_no_wide_bands_that_hide_each_other(tmp_path: Path) 
     "draw",
     [
         lambda job, ax: job.plot.losses(ax=ax),
-        lambda job, ax: job.plot.profile("beta", ax=ax),
-        lambda job, ax: job.plot.profile(ax=ax),
+        lambda job, ax: job.plot.profile("beta", weights={"fit": 1.0}, ax=ax),
+        lambda job, ax: job.plot.profile(loss="fit", ax=ax),
         lambda job, ax: job.plot.fan("daily", ax=ax),
     ],
 )
@@ -230,10 +234,12 @@ def test_a_plot_leaves_matplotlib_as_it_was_and_a_notebook_shows_it(job: Job) ->
     [
         (lambda job: job.plot.losses("fitt"), "no loss has the label 'fitt'", "the labels are "),
         (
-            lambda job: job.plot.pairs(["beta", "bet"]),
+            lambda job: job.plot.pairs(["beta", "bet"], "fit"),
             "the job has no parameter 'bet'",
             "the parameters are beta, gamma",
         ),
+        (lambda job: job.plot.pairs(), "the job has 3 losses, and without weights they have no sum", "give the losses"),
+        (lambda job: job.plot.fan(best=3), "the job has 3 losses, and without weights", "give the losses that count"),
         (lambda job: job.plot.fan("dayly"), "there is no output 'dayly'", "did you mean 'daily'?"),
         (lambda job: job.plot.fan("daily", y="infect"), "there is no column 'infect'", "did you mean 'infected'?"),
         (lambda job: job.plot.fan("summary"), "no output has the columns of a fan chart", "name the column"),
@@ -260,10 +266,10 @@ def test_a_job_without_targets_or_outputs_says_what_is_missing(tmp_path: Path) -
 
 def test_a_job_of_one_set_can_be_drawn(tmp_path: Path) -> None:
     one = submitted(tmp_path / "one", parameter_sets=[{"beta": 0.5, "kind": "a"}], n_replicates=1)
-    for figure in (one.plot.losses(), one.plot.fan(), one.plot.timeline(), one.plot.profile(["beta", "kind"])):
+    for figure in (one.plot.losses(), one.plot.fan(), one.plot.timeline(), one.plot.profile(["beta", "kind"], "fit")):
         figure.savefig(tmp_path / "one.png")
     with pytest.raises(UsageError, match="every parameter has one value in all sets with a loss"):
-        one.plot.pairs()
+        one.plot.pairs(loss="fit")
 
 
 def test_matplotlib_is_imported_at_the_first_plot_and_a_missing_one_is_named(job: Job) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
+from mops.cli.main import app
 from mops.errors import JobError, StudyError, UsageError
 from mops.settings import Settings
 
@@ -71,7 +74,8 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
         "parameter_sets": [{"x": x} for x in range(5)],
     }
     job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
-    best = job.best(3).to_arrow()
+    equal = {"near": 1.0, "both.low": 1.0, "both.high": 1.0}
+    best = job.best(3, weights=equal).to_arrow()
     assert best.column_names == ["param_id", "group", "loss", "near", "both.low", "both.high", "x"]
     assert best["x"].to_pylist() == [4, 2, 1]  # 3 has no loss of `near`
     assert best["loss"].to_pylist() == [2 + 4 - 40, 0 + 2 - 20, 1 + 1 - 10]
@@ -80,6 +84,18 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
         job.best(weights={"nea": 1.0}).to_arrow()
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
+    each = job.best(2).to_arrow()
+    assert each.column_names[:4] == ["ranked_by", "param_id", "group", "loss"]
+    assert list(zip(each["ranked_by"].to_pylist(), each["x"].to_pylist(), strict=True)) == [
+        *(("near", 2), ("near", 1), ("both.low", 0), ("both.low", 1), ("both.high", 4), ("both.high", 3)),
+    ]
+    assert each["loss"].to_pylist() == [0, 1, 0, 1, -40, -30]
+    arguments = ["jobs", "results", job.name, "--best", "1", "--storage", job.files.url]
+    said = CliRunner().invoke(app, arguments).output
+    assert "ranked by both.low" in said
+    assert "each of 3 losses ranks the sets" in said
+    weighted = CliRunner().invoke(app, [*arguments, "--target", "both", "--weight", "both.low=1", "--json"]).output
+    assert [row["x"] for row in json.loads(weighted)] == [0]
 
 
 def test_best_keeps_parameters_that_have_the_name_of_a_loss(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return mops.submit(study, project=folder, storage=folder / "s", name="six", settings=settings, local=True)
 
 
+EQUAL_OF_BOTH = {"both.low": 1.0, "both.high": 1.0}
+EQUAL = EQUAL_OF_BOTH | {"model:loss": 1.0}
 PARAMETERS = {
     "daily": ["x", "loss", "param.group", "param.day"],
     "losses": ["x", "param.loss", "param.group", "day"],
@@ -81,6 +83,7 @@ def test_parameters_follow_the_other_columns_and_a_clash_is_named_in_one_way_eve
     with_parameters = {name: table.column_names for name, table in tables(job, params=True).items()}
     assert with_parameters == {name: own + PARAMETERS[name] for name, own in names.items()}
     assert job.best().column_names == [
+        "ranked_by",
         *IDENTITY[:2],
         "loss",
         "model:loss",
@@ -149,13 +152,13 @@ def test_columns_are_chosen_by_name_and_in_this_order(job: Job) -> None:
 
 def test_a_condition_works_on_every_table(job: Job) -> None:
     assert [len(table) for table in tables(job, where={"x": 4}).values()] == [0, 0, 3]
-    assert job.best(2, where={"param.group": "g1"}).to_arrow()["group"].to_pylist() == [1, 3]
+    assert job.best(2, where={"param.group": "g1"}, weights=EQUAL).to_arrow()["group"].to_pylist() == [1, 3]
     assert len(job.params(where=pc.field("x") > 2)) == 3
 
 
 def test_best_may_rank_by_one_target(job: Job) -> None:
     for target in ("both", "model:both"):
-        best = job.best(2, target=target).to_arrow()
+        best = job.best(2, target=target, weights=EQUAL_OF_BOTH).to_arrow()
         assert best.column_names[:5] == ["param_id", "group", "loss", "both.low", "both.high"]
         assert best["group"].to_pylist() == [5, 3]
     assert job.best(1, target="both", weights={"both.low": 2.0}).to_arrow()["loss"].to_pylist() == [2.0]
@@ -167,9 +170,9 @@ def test_best_may_rank_by_one_target(job: Job) -> None:
 def test_the_beginning_of_a_param_id_finds_its_set(job: Job) -> None:
     whole = job.params().to_arrow()["param_id"][3].as_py()
     assert job.losses(where={"param_id": whole[:12]}).to_arrow()["group"].to_pylist() == [3, 3, 3]
-    assert job.best(where={"param_id": [whole[:12]]}).to_arrow()["group"].to_pylist() == [3]
-    assert job.best(where=f"param_id == '{whole[:12]}'").to_arrow()["group"].to_pylist() == [3]
-    assert job.best(where=f"param_id in ['{whole[:12]}']").to_arrow()["group"].to_pylist() == [3]
+    assert job.best(weights=EQUAL, where={"param_id": [whole[:12]]}).to_arrow()["group"].to_pylist() == [3]
+    assert job.best(weights=EQUAL, where=f"param_id == '{whole[:12]}'").to_arrow()["group"].to_pylist() == [3]
+    assert job.best(where=f"param_id in ['{whole[:12]}']").to_arrow()["group"].to_pylist() == [3, 3, 3]
     with pytest.raises(UsageError, match="no parameter set of the job has a param_id that begins with 'xyz'"):
         job.losses(where={"param_id": "xyz"}).to_arrow()
 
@@ -220,7 +223,8 @@ def test_xarray_has_a_dimension_for_each_column_that_tells_rows_apart(job: Job) 
     assert daily["param.group"].sel(group=3) == "g1"
     losses = job.losses(params=True).to_xarray()
     assert losses["loss"].sel(group=2, target="model:both", name="high") == -2
-    assert job.best(3).to_xarray()["x"].dims == ("group",)
+    assert job.best(3, weights=EQUAL).to_xarray()["x"].dims == ("group",)
+    assert set(job.best(3).to_xarray("ranked_by")["loss"].dims) == {"group", "ranked_by"}
     assert dict(job.failures().to_xarray().sizes) == {"row": 3}
     with pytest.raises(UsageError, match="several rows have the same group and replicate"):
         job.outputs("daily").to_xarray()

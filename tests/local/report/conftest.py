@@ -8,7 +8,7 @@ import pytest
 
 from mops.jobs.job import Job
 
-from .report_lab import ODD_MODEL, ODD_TARGETS, design, odd_design, saved, submit
+from .report_lab import ODD_MODEL, ODD_TARGETS, ODD_WEIGHTS, WEIGHTS, design, odd_design, saved, submit
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.fixture(scope="module")
 def partial_page(partial: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(partial, tmp_path_factory.mktemp("pages"))
+    return saved(partial, tmp_path_factory.mktemp("pages"), WEIGHTS)
 
 
 @pytest.fixture(scope="module")
@@ -32,4 +32,4 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.fixture(scope="module")
 def odd_page(odd: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(odd, tmp_path_factory.mktemp("odd-pages"))
+    return saved(odd, tmp_path_factory.mktemp("odd-pages"), ODD_WEIGHTS)

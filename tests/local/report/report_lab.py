@@ -45,6 +45,8 @@ def summary(params, replicates):
     return {"peak": 1.0, "low": 0.0}
 """
 ODD_TARGETS = ["model:rank", "model:summary"]
+WEIGHTS = {"fit.last": 1.0, "fit.beta": 1.0}
+ODD_WEIGHTS = {"rank": 1.0, "summary.peak": 1.0, "summary.low": 1.0}
 SETTINGS = Settings(slots=2, batch_size=20, retries=0)
 
 
@@ -107,5 +109,5 @@ class Opened:
         )
 
 
-def saved(job: Job, folder: Path) -> Path:
-    return job.report().save(folder / f"{job.name}.html")
+def saved(job: Job, folder: Path, weights: dict[str, float] | None = None) -> Path:
+    return job.report(weights=weights).save(folder / f"{job.name}.html")

@@ -81,7 +81,7 @@ def test_the_caption_of_the_table_says_what_the_filter_keeps(opened: Opened) -> 
 def test_an_axis_with_one_value_filters_too(page: Page, odd_page: Path) -> None:
     opened = Opened(page, odd_page)
     page.get_by_text("Filter by numbers").click()
-    least = page.get_by_label("least sum of losses", exact=True)
+    least = page.get_by_label("least weighted sum of losses", exact=True)
     for value, kept in (("0", 28), ("3", 28), ("3.5", 0)):
         least.fill(value)
         assert opened.text("[data-count]").startswith(f"{kept} of 28")

@@ -39,7 +39,7 @@ from mops.settings import Settings
 from programs import environment
 from waiting import until
 
-from .report_lab import MODEL, design, submit
+from .report_lab import MODEL, WEIGHTS, design, submit
 
 EQUAL = """
 def equal(params, replicates):
@@ -72,21 +72,33 @@ def test_sets_without_any_loss_are_counted(html: str) -> None:
     """12 sets failed as a whole, and have no row of losses."""
     assert "28 of 40 parameter sets have all losses; 12 lack one." in html
     assert "12 of 40 parameter sets (30 %) lack a loss. 24 simulations failed (30 %)." in html
-    assert "The sum of losses of 28 of 40 parameter sets; 12 lack it." in html
+    assert "The weighted sum of losses of 28 of 40 parameter sets; 12 lack it." in html
     assert "12 not run because a simulation failed" in html
 
 
 def test_points_of_a_pair_are_the_sets_of_the_job_in_the_colours_of_their_losses(html: str, partial: Job) -> None:
-    rows = csv_of(html, "waves-sum-of-losses-over-beta-and-rate.csv")
-    best = partial.best(100).to_arrow().to_pylist()
+    rows = csv_of(html, "waves-weighted-sum-of-losses-over-beta-and-rate.csv")
+    best = partial.best(100, weights=WEIGHTS).to_arrow().to_pylist()
     assert [(float(row["x"]), float(row["y"]), float(row["loss"])) for row in rows] == [
         (row["beta"], row["rate"], row["loss"]) for row in best
     ]
     losses = [row["loss"] for row in best]
-    limits = Shades.of(scored_of(partial)).limits
+    limits = Shades.of(scored_of(partial, weights=WEIGHTS)).limits
     assert limits[-1] == pytest.approx(np.quantile(losses, 0.75), rel=0.005)
-    assert f"sum of losses below {limits[0]:.3g}" in html
+    assert f"weighted sum of losses below {limits[0]:.3g}" in html
     assert f"{limits[-1]:.3g} or more" in html
+
+
+def test_without_weights_each_loss_ranks_the_sets(partial: Job) -> None:
+    """Regression: the report added losses of different units without a word."""
+    page = render(partial)
+    assert "Each loss ranks the sets, because the losses have no weights: fit.last, fit.beta." in page
+    assert "sum of losses" not in page.replace("by a weighted sum", "")
+    for label in ("fit.last", "fit.beta"):
+        best = partial.best(100, weights={label: 1.0}).to_arrow().to_pylist()
+        rows = csv_of(page, f"waves-best-by-{label}.csv")
+        assert [int(row["group"]) for row in rows] == [row["group"] for row in best]
+        assert re.search(rf"Best set \w+: {label} ", page)
 
 
 def test_each_cause_has_its_count_its_range_and_its_traceback(html: str) -> None:
@@ -98,7 +110,7 @@ def test_each_cause_has_its_count_its_range_and_its_traceback(html: str) -> None
 
 def test_the_table_of_losses_is_that_of_the_job(html: str, partial: Job) -> None:
     rows = csv_of(html, "waves-best.csv")
-    best = partial.best(100).to_arrow().to_pylist()
+    best = partial.best(100, weights=WEIGHTS).to_arrow().to_pylist()
     assert [(int(row["group"]), float(row["loss"])) for row in rows] == [(row["group"], row["loss"]) for row in best]
 
 
@@ -122,7 +134,7 @@ def test_the_fan_is_that_of_the_outputs(html: str, partial: Job) -> None:
 def test_the_course_of_the_best_sets_is_that_of_their_outputs(html: str, partial: Job) -> None:
     rows = csv_of(html, "waves-cases-of-the-best-sets-daily.csv")
     (row,) = [row for row in rows if row["sets"] == "best" and row["x"] == "19"]
-    best = partial.best(10).to_arrow()["param_id"].to_pylist()
+    best = partial.best(10, weights=WEIGHTS).to_arrow()["param_id"].to_pylist()
     values = partial.outputs("daily", where={"day": 19, "param_id": best}, columns=["cases"]).to_pandas()["cases"]
     assert int(row["n"]) == len(values) == 20
     assert float(row["high90"]) == pytest.approx(values.quantile(0.95))
@@ -148,7 +160,7 @@ def test_names_of_a_study_may_be_those_that_figures_use(odd: Job, odd_page: Path
     assert [int(row["is_best"]) for row in rows] == [i % 3 for i in range(28)]
     measures = set(sensitivity_of(measured_of(odd)).table["measure"].to_pylist())
     assert measures == {
-        *("sum of losses", "rank", "summary.peak", "summary.low"),
+        *("rank", "summary.peak", "summary.low"),
         *("last daily.cases", "summary.peak ('peak' of output 'summary')"),
     }
 
@@ -157,7 +169,7 @@ def test_a_spreadsheet_runs_no_text_of_a_figures_data_and_gets_exact_numbers(tmp
     """A text parameter such as =HYPERLINK(...) would run when a reader of the report opens its data."""
     texts = ["=1+1", "-2+3+cmd|'/c calc'!A1", "@x", "\tx", "\rx", "+x", "\uff1dx", "-1.5e-3", "+.5", "plain", "a=b", ""]
     sets = [{"beta": -0.1 * i, "@text": text} for i, text in enumerate(texts, 1)]
-    page = render(submit(tmp_path, sets, settings=Settings(slots=2)))
+    page = render(submit(tmp_path, sets, settings=Settings(slots=2)), weights=WEIGHTS)
     found = {int(row["group"]): row for row in csv_of(page, "waves-best.csv")}
     run = [f"'{text}" for text in texts[:7]]
     assert [found[i]["'@text"] for i in range(len(texts))] == [*run, *texts[7:]]
@@ -255,11 +267,11 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     job = submit(tmp_path, sets)
     best = job.losses().to_pandas().groupby("param_id")["loss"].agg(["sum", "count"]).query("count == 2")["sum"]
     params = job.params().to_pandas().set_index("param_id")
-    head = verdict(Facts.of(job))
+    head = verdict(Facts.of(job, weights=WEIGHTS))
     (answer,) = head.answers
     identity = best.idxmin()
     beta, policy = params.loc[identity, ["beta", "policy"]]
-    found = re.fullmatch(r"Best set (\w+): sum of losses (\S+) at beta (\S+), policy (\w)\.", answer.text)
+    found = re.fullmatch(r"Best set (\w+): weighted sum of losses (\S+) at beta (\S+), policy (\w)\.", answer.text)
     assert found is not None, answer.text
     assert identity.startswith(found[1])
     assert float(found[2]) == pytest.approx(best.min(), rel=1e-2)
@@ -318,8 +330,8 @@ def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_pa
     job = submit(tmp_path, design(40))
     course = Course("daily", "day", ("cases",))
     facts = Facts.of(job)
-    (figure,) = best_courses(facts, course, 10, "whole")
-    best = job.best(10).to_arrow()["param_id"].to_pylist()
+    (figure,) = best_courses(facts, scored_of(job, weights=WEIGHTS), course, 10, "whole")
+    best = job.best(10, weights=WEIGHTS).to_arrow()["param_id"].to_pylist()
     every = job.outputs("daily").to_pandas()
     by_day = every[every["param_id"].isin(best)].groupby("day")["cases"]
     expected = [min(by_day.quantile(0.05).min(), -2.5), by_day.quantile(0.95).max()]
@@ -340,9 +352,10 @@ def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
     job = submit(tmp_path, design(40))
     by_day = job.outputs("daily").to_pandas().groupby("day")["cases"]
     low, high = by_day.quantile(0.05).min(), by_day.quantile(0.95).max()
+    facts, scored = Facts.of(job), scored_of(job, weights=WEIGHTS)
     found = set()
     for n_best in (5, 10, 20, 27, 28):
-        (figure,) = best_courses(Facts.of(job), Course("daily", "day", ("cases",)), n_best, "whole")
+        (figure,) = best_courses(facts, scored, Course("daily", "day", ("cases",)), n_best, "whole")
         ends = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
         is_cut = low < ends[0] or high > ends[1]
         assert ("cut off" in figure.caption) == is_cut
@@ -353,7 +366,7 @@ def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
 def test_texts_have_points_and_all_their_names_and_few_sets_a_tick_each(tmp_path: Path) -> None:
     """A line between texts suggests an order. Vega left out every other name, and wrote the ticks 0, 1, 1, 2, 2."""
     design = [{"beta": 0.1 + 0.01 * i, "policy": f"policy {i % 6} of a town"} for i in range(36)]
-    page = render(submit(tmp_path, design))
+    page = render(submit(tmp_path, design), weights=WEIGHTS)
     (profile,) = re.findall(r"<h3>Profile of policy</h3>.*?</figure>", page, re.DOTALL)
     assert "mark-line" not in profile
     assert profile.count(">policy ") == 6
@@ -397,7 +410,7 @@ def test_names_and_messages_of_a_study_stay_text(tmp_path: Path) -> None:
     page = render(submit(tmp_path, [{evil: float(i), "text": evil * (i % 2)} for i in range(12)]))
     assert "hacked" in page
     assert "<img" not in page
-    assert len(re.findall("<script", page)) == 2  # the script of the page, and the axes as JSON
+    assert len(re.findall("<script", page)) == 3  # the script of the page, and the axes of each loss as JSON
 
 
 def test_a_job_that_has_failed_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

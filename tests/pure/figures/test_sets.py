@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -23,6 +24,7 @@ from mops.figures.profiles import explained_share, pairs, profile, telling_param
 from mops.figures.sensitivity import interval, sensitivity, spearman
 
 LABELS = {"fit": ("model:fit", "loss"), "both.low": ("model:both", "low")}
+WEIGHTS = {"fit": 2.0, "both.low": 1.0}
 VALUES = st.one_of(st.none(), st.integers(-3, 3).map(float), st.floats(-100, 100))
 ROWS = st.lists(
     st.tuples(VALUES, VALUES, st.one_of(st.none(), st.floats(0.01, 10)), st.sampled_from([None, "a", "b"])), max_size=60
@@ -44,12 +46,12 @@ def scored(rows: list[tuple[Any, ...]]) -> ScoredSets:
         "name": pa.string(),
         "loss": pa.float64(),
     }
-    wide = wide_losses(pa.Table.from_pylist(losses, pa.schema(list(fields.items()))), LABELS)
+    wide = wide_losses(pa.Table.from_pylist(losses, pa.schema(list(fields.items()))), LABELS, WEIGHTS)
     groups = wide["group"].to_pylist()
     table = wide.append_column("x", pa.array([rows[g][2] for g in groups], pa.float64()))
     table = table.append_column("kind", pa.array([rows[g][3] for g in groups], pa.string()))
     table = table.append_column("same", pa.array([1] * len(groups), pa.int64()))
-    return ScoredSets(table, tuple(LABELS), ("x", "kind", "same"))
+    return ScoredSets(table, tuple(LABELS), ("x", "kind", "same"), weights=WEIGHTS)
 
 
 @given(ROWS)
@@ -59,7 +61,20 @@ def test_a_set_has_a_row_if_it_has_a_loss_and_a_sum_if_it_has_all(rows: list[tup
     for row in table:
         fit, low = rows[row["group"]][:2]
         assert (row["fit"], row["both.low"]) == (fit, low)
-        assert row["loss"] == (None if fit is None or low is None else fit + low)
+        assert row["loss"] == (None if fit is None or low is None else 2 * fit + low)
+
+
+@given(ROWS)
+def test_without_weights_several_losses_have_no_sum_and_each_ranks_the_sets(rows: list[tuple[Any, ...]]) -> None:
+    """Regression: losses of different units were added without a word."""
+    sets = replace(scored(rows), weights=None)
+    assert not sets.has_total
+    assert [one.title("loss") for one in sets.criteria()] == list(LABELS)
+    for label, one in zip(LABELS, sets.criteria(), strict=True):
+        assert one.has_total
+        assert one.ranked().tolist() == sets.ranked(label).tolist()
+    assert scored(rows).criteria()[0].title("loss") == "weighted sum of losses"
+    assert sets.n_complete == len(scored(rows).ranked())
 
 
 @given(ROWS, st.sampled_from(["loss", "fit", "both.low"]), st.integers(0, 5), st.integers(0, 5))
@@ -334,8 +349,8 @@ def test_a_set_that_has_run_without_any_loss_lacks_each_loss() -> None:
     """7 sets lacked a loss by the caption, where 61 of 256 did: 54 had none at all."""
     fit = np.array([*range(195), *[np.nan] * 7], float)
     columns = {"group": range(202), "loss": pa.array(fit, from_pandas=True), "fit": pa.array(fit, from_pandas=True)}
-    sets = ScoredSets(pa.table(columns | {"low": [1.0] * 202}), ("fit", "low"), (), 256)
-    assert distribution(sets).caption.startswith("The sum of losses of 195 of 256 parameter sets; 61 lack it.")
+    sets = ScoredSets(pa.table(columns | {"low": [1.0] * 202}), ("fit", "low"), (), 256, {"fit": 1.0, "low": 1.0})
+    assert distribution(sets).caption.startswith("The weighted sum of losses of 195 of 256 parameter sets; 61 lack it.")
     assert distribution(sets, "low").caption.startswith("The loss 'low' of 202 of 256 parameter sets; 54 lack it.")
 
 

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import (
+    JobArgument,
+    JsonOption,
+    LocalOption,
+    OneTargetOption,
+    StorageOption,
+    WeightOption,
+    read_weights,
+)
 from mops.jobs.job import open_job
 
 
@@ -17,6 +25,8 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file, not to report-JOB.html")
     ] = None,
+    weight: WeightOption = None,
+    target: OneTargetOption = None,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -29,8 +39,15 @@ def report(
     Example:
 
         mops jobs report waves --out waves.html
+
+    With several losses and no weights, the report ranks the sets by each loss.
     """
-    written = open_job(job, storage, local=local).report().save(out or Path(f"report-{job}.html"))
+    weights = read_weights(weight)
+    written = (
+        open_job(job, storage, local=local)
+        .report(target=target, weights=weights)
+        .save(out or Path(f"report-{job}.html"))
+    )
     n_bytes = written.stat().st_size
     if as_json:
         terminal.data_json({"job": job, "file": str(written), "bytes": n_bytes})

@@ -6,15 +6,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
 from mops.cli import job_text, terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import (
+    JobArgument,
+    JsonOption,
+    LocalOption,
+    OneTargetOption,
+    StorageOption,
+    WeightOption,
+    read_weights,
+)
 from mops.errors import UsageError
 from mops.jobs.export import Format
 from mops.jobs.job import open_job
 from mops.jobs.results import TableSummary
-from mops.jobs.tables.table import Table
+from mops.jobs.tables.ranking import RANKED_BY
 from mops.study.ids_and_seeds import short_id
 
 
@@ -34,6 +44,8 @@ def results(
     best: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Show the N parameter sets with the smallest losses")
     ] = None,
+    weight: WeightOption = None,
+    target: OneTargetOption = None,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -48,12 +60,20 @@ def results(
         mops jobs results waves --to exported --format csv
 
         mops jobs results waves --best 10
+
+        mops jobs results waves --best 10 --weight peak=1 --weight deaths=0.1
+
+    With several losses and no weights, --best ranks the sets by each loss.
     """
     of_export = {"--format": file_format is not None, "--no-params": not params, "--overwrite": overwrite}
+    of_best = {"--weight": bool(weight), "--target": target is not None}
     _refuse_unused(to, [option for option, is_given in of_export.items() if is_given], best)
+    if best is None and any(of_best.values()):
+        options = ", ".join(option for option, is_given in of_best.items() if is_given)
+        raise UsageError(f"only a ranking has {options}", where="the command line", hint="show one: --best 10")
     found = open_job(job, storage, local=local)
     if best is not None:
-        _show_best(found.best(best), as_json=as_json)
+        _show_best(found.best(best, target=target, weights=read_weights(weight)).to_arrow(), as_json=as_json)
         return
     if to is not None:
         files = found.export(to, (file_format or Format.PARQUET).value, params=params, overwrite=overwrite)
@@ -87,12 +107,24 @@ def _refuse_unused(to: Path | None, of_export: list[str], best: int | None) -> N
         )
 
 
-def _show_best(best: Table, *, as_json: bool) -> None:
-    table = best.to_arrow()
-    rows = table.to_pylist()
+def _show_best(best: pa.Table, *, as_json: bool) -> None:
     if as_json:
-        terminal.data_json(rows)
+        terminal.data_json(best.to_pylist())
         return
+    if RANKED_BY not in best.column_names:
+        _show_ranked(best)
+        return
+    labels = best[RANKED_BY].unique().to_pylist()
+    for label in labels:
+        terminal.data_paragraph(f"ranked by {label}")
+        _show_ranked(best.filter(pc.equal(best[RANKED_BY], label)).drop_columns([RANKED_BY, "loss"]))
+        terminal.data("")
+    weights = " ".join(f"--weight {label}=1" for label in labels)
+    terminal.say(f"each of {len(labels)} losses ranks the sets; to rank them by a weighted sum: {weights}")
+
+
+def _show_ranked(table: pa.Table) -> None:
+    rows = table.to_pylist()
     names = [name for name in table.column_names if name != "group"]
     shown = [[short_id(row["param_id"]), *(_cell(row[name]) for name in names[1:])] for row in rows]
     terminal.data_table(names, shown, right=names[1:])

@@ -24,6 +24,7 @@ from mops.cli.options import (
 )
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job, open_job
+from mops.jobs.tables.ranking import require_total, scored_sets
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import Around
@@ -121,6 +122,7 @@ def _best_of(job: Job, n: int, weights: dict[str, float] | None) -> Around:
     JobError
         No set of the job has losses.
     """
+    require_total(scored_sets(job.losses().to_arrow(), weights=weights), f"job {job.name}")
     best = job.best(n, weights=weights).to_arrow()["param_id"].to_pylist()
     if not best:
         raise JobError(

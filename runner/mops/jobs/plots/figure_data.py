@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Literal, Protocol
@@ -18,7 +18,7 @@ from mops.figures.columns import Flags, Integers, is_number, numbers
 from mops.figures.failures import FailedSets, FailureBins, failure_bins
 from mops.figures.fan import Fan, FanSource, fans, have_decades, sample_of_sets
 from mops.figures.log_axes import Decades, decades
-from mops.figures.losses import TOTAL, ScoredSets, wide_losses
+from mops.figures.losses import ScoredSets
 from mops.figures.row_keys import (
     candidates,
     check_divisions,
@@ -36,7 +36,7 @@ from mops.jobs.results import CHUNK_ROWS
 from mops.jobs.status import Status
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
-from mops.jobs.tables.ranking import loss_labels
+from mops.jobs.tables.ranking import require_total, scored_sets
 from mops.jobs.tables.table import Table
 from mops.project.observed import Observed, read_observed
 from mops.storage.files import Files
@@ -84,19 +84,18 @@ def timeline_of(job: JobTables) -> Timeline:
     return timeline(job.samples().to_arrow(), status.n_simulations, limit)
 
 
-def scored_of(job: JobTables) -> ScoredSets:
-    """Return the parameter sets that have a loss."""
-    scored = scored_without_parameters(job)
+def scored_of(job: JobTables, target: str | None = None, weights: Mapping[str, float] | None = None) -> ScoredSets:
+    """Return the parameter sets that have a loss; the arguments and errors are those of :func:`scored_sets`."""
+    scored = scored_without_parameters(job, target, weights)
     table = Parameters(job.files, job.name).joined(scored.table)
-    names = tuple(table.column_names[scored.table.num_columns :])
-    return ScoredSets(table, scored.labels, names, scored.sets_run)
+    return replace(scored, table=table, parameters=tuple(table.column_names[scored.table.num_columns :]))
 
 
-def scored_without_parameters(job: JobTables) -> ScoredSets:
-    """Return the parameter sets that have a loss; it reads no parameters."""
-    losses = job.losses().to_arrow()
-    labels = loss_labels(losses)
-    return ScoredSets(wide_losses(losses, labels), tuple(labels), (), len(groups_run(job)))
+def scored_without_parameters(
+    job: JobTables, target: str | None = None, weights: Mapping[str, float] | None = None
+) -> ScoredSets:
+    """Return the parameter sets that have a loss, as :func:`scored_of`; it reads no parameters."""
+    return scored_sets(job.losses().to_arrow(), target, weights, sets_run=len(groups_run(job)))
 
 
 def groups_run(job: JobTables) -> Integers:
@@ -198,7 +197,7 @@ def fans_of(
     job: JobTables,
     course: Course,
     by: str | Sequence[str] | Literal[False] | None = None,
-    best: int | None = None,
+    best: Integers | None = None,
     where: Where | None = None,
 ) -> list[Fan]:
     """Return a fan for each column of a course.
@@ -209,18 +208,18 @@ def fans_of(
         The parameters and the columns of the output that divide the fan. None: the keys of the course, or without keys
         the parameter of :func:`mops.figures.choices.choose_division`. False: the keys of the course.
     best
-        Only this number of parameter sets with the least sum of losses; None: all that have run.
+        Only these parameter sets, from :func:`best_groups`; None: all that have run.
     where
         Only these rows; None: all.
 
     Raises
     ------
     UsageError
-        What divides the fan does not exist or has too many values, ``best`` is given and the job has no losses, or a
-        simulation has several rows for an ``x`` and a division.
+        What divides the fan does not exist or has too many values, or a simulation has several rows for an ``x`` and a
+        division.
     """
     every = groups_run(job)
-    groups = every if best is None else _best_groups(job, best)
+    groups = every if best is None else best
     n_rows = len(job.outputs(course.output)) * len(groups) // max(len(every), 1)
     read = sample_of_sets(groups, n_rows)
     named = _named_divisions(job, course, by)
@@ -350,12 +349,19 @@ def axes_of(figures: Sequence[Fan], data: Sequence[Observed | None]) -> list[Dec
     return [decades(np.concatenate(values)) for values in shown]
 
 
-def _best_groups(job: JobTables, best: int) -> Integers:
-    scored = scored_of(job)
+def best_groups(scored: ScoredSets, n: int) -> Integers:
+    """Return the groups of the ``n`` best sets.
+
+    Raises
+    ------
+    UsageError
+        There are no losses, or several without weights.
+    """
     if not scored.labels:
         hint = "add targets to the job: mops jobs extend, or leave out 'best'"
         raise UsageError("the job has no losses, so it has no best sets", where="best", hint=hint)
-    groups: Integers = scored.table["group"].to_numpy()[scored.ranked(TOTAL)[:best]].astype(np.int64)
+    require_total(scored, "best")
+    groups: Integers = scored.table["group"].to_numpy()[scored.ranked()[:n]].astype(np.int64)
     return np.sort(groups)
 
 

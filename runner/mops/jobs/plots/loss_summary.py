@@ -18,7 +18,7 @@ class LossSpread:
     Parameters
     ----------
     label
-        The loss; ``loss``: the sum.
+        The loss; ``loss``: the only one.
     title
         What the table calls the loss.
     n
@@ -35,11 +35,18 @@ class LossSpread:
 
 @dataclass(frozen=True)
 class BestSet:
-    """A parameter set with one of the smallest sums of losses."""
+    """A parameter set with one of the smallest losses.
+
+    Parameters
+    ----------
+    ranked_by
+        The title of the loss.
+    """
 
     param_id: str
     group: int
     loss: float
+    ranked_by: str
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,9 @@ class LossSummary:
     n_losses
         The number of losses.
     spreads
-        The sum, then each loss; with one loss only the sum, which is equal to it. None: the job has more than
-        :data:`MOST_LOSSES` losses.
+        Each loss. None: the job has more than :data:`MOST_LOSSES` losses.
     best
-        The parameter sets with the smallest sum of losses, the best first. None as for ``spreads``.
+        The best parameter sets by the first loss, the best first, then those by the next one. None as for ``spreads``.
     """
 
     n_losses: int
@@ -69,8 +75,12 @@ def loss_summary_of(job: JobTables, n_best: int = 5, most_losses: int = MOST_LOS
         return LossSummary(n_losses, None, None)
     scored = scored_without_parameters(job)
     spreads = [spread for label in scored.shown_labels if (spread := _spread(scored, label))]
-    rows = shown_sets(scored, TOTAL, n_best, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
-    return LossSummary(n_losses, spreads, [BestSet(row["param_id"], row["group"], row[TOTAL]) for row in rows])
+    return LossSummary(n_losses, spreads, [best for one in scored.criteria() for best in _best(one, n_best)])
+
+
+def _best(scored: ScoredSets, n: int) -> list[BestSet]:
+    rows = shown_sets(scored, TOTAL, n, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
+    return [BestSet(row["param_id"], row["group"], row[TOTAL], scored.title(TOTAL)) for row in rows]
 
 
 def _spread(scored: ScoredSets, label: str) -> LossSpread | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from mops.errors import MopsError, UsageError
@@ -17,6 +17,7 @@ from mops.figures.sobol import LEAST_BLOCKS
 from mops.jobs.plots.figure_data import (
     JobTables,
     axes_of,
+    best_groups,
     course_of,
     data_of,
     declared,
@@ -27,6 +28,7 @@ from mops.jobs.plots.figure_data import (
 )
 from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of, sobol_of
 from mops.jobs.tables.conditions import Where
+from mops.jobs.tables.ranking import require_total
 from mops.project.observed import Observed
 
 if TYPE_CHECKING:
@@ -50,13 +52,18 @@ class Plots:
     def __init__(self, job: JobTables):
         self._job = job
 
-    def losses(self, loss: str | None = None, *, ax: Axes | None = None) -> Figure:
+    def losses(
+        self, loss: str | None = None, *, weights: Mapping[str, float] | None = None, ax: Axes | None = None
+    ) -> Figure:
         """Draw how the losses are spread over the parameter sets.
 
         Parameters
         ----------
         loss
-            The label of a loss, as in :meth:`Job.best`. None: their sum, then each of them; with ``ax`` only the sum.
+            The label of a loss, as in :meth:`Job.best`. None: the weighted sum, if there are weights, then each loss;
+            with ``ax`` only the first of them.
+        weights
+            As for :meth:`Job.best`.
         ax
             The axes on which to draw.
 
@@ -70,8 +77,8 @@ class Plots:
         >>> job.plot.losses().savefig("losses.png")
         """
         drawing, style = _matplotlib()
-        scored = self._scored(loss)
-        labels = [loss] if loss is not None else list(scored.shown_labels)
+        scored = self._scored(loss, weights)
+        labels = [TOTAL] if loss is not None else list(scored.shown_labels)
         figures = [distribution(scored, label) for label in (labels if ax is None else labels[:1])]
         with style.look():
             plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
@@ -82,7 +89,12 @@ class Plots:
         return _figure(plot)
 
     def profile(
-        self, parameters: str | Sequence[str] | None = None, loss: str | None = None, *, ax: Axes | None = None
+        self,
+        parameters: str | Sequence[str] | None = None,
+        loss: str | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        ax: Axes | None = None,
     ) -> Figure:
         """Draw the least and the median loss over each parameter, and parameter sets as points.
 
@@ -92,22 +104,25 @@ class Plots:
             The parameters. None: the 9 that explain most of the variance of the loss's ranks; with ``ax`` the first
             of them.
         loss
-            The label of a loss, as in :meth:`Job.best`; None: the sum of all losses.
+            The label of a loss, as in :meth:`Job.best`; None: the only loss, or the weighted sum.
+        weights
+            As for :meth:`Job.best`.
         ax
             The axes on which to draw.
 
         Raises
         ------
         UsageError
-            The job has no losses, or a parameter is unknown; or matplotlib is not installed.
+            The job has no losses, or several without weights, or a parameter is unknown; or matplotlib is not
+            installed.
         """
         drawing, style = _matplotlib()
-        scored, label = self._scored(loss), loss or TOTAL
-        names = _names(scored, parameters) or telling_parameters(scored, label, _MOST_PROFILES if ax is None else 1)
+        scored = self._with_total(loss, weights)
+        names = _names(scored, parameters) or telling_parameters(scored, most=_MOST_PROFILES if ax is None else 1)
         if not names:
             raise _no_parameters(self._job)
-        sets = shown_sets(scored, label, best=200, others=1_800)
-        figures = [profile(scored, name, label) for name in names]
+        sets = shown_sets(scored, best=200, others=1_800)
+        figures = [profile(scored, name) for name in names]
         with style.look():
             plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
             for one, figure in zip(axes, figures, strict=ax is None):
@@ -117,7 +132,13 @@ class Plots:
                 style.add_caption(plot, f"{sets.caption} The lines have the least and the median loss in each bin.")
         return _figure(plot)
 
-    def pairs(self, parameters: Sequence[str] | None = None, loss: str | None = None) -> Figure:
+    def pairs(
+        self,
+        parameters: Sequence[str] | None = None,
+        loss: str | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+    ) -> Figure:
         """Draw the parameter sets over each pair of parameters, coloured by their loss.
 
         Parameters
@@ -125,19 +146,22 @@ class Plots:
         parameters
             At least two parameters. None: the 6 that explain most of the variance of the loss's ranks.
         loss
-            The label of a loss, as in :meth:`Job.best`; None: the sum of all losses.
+            The label of a loss, as in :meth:`Job.best`; None: the only loss, or the weighted sum.
+        weights
+            As for :meth:`Job.best`.
 
         Raises
         ------
         UsageError
-            The job has no losses, or a parameter is unknown; or matplotlib is not installed.
+            The job has no losses, or several without weights, or a parameter is unknown; or matplotlib is not
+            installed.
         """
         drawing, style = _matplotlib()
-        scored, label = self._scored(loss), loss or TOTAL
-        figure = pairs(scored, label, _names(scored, parameters))
+        scored = self._with_total(loss, weights)
+        figure = pairs(scored, parameters=_names(scored, parameters))
         if not figure.parameters:
             raise _no_parameters(self._job)
-        profiles = [profile(scored, name, label) for name in figure.parameters]
+        profiles = [profile(scored, name) for name in figure.parameters]
         with style.look():
             return _figure(drawing.draw_pairs(figure, profiles))
 
@@ -150,6 +174,7 @@ class Plots:
         by: str | Sequence[str] | Literal[False] | None = None,
         where: Where | None = None,
         best: int | None = None,
+        weights: Mapping[str, float] | None = None,
         ax: Axes | None = None,
     ) -> Figure:
         """Draw the course of an output: the median and the middle 50 % and 90 % of all simulations.
@@ -174,7 +199,9 @@ class Plots:
         where
             Only these rows, by a condition as for :meth:`Job.outputs`. None: all rows.
         best
-            Only this number of parameter sets with the least sum of losses. None: all sets.
+            Only this number of parameter sets with the least loss. None: all sets.
+        weights
+            As for :meth:`Job.best`, for ``best``.
         ax
             The axes on which to draw.
 
@@ -208,7 +235,8 @@ class Plots:
             raise UsageError(
                 what, where=f"outputs: {names}", hint="name the columns: job.plot.fan(OUTPUT, x=..., y=...)"
             )
-        figures = fans_of(self._job, course, by, best, where)[: None if ax is None else 1]
+        groups = None if best is None else best_groups(scored_of(self._job, weights=weights), best)
+        figures = fans_of(self._job, course, by, groups, where)[: None if ax is None else 1]
         is_fitting = [where is None or not _other_columns(self._job, observed, figure) for figure in figures]
         data = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
         scales = axes_of(figures, data)
@@ -326,15 +354,21 @@ class Plots:
         with style.look():
             return _figure(drawing.draw_sobol(figure, [*figure.notes, *measured.notes]))
 
-    def _scored(self, loss: str | None) -> ScoredSets:
-        scored = scored_of(self._job)
+    def _with_total(self, loss: str | None, weights: Mapping[str, float] | None) -> ScoredSets:
+        scored = self._scored(loss, weights)
+        require_total(scored, "job.plot")
+        return scored
+
+    def _scored(self, loss: str | None, weights: Mapping[str, float] | None) -> ScoredSets:
+        """Return the sets; the total is the loss with this label, if one is named."""
+        scored = scored_of(self._job, weights=weights)
         if not scored.labels:
             what = f"job {self._job.name!r} has no losses"
             raise UsageError(what, where="job.plot", hint="losses come from targets: mops jobs extend adds some")
         if loss is not None and loss not in (TOTAL, *scored.labels):
             labels = ", ".join(map(repr, scored.labels))
             raise UsageError(f"no loss has the label {loss!r}", where="job.plot", hint=f"the labels are {labels}")
-        return scored
+        return scored if loss in (None, TOTAL) else scored.only(loss)
 
 
 def _notes_of(axes: Sequence[Decades | None], figures: Sequence[Fan]) -> str:

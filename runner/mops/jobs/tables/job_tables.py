@@ -18,7 +18,7 @@ from mops.jobs.parts import JobParts
 from mops.jobs.results import CHUNK_ROWS, Reason, count_reasons
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
-from mops.jobs.tables.ranking import ranked
+from mops.jobs.tables.ranking import RANKED_BY, ranked
 from mops.jobs.tables.scan import Computed, Scan, Selection
 from mops.jobs.tables.table import Table
 from mops.storage.ancestors import ResultSource, parts
@@ -123,23 +123,25 @@ class JobTables(JobParts):
         Parameters
         ----------
         n
-            The most sets.
+            The most sets, by each loss.
         target
             Only the losses of this target, by its entry point or the name of its function. None: all targets.
         weights
-            The weight of each loss that counts, by its label: ``{"peak": 2.0, "deaths.rmse": 1.0}``. None: the sum of
-            all losses.
+            The weight of each loss that counts, by its label: ``{"peak": 2.0, "deaths.rmse": 1.0}``. None: if there are
+            several losses, the table has the best sets by each loss, because losses may have different units.
         where
             Which sets, by a condition for the columns of the result, as for :meth:`outputs`.
 
         Returns
         -------
         Table
-            A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the weighted sum), a column
-            for each loss (float64), then a column for each parameter. The label of a loss is the name of its target's
+            A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the loss or weighted sum
+            that ranks the set), a column for each loss (float64), then a column for each parameter. With several losses
+            and no weights, the first column is ``ranked_by`` (string): the label of the loss that ranks the set. The
+            label of a loss is the name of its target's
             function, and ``.name`` after it if the target has several losses. A parameter with the name of another
-            column is called ``param.NAME``. Sets without all losses are left out: some of their simulations or targets
-            have failed.
+            column is called ``param.NAME``. Sets without the losses that count are left out: some of their simulations
+            or targets have failed.
 
         Raises
         ------
@@ -155,7 +157,8 @@ class JobTables(JobParts):
             sets, parameters = ranked(self.losses().to_arrow(), target, weights), self._parameters()
             table = parameters.joined(sets)
             of_set = ["param_id", *table.column_names[sets.num_columns :]]
-            return Computed(table, Selection(where=where), parameters.ids, of_set, first=n)
+            each = RANKED_BY if RANKED_BY in sets.column_names else None
+            return Computed(table, Selection(where=where), parameters.ids, of_set, first=n, each=each)
 
         return Table(self._title("best parameter sets"), opened, ("group",))
 

@@ -9,16 +9,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.errors import UsageError
+from mops.figures.losses import TOTAL, ScoredSets, wide_losses
 
-_FIRST = ("param_id", "group", "loss")
+RANKED_BY = "ranked_by"
+"""The column with the loss that ranks a set, if several losses do so."""
+
+_FIRST = ("param_id", "group", TOTAL)
 _BETWEEN = "\0"
-_ORDER = [("loss", "ascending"), ("group", "ascending")]
 
 
-def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | None) -> pa.Table:
-    """Rank parameter sets by the weighted sum of their losses.
-
-    The columns are those of :meth:`mops.jobs.job.Job.best` without the parameters.
+def scored_sets(
+    losses: pa.Table,
+    target: str | None = None,
+    weights: Mapping[str, float] | None = None,
+    *,
+    sets_run: int | None = None,
+) -> ScoredSets:
+    """Return the parameter sets with their losses, without the parameters.
 
     Parameters
     ----------
@@ -27,7 +34,9 @@ def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | 
     target
         Only the losses of this target: its entry point, or its function if no other target has a function of this name.
     weights
-        The weight of each loss that counts, by its label; None: the sum of all losses.
+        The weight of each loss that counts, by its label; None: of one loss 1, and several have no sum.
+    sets_run
+        As in :class:`~mops.figures.losses.ScoredSets`.
 
     Raises
     ------
@@ -35,23 +44,44 @@ def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | 
         The target has no loss, or a weight names no loss; the error lists those that exist.
     """
     labels = _of_target(target, loss_labels(losses))
-    weights = dict.fromkeys(labels, 1.0) if weights is None else weights
-    if unknown := sorted(weights.keys() - labels.keys()):
+    if unknown := sorted((weights or {}).keys() - labels.keys()):
         raise UsageError(
             f"no loss has the label {', '.join(map(repr, unknown))}",
             where="the weights",
             hint=f"the labels are {', '.join(map(repr, labels)) or 'none, because the job has no losses'}",
         )
-    wide = losses.group_by(["param_id", "group"]).aggregate([])
-    for label, (of_target, name) in labels.items():
-        is_it = pc.and_(pc.equal(losses["target"], of_target), pc.equal(losses["name"], name))
-        one = losses.filter(is_it).select(["group", "loss"]).rename_columns(["group", f"loss.{label}"])
-        wide = wide.join(one, "group", join_type="inner")
-    total = pa.chunked_array([pa.nulls(len(wide), pa.float64()).fill_null(0.0)])
-    for label, weight in weights.items():
-        total = pc.add(total, pc.multiply(wide[f"loss.{label}"], weight))
-    wide = wide.add_column(2, "loss", total).sort_by(_ORDER)
-    return wide.select([*_FIRST, *(f"loss.{label}" for label in labels)]).rename_columns([*_FIRST, *labels])
+    return ScoredSets(wide_losses(losses, labels, weights), tuple(labels), (), sets_run, weights or None)
+
+
+def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | None) -> pa.Table:
+    """Rank parameter sets by their loss, or by the weighted sum of their losses; arguments as for :func:`scored_sets`.
+
+    The columns are those of :meth:`mops.jobs.job.Job.best` without the parameters. Several losses without weights rank
+    the sets one after the other, and the column ``ranked_by`` has the label of the loss.
+    """
+    scored = scored_sets(losses, target, weights)
+    if scored.has_total or not scored.labels:
+        return _rows(scored)
+    tables = [(one.title(TOTAL), _rows(one)) for one in scored.criteria()]
+    return pa.concat_tables(
+        [rows.add_column(0, RANKED_BY, pa.array([title] * len(rows), pa.string())) for title, rows in tables]
+    )
+
+
+def _rows(scored: ScoredSets) -> pa.Table:
+    return scored.table.select([*_FIRST, *scored.labels]).take(pa.array(scored.ranked()))
+
+
+def require_total(scored: ScoredSets, where: str) -> None:
+    """Raise UsageError if several losses have no weights, so that no set is the best."""
+    if len(scored.labels) > 1 and not scored.has_total:
+        raise UsageError(
+            f"the job has {len(scored.labels)} losses, and without weights they have no sum: "
+            f"{', '.join(map(repr, scored.labels))}",
+            where=where,
+            hint=f"give the losses that count a weight: --weight {scored.labels[0]}=1, or in Python "
+            f"weights={{{scored.labels[0]!r}: 1.0}}",
+        )
 
 
 def _of_target(target: str | None, labels: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:

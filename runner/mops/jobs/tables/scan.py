@@ -144,6 +144,8 @@ class Computed:
         Returns the param_id of each parameter set of the job.
     first
         The most rows; None: all.
+    each
+        The column of which each value may have ``first`` rows; None: the whole table.
     """
 
     def __init__(
@@ -153,9 +155,15 @@ class Computed:
         ids: Callable[[], pa.Array] = lambda: pa.array([], pa.string()),
         of_set: Sequence[str] = (),
         first: int | None = None,
+        each: str | None = None,
     ):
         where = condition(selection.where, table.schema, pa.schema([]), ids).stored
         kept = table if where is None else filtered(table, where)
+        if first is not None and each is not None:
+            kept = pa.concat_tables(
+                [kept.filter(pc.equal(kept[each], value)).slice(0, first) for value in table[each].unique()]
+            )
+            first = None
         self._table = kept.select(selection.names(table.column_names, ())).slice(0, first)
         self.schema: pa.Schema = self._table.schema
         self.of_set = of_set

@@ -25,7 +25,9 @@ class Filter {
       line,
       at: line.dataset.at.split(" ").map((share) => (share === "-" ? null : Number(share))),
     }));
-    this.table = document.querySelector("table[data-shown]");
+    // With several rankings, each figure has its table after it.
+    this.table = [...document.querySelectorAll("table[data-shown]")].find((table) =>
+      figure.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING);
     this.caption = this.table.querySelector("[data-caption]");
     this.ofAll = this.caption.textContent;
     this.ranges = this.axes.map(() => null);

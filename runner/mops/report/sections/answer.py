@@ -12,6 +12,7 @@ from mops.figures.profiles import MOST_PARAMETERS, telling_parameters
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.report.facts import Facts
 from mops.report.numbers import cell
+from mops.report.sections.losses import MOST_RANKINGS
 from mops.study.ids_and_seeds import short_id
 from mops.units import shortened
 
@@ -37,7 +38,13 @@ def answers(facts: Facts) -> list[Answer]:
 def _best_set(facts: Facts) -> Iterator[Answer]:
     if not facts.record.spec.targets or not facts.n_scored:
         return
-    scored, n = facts.scored, facts.n_scored
+    for scored in facts.scored.criteria()[:MOST_RANKINGS]:
+        yield from _best_by(scored)
+
+
+def _best_by(scored: ScoredSets) -> Iterator[Answer]:
+    if not (n := len(scored.ranked())):
+        return
     row = scored.table.slice(int(scored.ranked()[0]), 1).to_pylist()[0]
     title = scored.title(TOTAL) if len(scored.labels) > 1 else "loss"
     if scored.is_constant():

@@ -26,6 +26,9 @@ from mops.report.numbers import cell
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, number, shortened
 
+MOST_RANKINGS = 3
+"""How many losses rank the sets in a report, if several have no weights."""
+
 _ROWS_SHOWN = 20
 _POINT_MARGIN = 6  # pixels
 _PAIR_PARAMETERS = 4
@@ -48,29 +51,61 @@ def losses(facts: Facts) -> Section | None:
         return Section(
             "losses", "Losses", [Block("note", f"No parameter set has all losses{'' if facts.has_ended else ' yet'}.")]
         )
+    parts = [] if scored.has_total else _without_weights(scored)
+    for one in scored.criteria()[:MOST_RANKINGS]:
+        parts += _ranked(one, has_distributions=scored.has_total)
+    return Section("losses", "Losses", parts, _intro(facts))
+
+
+def by_loss(scored: ScoredSets) -> str:
+    """Return which of several losses ranks the sets; empty: there is no choice."""
+    of_several = len(scored.labels) > 1 and scored.weights is not None and len(scored.weights) == 1
+    return f" by {shortened(scored.title(TOTAL), 40)}" if of_several else ""
+
+
+def _without_weights(scored: ScoredSets) -> list[Gallery | Block]:
+    """Say that each loss ranks the sets, and show how each is spread."""
+    names = ", ".join(shortened(label, 40) for label in scored.labels)
+    weights = " ".join(f"--weight {label}=1" for label in scored.labels[:MOST_RANKINGS])
+    text = f"Each loss ranks the sets, because the losses have no weights: {names}."
+    if len(scored.labels) > MOST_RANKINGS:
+        text += f" The rankings of the first {MOST_RANKINGS} are below; --target shows those of one target."
+    text += f" To rank by a weighted sum, add weights to the command of the report, such as {weights}."
+    return [
+        Block("note", text),
+        Gallery([_distribution(scored, label) for label in scored.shown_labels[:_DISTRIBUTIONS]]),
+    ]
+
+
+def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Block]:
+    """Return the figures of one ranking."""
+    n = len(scored.ranked())
+    if not n:
+        return [Block("note", f"No parameter set has the {named(scored.title(TOTAL))}.")]
     lines = parallel(scored, best=min(max(n // 10, _FEWEST_BEST), _MOST_BEST), others=_OTHERS)
-    figures = [_distribution(scored, label) for label in scored.shown_labels[:_DISTRIBUTIONS]]
+    labels = scored.shown_labels[:_DISTRIBUTIONS] if has_distributions else ()
+    figures = [_distribution(scored, label) for label in labels]
     shown = telling_parameters(scored)
-    figures += [_profile(profile(scored, name)) for name in shown]
+    figures += [_profile(profile(scored, name), by_loss(scored)) for name in shown]
     crossed = pairs(scored, parameters=telling_parameters(scored, most=_PAIR_PARAMETERS))
     parts: list[Gallery | Block] = []
     if len(lines.axes) > 1:
-        parts.append(Block("parallel", _parallel(lines)))
+        parts.append(Block("parallel", _parallel(lines) | {"by": by_loss(scored)}))
     parts.append(Block("ranking", _ranking(scored, lines)))
-    if n > 1:
+    if n > 1 and figures:
         parts.append(Gallery(figures))
     parts += _not_shown(scored, shown, crossed.parameters)
     if len(crossed.parameters) > 1:
         shade = Shades.of(scored)
         parts.append(Gallery([_pair(scored, crossed, names, shade) for names in combinations(crossed.parameters, 2)]))
-    return Section("losses", "Losses", parts, _intro(facts))
+    return parts
 
 
 def _intro(facts: Facts) -> str:
     """Say how many sets have all losses, of those that have run."""
     scored, n, n_run, n_all = facts.scored, facts.n_scored, facts.scored.n_run, facts.status.n_groups
-    title = scored.title(TOTAL) if len(scored.labels) > 1 else named(scored.title(TOTAL))
-    text = f"The {title} says how far a set is from the data: less is better."
+    title = f"The {named(scored.title(TOTAL))} says" if scored.has_total else "The losses say"
+    text = f"{title} how far a set is from the data: less is better."
     run = "" if n_run == n_all else " that have run"
     text = f"{text} {_scored_of_all(n, n_run, run, len(scored.labels))}"
     if n_run == n_all:
@@ -87,7 +122,7 @@ def _scored_of_all(n: int, n_run: int, run: str, n_losses: int) -> str:
     return f"{n:,} of {counted(n_run, 'parameter set')}{run} {have} {losses}; {missing:,} {lack} one."
 
 
-def _not_shown(scored: ScoredSets, profiles: Sequence[str], crossed: Sequence[str]) -> list[Block]:
+def _not_shown(scored: ScoredSets, profiles: Sequence[str], crossed: Sequence[str]) -> list[Gallery | Block]:
     """Return a note that names the parameters without a profile or without pairs, and says how mops chooses."""
     rows = scored.table.take(pa.array(scored.ranked()))
     varying = [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
@@ -101,13 +136,14 @@ def _not_shown(scored: ScoredSets, profiles: Sequence[str], crossed: Sequence[st
 
 
 def _ranking(scored: ScoredSets, lines: Parallel) -> dict[str, Any]:
-    labels = scored.labels[:_COLUMNS_OF_LOSSES] if len(scored.labels) > 1 else ()
+    labels = [label for label in scored.labels if label != scored.title(TOTAL)][:_COLUMNS_OF_LOSSES]
     names = [axis.name for axis in lines.axes if axis.name != lines.sets.label]
     rows = lines.sets.table.to_pylist()
     shown = [row[TOTAL] for row in rows[:_ROWS_SHOWN]]
     least, most = min(shown), max(shown)
     has_meters = most - least > _EQUAL * abs(most)
     return {
+        "by": by_loss(scored),
         "head": [scored.title(TOTAL), *names, *labels],
         "rows": [
             {
@@ -148,7 +184,7 @@ def _distribution(scored: ScoredSets, label: str) -> Figure:
     return Figure(title, found.caption, f"Histogram. {found.caption}", spec, found.table)
 
 
-def _profile(found: Profile) -> Figure:
+def _profile(found: Profile, by: str) -> Figure:
     rows = [row | at for row, at in zip(found.table.to_pylist(), bin_rows(found.bins, "x"), strict=True)]
     rows = [row for row in rows if row["best"] is not None]
     y = loss_axis([row[name] for row in rows for name in ("best", "median")], found.title, is_log=found.is_log)
@@ -162,7 +198,7 @@ def _profile(found: Profile) -> Figure:
     best = min(rows, key=lambda row: row["best"])
     alt = f"Over {found.parameter}, the least {found.title} is {cell(best['best'])}, at {best['label']}."
     keys = [Key(BLUE, "best set"), Key(GREY, "median")]
-    title = f"Profile of {shortened(found.parameter, 40)}"
+    title = f"Profile of {shortened(found.parameter, 40)}{by}"
     return Figure(title, found.caption, alt, {**values(rows), "layer": layers}, found.table, keys)
 
 
@@ -187,7 +223,7 @@ class Shades:
 
     @classmethod
     def of(cls, scored: ScoredSets) -> Shades:
-        """Return the colours for the sum of losses."""
+        """Return the colours for the loss that ranks the sets."""
         losses = scored.losses()[scored.ranked()]
         if scored.is_constant():
             return cls(())

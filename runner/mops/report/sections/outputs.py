@@ -11,6 +11,7 @@ from mops.errors import UsageError
 from mops.figures.choices import Course, choose_course
 from mops.figures.columns import numbers
 from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
+from mops.figures.losses import ScoredSets
 from mops.figures.row_keys import division_text
 from mops.jobs.plots.figure_data import course_of, data_of, declared, fans_of, is_single_row
 from mops.project.observed import Observed
@@ -22,6 +23,7 @@ from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.best_courses import best_courses
 from mops.report.sections.fan_pairs import only_text
+from mops.report.sections.losses import MOST_RANKINGS
 from mops.report.sections.spreads import spreads
 from mops.report.sections.unshown_data import unshown_data
 from mops.units import counted, shortened
@@ -69,16 +71,17 @@ def outputs(facts: Facts) -> Section | None:
     undrawn = [_undrawn(why) for why in of_each.values() if isinstance(why, UsageError)]
     fans: list[Fan] = []
     figures: list[list[Figure]] = []
-    best: list[Figure] = []
-    has_best = facts.n_scored >= _LEAST_SCORED and not facts.scored.is_constant()
+    rankings = _rankings(facts)
+    best: list[list[Figure]] = [[] for _ in rankings]
     for course in _shown(of_each):
         try:
             some = [fan for fan in fans_of(facts.job, course) if len(fan.table)]
-            best += best_courses(facts, course, _BEST, width) if has_best else []
+            of_best = [best_courses(facts, scored, course, _BEST, width) for scored in rankings]
         except UsageError as several:  # of sets that the choice of the course has not read
             undrawn.append(_undrawn(several))
             continue
         fans += some
+        best = [[*earlier, *more] for earlier, more in zip(best, of_best, strict=True)]
         has_decades = have_decades(some)
         figures += [_figures(fan, data_of(facts.observed, fan), width, has_decades=has_decades) for fan in some]
     notes = [*unshown_data(facts, fans), *undrawn]
@@ -87,8 +90,15 @@ def outputs(facts: Facts) -> Section | None:
         notes.append(Block("note", f"Outputs: {', '.join(names)}. None has numbers for a figure."))
     alone = [one for some in figures if len(some) == 1 for one in some]
     galleries = [Gallery(some) for some in ([alone] if alone else []) + [some for some in figures if len(some) > 1]]
-    galleries += [Gallery(best)] if best else []
+    galleries += [Gallery(some) for some in best if some]
     return Section("outputs", "Outputs", [*notes, *galleries, *histograms])
+
+
+def _rankings(facts: Facts) -> list[ScoredSets]:
+    """Return the sets for each ranking whose best sets have figures."""
+    if facts.n_scored < _LEAST_SCORED:
+        return []
+    return [scored for scored in facts.scored.criteria()[:MOST_RANKINGS] if not scored.is_constant()]
 
 
 def _undrawn(why: UsageError) -> Block:
