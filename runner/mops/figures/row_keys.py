@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from mops.errors import UsageError
 from mops.figures.choices import IDENTITY, INDEX_NAMES, MOST_DIVISIONS
 from mops.figures.columns import Flags, Integers, is_number, numbers
+from mops.study.casts import converted
 
 MOST_KEYS = 3
 _MOST_CANDIDATES = 12
@@ -168,7 +169,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.if_else(column, "true", "false")
     if pt.is_floating(column.type):  # as Python writes them
         return pa.chunked_array([[None if value is None else str(value) for value in column.to_pylist()]], pa.string())
-    return pc.cast(column, pa.string())
+    return converted(column, pa.string())
 
 
 def places_of_divisions(divisions: pa.ChunkedArray | None, n_rows: int) -> tuple[list[str | None], Integers]:
