@@ -36,11 +36,13 @@ LIMITS = (
     "sim_memory",
     "sim_threads",
     "retries",
-    "max_failures",
     "tasks_per_child",
     "child_growth",
 )
-"""The settings that depend on the model and not on the machine. A job keeps them, and a study may set them."""
+"""The settings that depend on the model and not on the machine. A job keeps them, and a study may set them.
+
+``max_failures`` is not one of them: who resumes a job that it has ended wants to run the rest.
+"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Settings(BaseModel):
     def _as_written(cls, given: Any) -> Any:
         return given.strip().lower() if isinstance(given, str) else given
 
-    @field_validator("sim_timeout", "sim_memory", "max_failures", mode="before")
+    @field_validator("sim_timeout", "sim_memory", mode="before")
     @classmethod
     def _no_limit(cls, given: Any) -> Any:
         """Take ``none`` as no limit: an unset variable leaves the limit of the study or the job in place."""
@@ -270,7 +272,7 @@ def limits_of_study(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         near = nearest(name.replace("-", "_").removeprefix("sim_"), fields, 0.75)
         advice = f"did you mean {near!r}?" if near else f"the limits are {', '.join(fields)}"
         problems.append(Problem(f"$.limits.{name}", f"unknown limit; {advice}"))
-    # As text, or true would count as 1, and a number of failures would not be valid.
+    # As text, or true would count as 1.
     values = {
         fields[name]: json.dumps(value) if isinstance(value, int) else value
         for name, value in given.items()

@@ -311,16 +311,14 @@ def test_given_limits_override_kept_ones_and_the_others_stay(now: Settings, subm
 
 
 def test_every_limit_may_stand_in_a_study_without_its_prefix() -> None:
-    given = {"timeout": 60, "memory": "2 GiB", "threads": 2, "retries": 0, "max_failures": 5} | {
-        "tasks_per_child": 100,
-        "child_growth": "1GiB",
-    }
+    given = {"timeout": 60, "memory": "2 GiB", "threads": 2, "retries": 0}
+    given |= {"tasks_per_child": 100, "child_growth": "1GiB"}
     found = limits_of_study(given, "study.json")
     assert found.keys() == set(LIMITS)
-    assert (found["sim_timeout"], found["sim_memory"], found["max_failures"]) == (60.0, 2 << 30, "5")
+    assert (found["sim_timeout"], found["sim_memory"], found["retries"]) == (60.0, 2 << 30, 0)
     assert limits_of_study({"timeout": None, "memory": "none"}, "") == {"sim_timeout": None, "sim_memory": None}
-    assert limit_texts({"sim_timeout": 60.0, "sim_memory": 2 << 30, "max_failures": None}) == [
-        *("SIM_TIMEOUT 60 s", "SIM_MEMORY 2.0 GiB", "MAX_FAILURES none"),
+    assert limit_texts({"sim_timeout": 60.0, "sim_memory": None, "retries": 2}) == [
+        *("SIM_TIMEOUT 60 s", "SIM_MEMORY none", "RETRIES 2"),
     ]
 
 
@@ -330,7 +328,7 @@ def test_wrong_limits_of_a_study_are_listed_with_their_places() -> None:
     assert [str(problem) for problem in raised.value.problems] == [
         "$.limits.sim_memory: unknown limit; did you mean 'memory'?",
         (
-            "$.limits.speed: unknown limit; the limits are timeout, memory, threads, retries, max_failures, "
+            "$.limits.speed: unknown limit; the limits are timeout, memory, threads, retries, "
             "tasks_per_child, child_growth"
         ),
         "$.limits.timeout: '-5' is not valid: write a number above 0",

@@ -153,8 +153,7 @@ class Progress:
             raise JobFailed(
                 f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={settings.max_failures}",
                 where=self._job.name,
-                hint=f"see why they failed: mops jobs status {self._job.name}; to run the rest, resume the job with "
-                "MODELOPS_JOB_MAX_FAILURES=none",
+                hint=f"see why they failed: mops jobs status {self._job.name}",
             )
 
     @property
