@@ -9,6 +9,7 @@
     │   ├── OptionsError           2     options of a command have problems; lists all of them
     │   ├── BundleError            2     the project folder cannot be packed, or a bundle cannot be unpacked
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
+    │   │   └── ImportTimeout      2     the import of the model takes longer than MODELOPS_JOB_IMPORT_TIMEOUT
     │   ├── InstallError           2     the model's dependencies cannot be installed
     │   ├── DataError              2     a machine lacks data that the project declares in mops.toml
     │   ├── JobError               2     the job does not exist, or its state does not allow the request
@@ -17,6 +18,7 @@
     │   ├── StorageUnavailable     4     the storage still failed after all retries
     │   └── CorruptRecord          4     a stored object differs from what mops wrote
     ├── ClusterError               4     the Dask cluster is out of reach
+    │   └── NoAnswer               4     the Dask cluster, or one of its workers, does not answer in time
     ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks a component
     ├── JobFailed                  1     the job ended in the state failed
     ├── RunnerEnded                any   the runner ended too early; its exit code, or 1 if it is unknown
@@ -194,6 +196,10 @@ class ModelError(UsageError):
     """The model or a target cannot be found, imported or called."""
 
 
+class ImportTimeout(ModelError):
+    """The import of the model takes longer than MODELOPS_JOB_IMPORT_TIMEOUT."""
+
+
 class InstallError(UsageError):
     """The model's dependencies cannot be installed."""
 
@@ -232,6 +238,10 @@ class ClusterError(MopsError):
     """The Dask cluster is out of reach."""
 
     exit_code = 4
+
+
+class NoAnswer(ClusterError):
+    """The Dask cluster, or one of its workers, does not answer in time."""
 
 
 class ServiceError(MopsError):
@@ -302,6 +312,14 @@ class InternalError(MopsError):
     """mops found a contradiction in its own counts, a defect, and stopped before it harmed results."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a user's program has stopped what mops did, in order. Not a MopsError: programs do not catch it."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the frames of mops say nothing about an interrupt."""
+        return [f"KeyboardInterrupt: {self}"]
 
 
 def nearest(name: str, known: Iterable[str], least_ratio: float = 0.6) -> str | None:

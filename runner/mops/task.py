@@ -54,6 +54,8 @@ class JobContext:
         The interpreter of child processes; None: the worker's own.
     install_s
         The time limit for installing the bundle's dependencies; None: the worker does not install them.
+    import_s
+        The time limit for the import of the model in one process; None: no limit.
     parameters
         Names of the first set's parameters, which no argument of the model or of a target may have. Child processes
         check the other sets when they run.
@@ -81,6 +83,7 @@ class JobContext:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
     install_s: float | None = None
+    import_s: float | None = None
     parameters: tuple[str, ...] = ()
     import_folders: tuple[str, ...] = (".",)
 

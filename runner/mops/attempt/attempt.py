@@ -24,7 +24,7 @@ from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer, collecting
 from mops.cluster.worker_losses import Pods
-from mops.errors import DataError, InstallError, ModelError, MopsError
+from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -76,6 +76,7 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
         growth_bytes=settings.child_growth,
         start=settings.start,
         install_s=install_seconds(settings),
+        import_s=settings.import_timeout,
         # Twice the results that the runner itself may hold: an open checkpoint and a queue.
         held_bytes=4 * settings.checkpoint_bytes,
     )
@@ -374,7 +375,7 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         elif _is_command.get():
             os._exit(128 + number)
         elif number == signal.SIGINT:
-            raise KeyboardInterrupt(f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
+            raise Interrupted(f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
         else:
             raise SystemExit(128 + number)
 
@@ -386,6 +387,6 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         for number, handler in before.items():
             signal.signal(number, handler)
     if signal.SIGINT in asked and not _is_command.get():
-        raise KeyboardInterrupt(
+        raise Interrupted(
             f"job {job!r} was stopped, and finished results are committed; to continue it, call mops.resume"
         )

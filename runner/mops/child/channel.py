@@ -3,7 +3,7 @@
 A message is a JSON object and may carry one file descriptor (``SCM_RIGHTS``). JSON keeps the value of floats (``repr``
 round-trips) and the size of integers, so parameters and seeds arrive unchanged.
 
-The progress page is one shared page of memory. The child writes there what it runs and since when, in three stores, so
+The progress page is one shared page of memory. The child writes there what it runs and since when, in a few stores, so
 its worker knows at any time, and after any death, which simulation that is. With a message for each simulation and each
 target the runner would take 90 % more CPU time at 0 ms (docs/internals/tricks.md). The worker asks the child to stop
 through the same page. Standard library only: children import this.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import mmap
 import os
 import socket
@@ -26,7 +27,7 @@ FILES_LOST = 74  # EX_IOERR of sysexits.h
 """The exit code of a child after another program has removed files of a simulation; no step runs when it ends."""
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
-_SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each
+_SIZE, _STARTED, _RETURNED, _POSITION, _STOP = range(5)  # of eight bytes each
 
 Message = dict[str, Any]
 
@@ -129,6 +130,22 @@ class Step(NamedTuple):
     number: int
 
 
+class Running(NamedTuple):
+    """A step that runs.
+
+    Parameters
+    ----------
+    since
+        When it started (s, :mod:`mops.system.clock`).
+    returned_at
+        When the model or the target returned; 0: it still runs; infinite: mops has read the result.
+    """
+
+    step: Step
+    since: float
+    returned_at: float = 0.0
+
+
 class ProgressPage:
     """The page that a child and its worker share."""
 
@@ -159,18 +176,28 @@ class ProgressPage:
         """
         self._numbers[_SIZE] = size_before
         self._times[_STARTED] = monotonic()
+        self._times[_RETURNED] = 0.0
         self._numbers[_POSITION] = group_position << 32 | number
+
+    def returned(self) -> None:
+        """Write that the model has returned, and that mops reads its result."""
+        self._times[_RETURNED] = monotonic()
+
+    def finished(self) -> None:
+        """Write that mops has read the result. The step is still to blame if the process dies with it."""
+        self._times[_RETURNED] = math.inf
 
     def idle(self) -> None:
         """Write that no step is running."""
         self._numbers[_POSITION] = self._IDLE
 
-    def running(self) -> tuple[Step, float] | None:
-        """Return the step that runs and the monotonic time (s) of its start, or None."""
-        position = self._numbers[_POSITION]  # read before the time, so the time is never that of an earlier step
+    def running(self) -> Running | None:
+        """Return the step that runs, or None."""
+        # In the reverse order of the writes, so that no time is that of an earlier step.
+        position, returned_at, since = self._numbers[_POSITION], self._times[_RETURNED], self._times[_STARTED]
         if position == self._IDLE:
             return None
-        return Step(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]
+        return Running(Step(position >> 32, position & 0xFFFFFFFF), since, returned_at)
 
     @property
     def size_before(self) -> int:

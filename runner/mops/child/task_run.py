@@ -166,18 +166,23 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            parts = self._results.read(simulate(self._code, params, seed) if reused is None else reused, seed)
+            parts = self._read(simulate(self._code, params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._end_if_files_are_lost()
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
             return None
         finally:
+            self._page.finished()
             signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
             self._end_if_channel_is_closed()
             self._code.state.restore()
         self._writer.reference = self._results.first
         self._writer.finished(position, replicate, seed, parts)
         return parts
+
+    def _read(self, result: object, seed: int) -> Parts:
+        self._page.returned()
+        return self._results.read(result, seed)
 
     def _score(self, group: dict[str, Any], target: int, ordered: list[Tables]) -> None:
         position = group["position"]
@@ -194,6 +199,7 @@ class TaskRun:
         else:
             self._writer.scored(position, target, losses)
         finally:
+            self._page.finished()
             self._end_if_channel_is_closed()
             self._code.state.restore()
 

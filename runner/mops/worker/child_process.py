@@ -16,13 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 
 from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
-from mops.errors import ModelError
+from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
@@ -30,9 +29,10 @@ from mops.system import cgroup
 from mops.system.lifeline import can_watch
 from mops.task import JobContext
 from mops.waiting import polls
-from mops.worker.deaths import Death, EndedBy
+from mops.worker.deaths import ABORTED, Death, EndedBy
 from mops.worker.environment.interpreter import command
-from mops.worker.limits import LimitWatch
+from mops.worker.limits import ImportWatch, LimitWatch
+from mops.worker.prints import Prints
 from mops.worker.processes import Grandchild, Process, spawned
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
 from mops.worker.results import result_buffers
@@ -45,9 +45,9 @@ logger = logging.getLogger(__name__)
 LEAVE_SECONDS = 5.0
 """How long a child that closed its socket has to end."""
 
-_FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs, before it is killed
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
+_KILL_SECONDS = 10.0  # for a killed child to end: one that waits for a file server ends when the server answers
 
 
 class ChildProcess:
@@ -92,7 +92,7 @@ class ChildProcess:
         os.close(page_fd)
         self._channel = Channel(ours)
         self._selector.register(self._channel, selectors.EVENT_READ)
-        self._prints = _Prints(self._process.output, self._selector)
+        self._prints = Prints(self._process.output, self._selector)
         self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
@@ -105,6 +105,8 @@ class ChildProcess:
         self._ended_by: EndedBy = "itself"
         self._ended_step: Step | None = None
         self._kill_at = 0.0
+        self._killed_at: float | None = None
+        self._is_left = False
         self._kills_before = cgroup.kernel_kills()
         self.fork_refusal = ""
         """Why it must not serve as a template, once it has imported the model; empty: it may."""
@@ -112,6 +114,7 @@ class ChildProcess:
         """The random generators without a seed that the import has made, by name."""
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
+        self._import: ImportWatch | None = None
         self.loaded = load is None
         """Whether it has imported the model."""
         if load is not None:
@@ -204,16 +207,24 @@ class ChildProcess:
         with self._asking:
             return self.take_prints()
 
-    def ready(self) -> Death | None:
+    def ready(self, on_slow: Callable[[float], object] = lambda _: None) -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
+
+        Parameters
+        ----------
+        on_slow
+            Called once with the seconds so far, if the import takes long.
 
         Raises
         ------
         ModelError
             The model cannot be imported: why, and the user's part of the traceback.
+        ImportTimeout
+            Its import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
         """
         if self.loaded:
             return None
+        self._import = ImportWatch(self._watch, self._context.import_s, on_slow)
         for message, _ in self._messages():
             if message["kind"] == "refused":
                 raise _refusal(message, self._context, self._root)
@@ -223,7 +234,14 @@ class ChildProcess:
             self.fork_refusal = message["refusal"] if can_watch() else "this system has no pidfd_open, or forbids it"
             self.unseeded = message["unseeded"]
             return None
-        return self.death()
+        death = self.death()
+        if death.by == "import":
+            raise ImportTimeout(
+                f"the import of the model takes more than {self._context.import_s:g} s{death.last_output}",
+                where=f"{self._context.model} on {socket.gethostname()}",
+                hint="if it needs more time, set MODELOPS_JOB_IMPORT_TIMEOUT higher",
+            )
+        return death
 
     def run(self, progress: TaskProgress, limit_bytes: int, retirement_size: int = 0) -> Death | None:
         """Run what is left of a task; return None when the child is ready for more, or how it died.
@@ -280,14 +298,14 @@ class ChildProcess:
                 except EOFError:
                     return
                 yield message, fd
-            elif ended:
+            elif ended or self._does_not_end:
                 return
             self._enforce_limits()
 
     def running(self) -> tuple[Step, float] | None:
         """Return what runs, and for how many seconds; None: nothing does. From any thread."""
         running = self._page.running()
-        return None if running is None else (running[0], self._watch.seconds_since(running[1]))
+        return None if running is None else (running.step, self._watch.seconds_since(running.since))
 
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
@@ -296,13 +314,15 @@ class ChildProcess:
             if time.monotonic() >= self._kill_at:
                 self._kill()
             return
-        if (running := self._page.running()) is None:
-            return
-        step, began = running
-        breach = self._watch.breach(step, began)
+        running = self._page.running()
+        breach: EndedBy | None = None
+        if not self.loaded and self._import is not None:
+            breach = "import" if self._import.is_over() else None
+        elif running is not None:
+            breach = self._watch.breach(running)
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return
-        self._ended_step, self._ended_by = step, breach
+        self._ended_step, self._ended_by = running.step if running is not None else None, breach
         self._kill_at = time.monotonic() + (_TERM_SECONDS if breach == "memory" else _ABORT_SECONDS)
         if breach == "memory":
             self._signal(os.killpg, signal.SIGTERM)
@@ -324,6 +344,7 @@ class ChildProcess:
 
     def _kill(self) -> None:
         # A reaper kills the rest later: a resource tracker has removed what the child left by then.
+        self._killed_at = self._killed_at or time.monotonic()
         has_reaper = self._reaper is not None and self._reaper.lives
         self._signal(os.kill if has_reaper else os.killpg, signal.SIGKILL)
 
@@ -339,33 +360,45 @@ class ChildProcess:
         with self._guard:
             return self._is_collected or self._process.has_ended()
 
+    @property
+    def _left_to_end_s(self) -> float:
+        """How many seconds a killed child still has to end."""
+        return _KILL_SECONDS if self._killed_at is None else max(self._killed_at + _KILL_SECONDS - time.monotonic(), 0)
+
+    @property
+    def _does_not_end(self) -> bool:
+        """Whether the child is killed and has not ended in time."""
+        return not self._left_to_end_s and not self._has_ended()
+
     def _reap(self) -> None:
-        """Kill the child with all that it has started, and take its exit status."""
+        """Kill the child with all that it has started, and take its exit status; leave it if it does not end."""
         with self._reaping:
             if self._is_collected:
                 return
             self._kill()
-            self._process.await_end()
+            self._is_left = not self._process.await_end(self._left_to_end_s)
             with self._guard:
                 self._is_collected = True
-            self._process.wait()
+            if self._is_left:
+                self._process.leave()
+            else:
+                self._process.wait()
 
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and tell how it ended."""
         self._watch.look()  # before the wait: the child may have died right after a pause
         # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
-        has_ended = any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
+        has_ended = self._does_not_end or any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
         if not has_ended and self._ended_by == "itself":
             self._ended_by = "silence"
         self._prints.read_rest()
-        tail = in_project(
-            self._prints.last_words(), self._context.bundle
-        )  # before resource trackers print what it left
+        # Before resource trackers print what it left.
+        tail = in_project(self._prints.last_words(was_aborted=self._ended_by in ABORTED), self._context.bundle)
         self._reap()
         self._prints.read_rest()
         step, seconds = self.running() or (None, 0.0)
         by = self._ended_by
-        if by in ("timeout", "memory", "start") and step != self._ended_step:
+        if by in ("timeout", "reading", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
         kills = cgroup.kernel_kills()
         return Death(
@@ -380,6 +413,7 @@ class ChildProcess:
             pid=self.pid,
             size_before=self._page.size_before,
             is_exact=self._watch.is_exact,
+            is_left=self._is_left,
         )
 
     def close(self) -> None:
@@ -390,63 +424,6 @@ class ChildProcess:
         self._channel.close()
         self._lifeline.close()
         self._scratch.leave(self.pid, keep_import=self._has_forked)
-
-
-class _Prints:
-    """The output of a process: the last 64 KiB since it was taken, and its last words."""
-
-    LIMIT_BYTES = 64 << 10
-    READS_LEFT = 32  # of 64 KiB: more than a pipe holds. Limited, because a process may never stop printing.
-    LAST_WORDS_BYTES = 4 << 10
-    FATAL_BYTES = 32 << 10  # faulthandler's hundred frames of each thread
-
-    def __init__(self, output: IO[bytes], selector: selectors.BaseSelector):
-        self._output, self._selector = output, selector
-        self._text, self._tail = bytearray(), bytearray()
-        self._n_printed = 0  # bytes since the text was taken, with those that are not kept
-        os.set_blocking(output.fileno(), False)
-        selector.register(output, selectors.EVENT_READ)
-
-    def read(self) -> None:
-        try:
-            text = os.read(self._output.fileno(), 65536)
-        except BlockingIOError:
-            return
-        if not text:
-            self._selector.unregister(self._output)
-            return
-        self._n_printed += len(text)
-        self._text = (self._text + text)[-self.LIMIT_BYTES :]
-        self._tail = (self._tail + text)[-self.FATAL_BYTES :]
-
-    def read_rest(self) -> None:
-        for _ in range(self.READS_LEFT):
-            before = self._n_printed
-            if self._selector.get_map().get(self._output) is not None:
-                self.read()
-            if self._n_printed == before:
-                return
-
-    def take(self) -> str:
-        self.read_rest()
-        dropped = self._n_printed - len(self._text)
-        text = self._text.decode(errors="replace")
-        self._n_printed = 0
-        self._text.clear()
-        return f"({dropped} bytes of output left out)\n{text}" if dropped > 0 else text
-
-    def last_words(self) -> str:
-        """Return the end of what was printed; if faulthandler wrote, its start, which names the line."""
-        printed = self._tail.decode(errors="replace")
-        _, fatal, trace = printed.rpartition("Fatal Python error: ")
-        if not fatal:
-            return printed[-self.LAST_WORDS_BYTES :].strip()
-        # Other threads come before the thread that died; the names of all extension modules, maybe hundreds, after it.
-        what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
-        others, current, own = frames.partition("Current thread")
-        text = f"{fatal}{what}\n\n{current}{own or others}"
-        users = (line for line in text.splitlines() if not line.startswith(_FRAME_OF_MOPS))
-        return "\n".join(users)[: self.LAST_WORDS_BYTES].strip()
 
 
 def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mops.errors import ClusterError, InstallError
+from mops.errors import ClusterError, ImportTimeout, InstallError
 from mops.task import JobContext
 from mops.worker.child_process import ChildProcess
 from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replaced, count_started
@@ -35,15 +35,28 @@ class ChildStarter:
         The folder with the unpacked bundle.
     slots
         The pool; when it stops, nothing starts any longer.
+    on_slow_import
+        Called with the seconds so far when an import of the model takes long.
     """
 
-    def __init__(self, context: JobContext, root: str, slots: PoolSlots, children: ChildRegistry):
+    def __init__(
+        self,
+        context: JobContext,
+        root: str,
+        slots: PoolSlots,
+        children: ChildRegistry,
+        on_slow_import: Callable[[float], object] = lambda _: None,
+    ):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
         self.how = "each import the model (MODELOPS_JOB_START=spawn)" if context.start == "spawn" else ""
         """How child processes start, and why; empty: not known yet."""
         self.unseeded: list[str] = []
         """The random generators without a seed that the import of the model makes, by name."""
+        self._on_slow_import = on_slow_import
+        self._has_imported = False
+        self._import_timeout: ImportTimeout | None = None
+        """The error of an import. Until another one succeeds, every task gets the same error."""
         self.scratch = Scratch()
         self._root, self._slots, self._children = root, slots, children
         self._installing = threading.Lock()
@@ -98,6 +111,22 @@ class ChildStarter:
             notes, self._notes = self._notes, []
         return notes
 
+    def await_import(self, child: ChildProcess) -> Death | None:
+        """Wait until a child has imported the model; return how it died, if it did.
+
+        Raises
+        ------
+        ModelError
+            As :meth:`mops.worker.child_process.ChildProcess.ready`.
+        """
+        try:
+            death = child.ready(self._on_slow_import)
+        except ImportTimeout as late:
+            self._import_timeout = late
+            raise
+        self._has_imported |= death is None
+        return death
+
     @property
     def template(self) -> ChildProcess | None:
         """The pool's template, if it has one."""
@@ -113,6 +142,8 @@ class ChildStarter:
         """
         self.install()
         with self._preparing:
+            if self._import_timeout is not None and not self._has_imported:
+                raise self._import_timeout
             if self.spawns or self._slots.stopped():
                 return None
             template = self.template
@@ -125,7 +156,7 @@ class ChildStarter:
                 return None
             has_imported = False
             try:
-                death = template.ready()
+                death = self.await_import(template)
                 has_imported = death is None
             finally:
                 if not has_imported:

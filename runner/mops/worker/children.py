@@ -21,7 +21,14 @@ TEMPLATES = 2
 HOW_STARTED = ("forked", "spawned")
 """How a child process starts."""
 
-REPLACED_DEATHS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "memory", "timeout": "timeout"}
+REPLACED_DEATHS = {
+    "itself": "died",
+    "silence": "silent",
+    "start": "hung",
+    "memory": "memory",
+    "timeout": "timeout",
+    "reading": "timeout",
+}
 """Why a dead child was replaced, by what ended it (:attr:`mops.worker.deaths.Death.by`)."""
 
 LEFTOVERS = ("descriptors", "threads", "processes", "files")

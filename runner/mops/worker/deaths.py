@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +15,23 @@ from mops.child.channel import Step
 from mops.system.signals import STOP_SIGNALS
 from mops.units import bytes_text
 
-Breach = Literal["timeout", "memory", "start"]
-"""Which limit a child broke; "start": as a forked process, it waited for a lock that nothing releases."""
+Breach = Literal["timeout", "reading", "memory", "start"]
+"""Which limit a child broke.
 
-EndedBy = Breach | Literal["itself", "silence", "stop"]
-"""What ended a child: a limit that it broke, itself, mops, or mops after the child closed its socket ("silence")."""
+``reading``: the time to read what the model has returned. ``start``: as a forked process, it waited for a lock that
+nothing releases.
+"""
+
+EndedBy = Breach | Literal["itself", "silence", "stop", "import"]
+"""What ended a child: a limit that it broke, itself, or mops.
+
+``silence``: mops, after the child closed its socket. ``import``: mops, because the import of the model took too long.
+"""
+
+ABORTED: Collection[EndedBy] = ("timeout", "reading", "start", "import")
+"""A child that ended for one of these reasons has written where it hung."""
+
+_READING_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,8 @@ class Death:
         Resident bytes of the process after earlier simulations; 0: there were none.
     is_exact
         Whether ``peak_bytes`` leaves out pages that other processes have too.
+    is_left
+        Whether the process has not ended although mops has killed it, as one that waits for a file server.
     """
 
     returncode: int | None
@@ -57,6 +72,7 @@ class Death:
     pid: int = 0
     size_before: int = 0
     is_exact: bool = False
+    is_left: bool = False
 
     @property
     def by_kernel(self) -> bool:
@@ -89,6 +105,11 @@ class Death:
     def last_output(self) -> str:
         """The last output of the child, as the end of a message; empty: it printed nothing."""
         return f"; its last output: {self.tail}" if self.tail else ""
+
+
+def reading_seconds(timeout_s: float) -> float:
+    """Return how long mops may read what a model has returned, which may run code of the model (lazy tables)."""
+    return max(timeout_s, _READING_SECONDS)
 
 
 def how_it_ended(returncode: int | None) -> str:
@@ -139,11 +160,11 @@ def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
     """
     reason, happened, hint = _judged(death, timeout_s)
     seen = []
-    if death.by in ("timeout", "memory", "silence"):
+    if death.by in ("timeout", "reading", "memory", "silence"):
         seen.append(f"ended by the worker ({death.by})")
     if death.kernel_kills:
         seen.append(f"the kernel counts {death.kernel_kills} more killed for memory")
-    seen.append(f"return code {death.returncode}")
+    seen.append("killed, and has not ended" if death.is_left else f"return code {death.returncode}")
     return Verdict(
         reason=reason,
         happened=happened,
@@ -163,6 +184,12 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
             "timeout",
             f"ran for more than {timeout_s:g} s",
             "'mops jobs failures' shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
+        )
+    if death.by == "reading":
+        return (
+            "timeout",
+            f"returned a result that mops could not read within {reading_seconds(timeout_s or 0.0):g} s",
+            "return tables that are computed, not lazy ones",
         )
     if death.by == "silence":
         return (

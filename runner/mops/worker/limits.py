@@ -5,14 +5,15 @@ docs/internals/limits.md has the rules and their reasons.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from mops.child.channel import Step
+from mops.child.channel import Running, Step
 from mops.system import memory_limits, process_memory
 from mops.system.clock import monotonic
 from mops.system.deadlock import is_deadlocked
 from mops.system.heap import kept_bytes, resident_bytes
-from mops.worker.deaths import Breach
+from mops.worker.deaths import Breach, reading_seconds
 from mops.worker.slots import PoolSlots
 
 START_SECONDS = 60.0
@@ -170,14 +171,22 @@ class LimitWatch:
         paused_s = sum(min(pause_s, ended - began) for ended, pause_s in self._pauses if ended > began)
         return self._clock() - began - paused_s
 
-    def breach(self, step: Step, began: float) -> Breach | None:
-        """Return which limit a step breaks that has run since ``began`` (s, by the clock); None: none."""
-        exceeds_memory = self._exceeds_memory(step)
-        if self._timeout_s is not None and self.seconds_since(began) > self._timeout_s:
-            return "timeout"
+    def breach(self, running: Running) -> Breach | None:
+        """Return which limit a step breaks; None: none."""
+        exceeds_memory = self._exceeds_memory(running.step)
+        if (late := self._late(running)) is not None:
+            return late
         if exceeds_memory:
             return "memory"
-        return "start" if self._hangs_at_start(step) else None
+        return "start" if self._hangs_at_start(running.step) else None
+
+    def _late(self, running: Running) -> Breach | None:
+        """Return which limit of time a step breaks. Copying and handing over what was read has none."""
+        if self._timeout_s is None or running.returned_at == math.inf:
+            return None
+        if not running.returned_at:
+            return "timeout" if self.seconds_since(running.since) > self._timeout_s else None
+        return "reading" if self.seconds_since(running.returned_at) > reading_seconds(self._timeout_s) else None
 
     def peak_of(self, step: Step) -> int | None:
         """Return the peak memory that was measured during a step; None: it was not measured."""
@@ -221,3 +230,30 @@ class LimitWatch:
 
     def _own_bytes(self) -> int | None:
         return process_memory.own_bytes(self._pid, template=self._template._pid if self._template else None)
+
+
+class ImportWatch:
+    """The time that an import of the model takes.
+
+    Parameters
+    ----------
+    watch
+        Knows the pauses of all processes.
+    limit_s
+        MODELOPS_JOB_IMPORT_TIMEOUT; None: no limit.
+    """
+
+    SLOW_SECONDS = 30.0
+
+    def __init__(self, watch: LimitWatch, limit_s: float | None, on_slow: Callable[[float], object]):
+        self._watch, self._limit_s, self._on_slow = watch, limit_s, on_slow
+        self._since = monotonic()
+        self._has_said = False
+
+    def is_over(self) -> bool:
+        """Tell whether the time is over; say once that the import is slow."""
+        seconds = self._watch.seconds_since(self._since)
+        if seconds > self.SLOW_SECONDS and not self._has_said:
+            self._has_said = True
+            self._on_slow(seconds)
+        return self._limit_s is not None and seconds > self._limit_s

@@ -60,6 +60,8 @@ class Pool:
         The children of all pools of this worker; None: this is the only pool.
     restore
         Unpacks the bundle again if the folder was removed, or files in it.
+    tell
+        Logs a line at the runner at once, if the runner is another process.
     """
 
     def __init__(
@@ -70,14 +72,15 @@ class Pool:
         worker_limit: int | None = None,
         children: ChildRegistry | None = None,
         restore: Callable[[], object] = lambda: None,
+        tell: Callable[[str], object] = lambda _: None,
     ):
         self._children = children or ChildRegistry()
         self._memory = WorkerMemory(self._children.pids, self._children.template_pids, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, self._children.slots)
         self._children.join(self.slots)
-        self._starter = ChildStarter(context, root, self.slots, self._children)
-        self._root, self._has_data, self._restore = root, False, restore
+        self._starter = ChildStarter(context, root, self.slots, self._children, self._report_slow_import)
+        self._root, self._has_data, self._restore, self._tell = root, False, restore, tell
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
@@ -152,7 +155,7 @@ class Pool:
         death = self._starter.prepare()
         if death is None:
             with self._child() as child:
-                death = child.ready() if child is not None else None
+                death = self._starter.await_import(child) if child is not None else None
                 if child is not None:
                     self._starter.unseeded = child.unseeded
         if death is None:
@@ -197,7 +200,7 @@ class Pool:
         Raises
         ------
         ModelError, InstallError, DataError
-            A child cannot import the model, or what it needs cannot be installed, or is not on this machine.
+            A child cannot import the model (in time), or what it needs cannot be installed, or is not on this machine.
         ClusterError
             Children die again and again while they run nothing, so that no simulation is to blame.
         """
@@ -301,7 +304,7 @@ class Pool:
         # A fresh process shows the memory of one simulation alone. The next simulation might break the limit again.
         retirement_size = 1 if progress.needs_fresh_process else self._retirement_size
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
-        death = child.ready()
+        death = self._starter.await_import(child)
         if death is None:
             limit_bytes = self._memory.simulation_bytes(self.slots, self.context.memory_bytes, alone=request.alone)
             with self._lock:
@@ -322,6 +325,15 @@ class Pool:
         if self.context.slots is None:  # the runner, which keeps the job's log, is another process
             with self._lock:
                 self._reports.append(report)
+
+    def _report_slow_import(self, seconds: float) -> None:
+        """Report it at once, because a task that waits for the import may return late."""
+        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
+        then = f"waiting up to {self.context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
+        report = Report("slow_import", what, then)
+        logger.warning("%s: %s", self.context.job, report)
+        if self.context.slots is None:
+            self._tell(str(report))
 
     def _take_reports(self) -> list[Report]:
         with self._lock:

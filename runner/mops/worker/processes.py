@@ -17,6 +17,7 @@ from typing import IO, Protocol
 
 from mops.system.lifeline import readable
 from mops.task import JobContext
+from mops.waiting import polls
 from mops.worker.environment.interpreter import cannot_start, child_command
 from mops.worker.environment.variables import environment
 from mops.worker.reaper.client import Reaper
@@ -32,8 +33,11 @@ class Process(Protocol):
     def has_ended(self) -> bool:
         """Tell whether it has ended, without taking its exit status."""
 
-    def await_end(self) -> None:
-        """Wait for its end, without taking its exit status."""
+    def await_end(self, within_s: float) -> bool:
+        """Wait for its end, without taking its exit status; return False if it does not end in time."""
+
+    def leave(self) -> None:
+        """Leave a process that does not end to its parent; its return code stays unknown."""
 
     def wait(self) -> None:
         """Take the exit status of a process that has ended: from then on another process may get its number."""
@@ -61,9 +65,12 @@ class Spawned:
         """As :meth:`Process.has_ended`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    def await_end(self) -> None:
+    def await_end(self, within_s: float) -> bool:
         """As :meth:`Process.await_end`."""
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        return any(self.has_ended() for _ in polls(0.002, within_s))
+
+    def leave(self) -> None:
+        """As :meth:`Process.leave`: Python waits for it whenever it starts another process."""
 
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
@@ -97,9 +104,13 @@ class Grandchild:
         """As :meth:`Process.has_ended`."""
         return readable(self._pidfd)
 
-    def await_end(self) -> None:
+    def await_end(self, within_s: float) -> bool:
         """As :meth:`Process.await_end`."""
-        readable(self._pidfd, None)
+        return readable(self._pidfd, within_s)
+
+    def leave(self) -> None:
+        """As :meth:`Process.leave`."""
+        os.close(self._pidfd)
 
     def wait(self) -> None:
         """As :meth:`Process.wait`."""

@@ -110,7 +110,9 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
         if name not in _pools and name not in _stopped:
-            _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context))
+            tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
+            restore_bundle = partial(_restore_bundle, context)
+            _pools[name] = Pool(context, root, slots, worker_limit, _children, restore_bundle, tell)
             if worker is not None:
                 worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends these to the scheduler
                 worker.metrics[LONG_STEPS] = _all_long_steps
@@ -119,6 +121,15 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
 
                     expose(pools)
         return _pools.get(name)
+
+
+def _tell_runner(worker: Any, name: str, line: str) -> None:
+    worker.log_event(topic_of(name), {"line": line})
+
+
+def topic_of(name: str) -> str:
+    """Return the topic of Dask's events for a pool's lines that must reach the job's log at once."""
+    return f"mops-lines-{name}"
 
 
 def warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:

@@ -106,15 +106,16 @@ class PoolSlots:
         return self._worker.taken_by(self)
 
     def fewer_after(self, death: Death, job: str) -> None:
-        """Use one slot fewer from now on, but at least one, if the kernel killed a process because memory ran out."""
-        if not death.by_kernel:
+        """Use one slot fewer from now on, but at least one, if a process does not end or memory ran out."""
+        if not (death.by_kernel or death.is_left):
             return
         with self._worker.changed:
             if self._n == 1:
                 return
             self._most = self._n = self._n - 1
-        message = "%s: the kernel killed process %d because memory ran out; simulations at a time on this worker: %d"
-        logger.warning(message, job, death.pid, self._n)
+        what = "does not end: it may wait for a file server" if death.is_left else "was killed because memory ran out"
+        message = "%s: process %d %s; simulations at a time on this worker: %d"
+        logger.warning(message, job, death.pid, what, self._n)
 
     def limit(self, n: int) -> None:
         """Use ``n`` of the slots, at least one."""

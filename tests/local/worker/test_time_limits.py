@@ -14,8 +14,10 @@ import pytest
 from pool_lab import PoolLab, values
 
 from clocks import Clock
-from mops.child.channel import Step
+from mops.child.channel import Running, Step
+from mops.errors import ImportTimeout
 from mops.system.deadlock import is_deadlocked
+from mops.worker.child_process import ChildProcess
 from mops.worker.limits import START_SECONDS, LimitWatch
 from waiting import until
 
@@ -86,12 +88,96 @@ class TestWaits:
             until(lambda: is_deadlocked(pid))
             clock, step = Clock(), Step(0, 0)
             watch = LimitWatch(pid, None, LimitWatch(0, None), clock)
-            assert watch.breach(step, clock()) is None  # it notices the CPU time of the start
+            assert watch.breach(Running(step, clock())) is None  # it notices the CPU time of the start
             clock.now += 100.0
             watch.look()
-            assert watch.breach(step, 1000.0) is None
+            assert watch.breach(Running(step, 1000.0)) is None
             clock.now += START_SECONDS
-            assert watch.breach(step, 1000.0) == "start"
+            assert watch.breach(Running(step, 1000.0)) == "start"
+
+
+LAZY = """
+import time
+import pyarrow as pa
+
+class Lazy:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        time.sleep(self.seconds)
+        return pa.table({"x": [1.0]}).__arrow_c_stream__(requested_schema)
+
+def run(p, s):
+    return Lazy(p["seconds"])
+"""
+
+
+def test_the_time_to_read_a_result_is_no_time_of_the_model(lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mops.worker.deaths._READING_SECONDS", 3.0)
+    result = lab.run(lab.pool(LAZY, timeout_s=0.5), [{"seconds": 1.0}, {"seconds": 600.0}, {"seconds": 0.0}])
+    assert result.done == {0, 1, 2}
+    (failure,) = result.failures
+    assert (failure.group, failure.reason) == (1, "timeout")
+    assert failure.message.startswith("returned a result that mops could not read within 3 s")
+    assert failure.traceback.startswith("where it was when mops stopped it (most recent call first):\n  File ")
+
+
+class TestImport:
+    """The import of a model has a limit of its own."""
+
+    HANGS = "import time\ntime.sleep(600)\n\ndef run(p, s):\n    return {'x': s}\n"
+
+    @pytest.mark.parametrize("start", ["fork", "spawn"])
+    def test_an_import_that_hangs_is_reported_and_ends_each_task(
+        self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: str
+    ) -> None:
+        """Regression: an import that hung on one worker held its tasks for ever, and nothing said so."""
+        monkeypatch.setattr("mops.worker.limits.ImportWatch.SLOW_SECONDS", 0.2)
+        pool = lab.pool(self.HANGS, import_s=1.5, start=start)
+        for _ in range(2):  # the second task does not wait again
+            with pytest.raises(ImportTimeout) as late:
+                lab.run(pool, [{"a": 1}])
+        assert late.value.what.startswith("the import of the model takes more than 1.5 s; its last output: where it")
+        assert 'model.py", line 3 in <module>' in late.value.what
+        (said,) = [line for line in caplog.messages if "slow_import" in line]
+        assert said.endswith("; waiting up to 1.5 s (MODELOPS_JOB_IMPORT_TIMEOUT)")
+
+    def test_an_import_in_time_is_not_reported(self, lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+        result = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n", import_s=60.0), [{"a": 1}])
+        assert result.done == {0}
+        assert "slow_import" not in caplog.text
+
+
+def test_a_process_that_does_not_end_costs_a_slot_and_not_the_task(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: a task waited for ever for a killed process that hung in a file system (state D)."""
+    monkeypatch.setattr("mops.worker.child_process._KILL_SECONDS", 0.5)
+    monkeypatch.setattr("mops.worker.child_process._ABORT_SECONDS", 0.1)
+    code = "import time\n\ndef run(p, s):\n    time.sleep(p['seconds'])\n    return {'x': s}\n"
+    pool = lab.pool(code, timeout_s=0.5, slots=2)
+    ignored: list[int] = []
+
+    def ignores(child: ChildProcess, _: object, number: int) -> None:
+        if child._ended_by == "timeout":  # like the kernel while the process waits for a file server
+            ignored.append(child.pid)
+        else:
+            signal_of(child, os.killpg, number)
+
+    signal_of = ChildProcess._signal
+    monkeypatch.setattr(ChildProcess, "_signal", ignores)
+    try:
+        result = lab.run(pool, [{"seconds": 600.0}, {"seconds": 0.0}])
+    finally:
+        for pid in set(ignored):
+            os.kill(pid, signal.SIGKILL)
+    assert result.done == {0, 1}
+    (failure,) = result.failures
+    assert (failure.group, failure.reason) == (0, "timeout")
+    assert failure.signals.endswith("killed, and has not ended")
+    assert pool.slots.n == 1
+    assert "does not end: it may wait for a file server; simulations at a time on this worker: 1" in caplog.text
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Messages, file descriptors and the progress page between a worker and a child process."""
 
 import contextlib
+import math
 import os
 import resource
 import socket
@@ -168,9 +169,19 @@ class TestProgressPage:
         parent, child = pages
         before = monotonic()
         child.begin(*step)
-        found, since = parent.running()
-        assert found == step
-        assert before <= since <= monotonic()
+        running = parent.running()
+        assert (running.step, running.returned_at) == (step, 0.0)
+        assert before <= running.since <= monotonic()
+
+    def test_the_parent_sees_that_the_model_has_returned(self, pages):
+        parent, child = pages
+        child.begin(1, 2)
+        child.returned()
+        assert parent.running().since <= parent.running().returned_at <= monotonic()
+        child.finished()
+        assert parent.running()[::2] == (Step(1, 2), math.inf)
+        child.begin(1, 3)
+        assert parent.running().returned_at == 0.0
 
     def test_the_parent_sees_that_the_child_is_idle_again(self, pages):
         parent, child = pages
@@ -184,7 +195,7 @@ class TestProgressPage:
         parent.ask_to_stop()
         child.begin(1, 3)
         assert child.stop_asked
-        assert parent.running()[0] == Step(1, 3)
+        assert parent.running().step == Step(1, 3)
 
 
 def test_an_anonymous_file_has_no_path_and_is_not_inherited():

@@ -57,7 +57,7 @@ def follow(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None
                 time.sleep(POLL_SECONDS)
             show(snapshot_of(now))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
+        raise errors.Interrupted(
             f"stopped waiting; job {job.name!r} continues: job.wait() waits again, job.cancel() stops the job"
         ) from None
     return now
