@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from mops.attempt.planning.window import Window
@@ -27,7 +28,10 @@ logger = logging.getLogger(__name__)
 LEAK_SECONDS = 5.0
 """How long data of a batch may stay in memory before it counts as a leak."""
 
-ANSWER_SECONDS = 5.0
+LAST_SECONDS = 4.0
+"""How long the end of the attempt waits for the checks that are due."""
+
+ANSWER_SECONDS = 3.0
 TRIM_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _SHOWN = 5
@@ -78,6 +82,8 @@ class DrainThread:
         self._cluster, self._job = cluster, job
         self._batches, self._trimmer = Batches(window), Trimmer()
         self._thread = ThreadPoolExecutor(1, "mops-drain")
+        self._due: set[Future[object]] = set()
+        self._closing = threading.Event()
 
     def committed(self, groups: int, keys: Iterable[str]) -> bool:
         """Count a commit, and check the batch that it completes; return whether it completes one."""
@@ -86,26 +92,32 @@ class DrainThread:
             self._check(batch)
         return batch is not None
 
-    def finish(self, then: Callable[[], object]) -> None:
-        """Check the last batch, and call a function after that. Do not wait."""
+    def finish(self) -> None:
+        """Check the last batch, and finish the cluster after that. Do not wait."""
         if (batch := self._batches.last()) is not None:
             self._check(batch)
-        self._call(then)
+        self._call(self._cluster.finish)
 
     def close(self) -> None:
-        """Wait for the checks that are due."""
-        self._thread.shutdown()
+        """Wait for the checks that are due, but not for a cluster that does not answer; finish the cluster."""
+        wait(self._due.copy(), LAST_SECONDS)
+        self._closing.set()
+        self._cluster.finish()
+        self._thread.shutdown(cancel_futures=True)
 
     def _check(self, batch: Batch) -> None:
-        connection, pool = self._cluster.connection, self._cluster.pool
-        self._call(lambda: check(connection, self._job, pool, batch))
+        connection, pool, stopped = self._cluster.connection, self._cluster.pool, self._closing.is_set
+        self._call(lambda: check(connection, self._job, pool, batch, stopped=stopped))
         self._call(lambda: self._trimmer.trim(connection))
 
     def _call(self, function: Callable[[], object]) -> None:
-        self._thread.submit(function).add_done_callback(self._log_error)
+        call = self._thread.submit(function)
+        self._due.add(call)
+        call.add_done_callback(self._called)
 
-    def _log_error(self, called: Future[object]) -> None:
-        if (error := called.exception()) is not None:
+    def _called(self, call: Future[object]) -> None:
+        self._due.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
             logger.warning("%s: a check for leaks failed; the job continues", self._job, exc_info=error)
 
 
@@ -116,6 +128,7 @@ def check(
     batch: Batch,
     leak_s: float = LEAK_SECONDS,
     answer_s: float = ANSWER_SECONDS,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Wait until nothing is left of a batch; after ``leak_s`` seconds log the rest. Return whether the batch is clean.
 
@@ -125,10 +138,12 @@ def check(
         The name of the pools whose child processes are checked.
     answer_s
         How long the scheduler and each worker have to answer, each time.
+    stopped
+        Whether to check no longer.
     """
     keys = frozenset(batch.keys)
     left: dict[str, list[str]] | None = None
-    for _ in polls(_POLL_SECONDS, leak_s):
+    for _ in polls(_POLL_SECONDS, leak_s, stopped=stopped):
         # A worker that holds nothing of the batch does not get data of the batch later.
         left = connection.leftovers(keys, pool, answer_s, left)
         found = itertools.chain(*left.values(), in_process("the runner", os.getpid(), keys))

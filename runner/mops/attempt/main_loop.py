@@ -166,7 +166,8 @@ class Runner:
             Nothing can run. The log ends with ``failed``.
         """
         self._committer.start()
-        with contextlib.closing(self._drain), contextlib.closing(self._tasks_in_flight):
+        # The drain closes first: it ends calls to the cluster for which the threads of tasks may wait.
+        with contextlib.closing(self._tasks_in_flight), contextlib.closing(self._drain):
             try:
                 failure = self._until_failure(self._loop)
                 how = "stopped" if self._stops else "every simulation has run"
@@ -177,7 +178,7 @@ class Runner:
                 self._committer.finish()
                 late_failure = self._until_failure(self._take_last_events)
                 failure = failure or late_failure  # the first one decides how the job ends
-                self._drain.finish(then=self._cluster.finish)  # the check looks into child processes
+                self._drain.finish()
             except BaseException as error:
                 self._cluster.stop(0.0)
                 if isinstance(error, Exception) and not isinstance(error, MopsError):  # a defect of mops

@@ -48,5 +48,5 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
     from mops.cluster import doctor, external  # noqa: PLC0415 - they import Dask, which the embedded cluster does without
 
     with external.connect_external(settings.scheduler, context.run, settings, context.job, pods) as cluster:
-        doctor.warn(cluster.client, context.job, settings.sim_threads)
+        doctor.warn(cluster.calls, context.job, settings.sim_threads)
         yield cluster

@@ -182,7 +182,10 @@ class Cluster(Protocol):
         """Start no more simulations on any worker, and kill running ones after ``grace_s`` seconds; do not wait."""
 
     def finish(self) -> None:
-        """End the attempt's child processes, because nothing runs there any longer; do not wait."""
+        """End the attempt's child processes, because nothing runs there any longer, and all calls that wait.
+
+        Do not wait. A second call does no harm.
+        """
 
 
 class RunsAgain(Exception):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from distributed import Client
 from distributed.versions import VersionMismatchWarning
 
-from mops.errors import ClusterError, UsageError
+from mops.cluster.dask_calls import DaskCalls
+from mops.errors import ClusterError, NoAnswer, UsageError
 
 CONNECT_SECONDS = 10.0
-FETCH_SECONDS = 300.0
-"""How long a runner waits for a worker to hand a result over, or to accept data."""
 
 
 def silence_dask() -> None:
@@ -25,7 +24,7 @@ def silence_dask() -> None:
 
 
 @contextmanager
-def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[Client]:
+def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[DaskCalls]:
     """Connect to a running cluster to inspect it. It may have no workers, or other versions of mops and Dask.
 
     Raises
@@ -38,8 +37,10 @@ def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterato
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VersionMismatchWarning)  # the caller reports it
             client = Client(address, timeout=timeout_s, set_as_default=False)
-        with client:
-            yield client
+        with closing(DaskCalls(client)) as calls:
+            yield calls
+    except NoAnswer as silent:
+        raise NoAnswer(silent.what, where=address, hint=silent.hint) from silent
     except (OSError, TimeoutError) as lost:
         raise ClusterError(
             f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})",

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from distributed import Client
-
+from mops.cluster.dask_calls import DaskCalls
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import LEAST_SLOT_BYTES, allowed_bytes, share_bytes, slots_with_room
 from mops.units import bytes_text
@@ -141,9 +140,8 @@ def facts_of_worker(dask_worker: Any) -> Worker:
     )
 
 
-def connected(client: Client) -> list[ConnectedWorker]:
+def connected(calls: DaskCalls) -> list[ConnectedWorker]:
     """Return the workers that are connected to the scheduler."""
-    workers: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
     return [
         ConnectedWorker(
             name=str(known["name"]),
@@ -152,11 +150,11 @@ def connected(client: Client) -> list[ConnectedWorker]:
             limit_bytes=known.get("memory_limit") or 0,
             tree_bytes=sum(known.get("metrics", {}).get(name, 0) for name in ("memory", "mops_children_bytes")),
         )
-        for address, known in workers.items()
+        for address, known in calls.known_workers().items()
     ]
 
 
-def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
+def examine(calls: DaskCalls, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
     """Read the settings of a running cluster and check them.
 
     Parameters
@@ -169,16 +167,15 @@ def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list
     tuple
         The scheduler, the workers that answer, and what should be changed.
     """
-    scheduler = client.run_on_scheduler(facts_of_scheduler)
-    answers = client.run(facts_of_worker, on_error="ignore")
-    workers = [facts for facts in answers.values() if isinstance(facts, Worker)]
+    scheduler = calls.on_scheduler(facts_of_scheduler)
+    workers = [facts for facts in calls.on_workers(facts_of_worker).values() if isinstance(facts, Worker)]
     return scheduler, workers, list(findings(scheduler, workers, versions(), threads))
 
 
-def warn(client: Client, job: str, threads: int) -> None:
+def warn(calls: DaskCalls, job: str, threads: int) -> None:
     """Log what should be changed. If the cluster does not answer, the job will report that itself."""
     try:
-        _, _, found = examine(client, threads)
+        _, _, found = examine(calls, threads)
     except Exception:
         logger.debug("%s: cannot check the Dask cluster", job, exc_info=True)
         return

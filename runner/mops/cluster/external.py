@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,8 @@ from distributed import Client, Future
 
 from mops.cluster.base import Outcomes, SentTask
 from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
-from mops.cluster.dask_connection import CONNECTION_ERRORS, DaskConnection
+from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls
+from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.fetch import fetched
 from mops.cluster.other_jobs import JobCard, OtherJobs
 from mops.cluster.scheduler_plugin import AttemptPlugin
@@ -30,19 +31,20 @@ from mops.cluster.worker_losses import (
     WorkerLosses,
     host_of,
 )
-from mops.errors import ClusterError
+from mops.errors import ClusterError, NoAnswer
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
 from mops.task import JobContext, RunningStep
 from mops.waiting import polls
-from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, warm_pool
+from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of, warm_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_SECONDS = 2.0
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
-_CLOSE_SECONDS = 5.0
+_MOST_SILENCES = 6
+"""After so many questions in a row that the scheduler has not answered, the connection counts as broken."""
 
 
 class ExternalCluster:
@@ -64,7 +66,7 @@ class ExternalCluster:
 
     def __init__(self, address: str, card: JobCard, *, threads: int, timeout_s: float, pods: Pods | None = None):
         self._address, self._run, self._threads, self._timeout_s = address, card.run, threads, timeout_s
-        self._weight = WEIGHTS[card.priority]
+        self._job_name, self._weight = card.job, WEIGHTS[card.priority]
         self._jobs_there = OtherJobs(card)
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
@@ -73,7 +75,8 @@ class ExternalCluster:
         self._slots = self._workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
         self._addresses: frozenset[str] = frozenset()
-        self._client: Client | None = None
+        self._calls: DaskCalls | None = None
+        self._n_silences = 0
         self._connection: DaskConnection | None = None
         self._stream: object = None
         self._job: tuple[JobContext, int] | None = None  # what warm() was given
@@ -88,10 +91,15 @@ class ExternalCluster:
         self.reconnect()
 
     @property
+    def calls(self) -> DaskCalls:
+        """The calls of the connection."""
+        assert self._calls is not None
+        return self._calls
+
+    @property
     def client(self) -> Client:
         """Dask's client of the connection."""
-        assert self._client is not None
-        return self._client
+        return self.calls.client
 
     @property
     def connection(self) -> DaskConnection:
@@ -137,7 +145,7 @@ class ExternalCluster:
             threading.Thread(target=self._warm, args=arguments, name="mops-warm", daemon=True).start()
 
     def _warm(self, context: JobContext, pool: str, workers: list[str]) -> None:
-        self._ask(lambda: self.client.run(warm_pool, context, pool, workers=workers, on_error="ignore"))
+        self._ask(lambda: self.calls.on_workers(warm_pool, context, pool, only=workers))
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`."""
@@ -148,11 +156,11 @@ class ExternalCluster:
 
     def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
         """As :meth:`mops.cluster.base.Cluster.results`."""
-        return fetched(cast("Sequence[Future[Any]]", sent), given_up)
+        return fetched(self.calls, cast("Sequence[Future[Any]]", sent), given_up)
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`."""
-        return cast("str", self.client.run_on_scheduler(_worker_that_raised, key=key))
+        return self.calls.on_scheduler(_worker_that_raised, key=key)
 
     def avoid(self, workers: frozenset[str]) -> None:
         """As :meth:`mops.cluster.base.Cluster.avoid`."""
@@ -173,7 +181,7 @@ class ExternalCluster:
 
     def without_metrics(self) -> list[str]:
         """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
-        answers = self._ask(lambda: self.client.run(can_show_metrics, on_error="ignore")) or {}
+        answers = self._ask(lambda: self.calls.on_workers(can_show_metrics)) or {}
         return [worker for worker, can in answers.items() if can is False]
 
     @property
@@ -181,9 +189,11 @@ class ExternalCluster:
         """As :attr:`mops.cluster.base.Cluster.is_connected`.
 
         Dask may reconnect a client by itself, at once. By then the scheduler has dropped the client's tasks and ended
-        the connection's pools, so that the new stream counts as another connection.
+        the connection's pools, so that the new stream counts as another connection. A scheduler that answers nothing
+        for a minute counts as lost too.
         """
-        return bool(self.client.status == "running" and self.client.scheduler_comm is self._stream)
+        is_silent = self._n_silences >= _MOST_SILENCES
+        return bool(not is_silent and self.client.status == "running" and self.client.scheduler_comm is self._stream)
 
     def reconnect(self) -> None:
         """As :meth:`mops.cluster.base.Cluster.reconnect`; also makes the first connection."""
@@ -196,7 +206,7 @@ class ExternalCluster:
         """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
         self._disconnect()
         try:
-            self._client = client = Client(
+            client = Client(
                 self._address,
                 timeout=CONNECT_SECONDS,
                 set_as_default=False,
@@ -204,20 +214,27 @@ class ExternalCluster:
             )
         except CONNECTION_ERRORS:
             return False
-        self._connection = DaskConnection(client)
+        self._calls = DaskCalls(client)
+        self._connection = DaskConnection(self._calls)
+        self._n_silences = 0
         self._n_connections += 1
         self._stream = client.scheduler_comm
         return bool(self._ask(self._register))
 
     def _register(self) -> bool:
         plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
-        self.client.register_plugin(plugin, name=plugin.name)
+        self.calls.register(plugin, plugin.name)
         self.client.subscribe_topic("all", self._losses.on_event)
         self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
+        self.client.subscribe_topic(topic_of(self.pool), self._log_line)
         return self.is_connected
 
+    def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        """Log a line of a worker that cannot wait for a result."""
+        logger.warning("%s: %s", self._job_name, event[1]["line"])
+
     def _ask(self, question: Callable[[], T]) -> T | None:
-        """Ask the cluster something; return None if the connection is broken.
+        """Ask the cluster something; return None if the connection is broken, or no answer comes in time.
 
         A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing. So
         any error counts as a broken connection while there is none.
@@ -227,14 +244,17 @@ class ExternalCluster:
         Exception
             The connection works, and the error is a defect.
         """
-        client = self._client
+        calls = self._calls
         try:
-            return question()
+            answer = question()
         except Exception as error:
-            if self._client is client and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
+            if self._calls is calls and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
                 raise
+            self._n_silences += isinstance(error, NoAnswer)
             logger.debug("the Dask cluster does not answer: %r", error)
             return None
+        self._n_silences = 0
+        return answer
 
     def _wait_until(self, condition: Callable[[], object], problem: str) -> None:
         """Wait until a condition holds, and log the problem every 30 s.
@@ -259,7 +279,7 @@ class ExternalCluster:
 
     def count_slots(self) -> int:
         """Count the slots of the workers that are there now, without those that are avoided; return their number."""
-        threads = self._ask(lambda: self.client.nthreads())
+        threads = self._ask(lambda: self.calls.threads())
         if threads is not None:
             counted = [n for worker, n in threads.items() if worker not in self._avoided]
             self._addresses = frozenset(threads)
@@ -269,12 +289,12 @@ class ExternalCluster:
     def _exchange_requests(self) -> None:
         """Publish what this job asks for, and read what others ask for."""
         if (request := self._request) is not None:
-            others = self._ask(lambda: self._jobs_there.exchange(self.client, self.pool, request))
+            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool, request))
             self._other_requests = self._other_requests if others is None else others
 
     def _oom_kills(self) -> dict[str, OomKills]:
         """Return the kernel's kills for memory in the container of each nanny that answers, by host."""
-        counted = self._ask(lambda: self.client.run(container_kills, nanny=True, on_error="ignore")) or {}
+        counted = self._ask(lambda: self.calls.on_workers(container_kills, nannies=True)) or {}
         return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, OomKills)}
 
     def watch(self) -> None:
@@ -310,9 +330,10 @@ class ExternalCluster:
 
     def finish(self) -> None:
         """As :meth:`mops.cluster.base.Cluster.finish`: the plugin does so when the connection closes, soon."""
+        self.calls.give_up()
 
     def _stop_pools(self, grace_s: float) -> None:
-        self._ask(lambda: self.client.run(stop_pool, self.pool, grace_s, on_error="ignore"))
+        self._ask(lambda: self.calls.on_workers(stop_pool, self.pool, grace_s))
 
     def close(self) -> None:
         """End the attempt's child processes and the connection."""
@@ -321,11 +342,8 @@ class ExternalCluster:
 
     def _disconnect(self) -> None:
         """Close the connection; on the scheduler, the plugin then ends the child processes."""
-        if self._client is not None:
-            try:
-                self._client.close(timeout=_CLOSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - the connection is not used again, whatever Dask raises
-                logger.debug("cannot close the connection to Dask: %r", error)
+        if self._calls is not None:
+            self._calls.close()
 
 
 def _worker_that_raised(key: str, dask_scheduler: Any) -> str:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from distributed import CancelledError, Future
-from distributed.worker import get_data_from_worker
 
 from mops.cluster.base import Outcomes, RunsAgain
-from mops.cluster.connect import FETCH_SECONDS
+from mops.cluster.dask_calls import FETCH_SECONDS, DaskCalls
 
 _POLL_SECONDS = 0.25
 
 GivenUp = Callable[[Any], bool]
 
 
-def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outcomes]:
+def fetched(calls: DaskCalls, futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outcomes]:
     """Fetch results as :meth:`mops.cluster.base.Cluster.results` does.
 
     A worker that does not answer holds up only its own results: what has come after a quarter of a second is yielded.
@@ -35,12 +33,12 @@ def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outco
 
     async def wait() -> None:
         if not fetching:
-            fetching.append(asyncio.ensure_future(_Fetch(given_up, arrived).all(futures)))
+            fetching.append(asyncio.ensure_future(_Fetch(calls, given_up, arrived).all(futures)))
         await asyncio.wait(fetching, timeout=_POLL_SECONDS)
 
     n_left = len(futures)
     while n_left:
-        futures[0].client.sync(wait)
+        calls.run(wait)
         is_over = fetching[0].done()
         if outcomes := [arrived.popleft() for _ in range(len(arrived))]:
             n_left -= len(outcomes)
@@ -60,15 +58,15 @@ class _Fetch:
         Takes the outcomes.
     """
 
-    def __init__(self, given_up: GivenUp, arrived: deque[tuple[Any, Any]]):
-        self._given_up, self._arrived = given_up, arrived
+    def __init__(self, calls: DaskCalls, given_up: GivenUp, arrived: deque[tuple[Any, Any]]):
+        self._calls, self._given_up, self._arrived = calls, given_up, arrived
         # One at a time: Dask puts more than five gathers of a client into one request, and giving up one would end all.
         self._gathering = asyncio.Semaphore(1)
 
     async def all(self, futures: Sequence[Future[Any]]) -> None:
-        who_has: dict[Any, Sequence[str]] = {}
+        who_has: Mapping[Any, Sequence[str]] = {}
         with contextlib.suppress(Exception):  # gathering tells what is wrong
-            asked = futures[0].client.scheduler.who_has(keys=[future.key for future in futures])
+            asked = self._calls.holders([future.key for future in futures])
             who_has = await self._watched(asked, futures, of_one_worker=False)
         by_worker: dict[str, list[Future[Any]]] = {}
         for future in futures:
@@ -79,7 +77,7 @@ class _Fetch:
         found: dict[Any, Any] = {}
         if worker:
             with contextlib.suppress(Exception):  # gathering tells what is wrong
-                asked = get_data_from_worker(futures[0].client.rpc, [future.key for future in futures], worker)
+                asked = self._calls.held_by(worker, [future.key for future in futures])
                 found = (await self._watched(asked, futures)).get("data", {})  # without data: the worker is busy
         for future in futures:
             outcome = found.pop(future.key, None)
@@ -96,7 +94,7 @@ class _Fetch:
         Alone it would wait until a lost result is computed again, which may take hours.
         """
         async with self._gathering:
-            (result,) = await self._watched(future.client.gather([future], asynchronous=True), [future])
+            (result,) = await self._watched(self._calls.gathered(future), [future])
         return result
 
     async def _watched(
@@ -111,22 +109,17 @@ class _Fetch:
 
         Raises
         ------
-        RunsAgain, CancelledError, TimeoutError
+        RunsAgain, CancelledError, NoAnswer
             As :meth:`mops.cluster.base.Cluster.results` says.
         """
+
+        def refusal() -> Exception | None:
+            if of_one_worker and any(future.status == "pending" for future in futures):
+                return RunsAgain()
+            return CancelledError(futures[0].key) if all(map(self._given_up, futures)) else None
+
         calling = asyncio.ensure_future(call)
-        deadline = time.monotonic() + FETCH_SECONDS
         try:
-            while not calling.done():
-                if of_one_worker and any(future.status == "pending" for future in futures):
-                    raise RunsAgain
-                if all(map(self._given_up, futures)):
-                    raise CancelledError(futures[0].key)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the result did not come within {FETCH_SECONDS:g} s")
-                await asyncio.wait({calling}, timeout=_POLL_SECONDS)
-            if calling.cancelled():
-                raise CancelledError("Dask gave the call up")
-            return calling.result()
+            return await self._calls.watched(calling, FETCH_SECONDS, refusal)
         finally:
             calling.cancel()

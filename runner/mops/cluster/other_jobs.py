@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distributed import Client
-
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.shares import ShareRequest
 
 METADATA = "mops-jobs"
@@ -49,7 +48,7 @@ class OtherJobs:
         self._n_records = 0
         self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 
-    def exchange(self, client: Client, name: str, request: ShareRequest) -> list[ShareRequest]:
+    def exchange(self, calls: DaskCalls, name: str, request: ShareRequest) -> list[ShareRequest]:
         """Publish what this job asks for, and return the requests of the others.
 
         Parameters
@@ -59,13 +58,13 @@ class OtherJobs:
 
         Raises
         ------
-        OSError, TimeoutError, ValueError
-            The connection broke.
+        NoAnswer, OSError, ValueError
+            The connection broke, or the scheduler does not answer.
         """
         self._n_records += 1
         record = {"format": _FORMAT, "n": self._n_records} | asdict(self._card) | asdict(request)
-        client.set_metadata([METADATA, name], record)
-        return self.requests(client.get_metadata([METADATA], {}), name)
+        calls.set_metadata([METADATA, name], record)
+        return self.requests(calls.metadata([METADATA]), name)
 
     def requests(self, records: Mapping[str, Mapping[str, Any]], own: str) -> list[ShareRequest]:
         """Return the requests of the other jobs whose records are still renewed.

@@ -24,6 +24,9 @@ SECONDS = "mops_seconds"
 AVOID = "mops_avoid"
 """An annotation: addresses of workers that must not run the task while other workers are there."""
 
+_LEAVE_SECONDS = 60.0
+"""How long the scheduler keeps the request to a frozen worker that it ends the attempt's child processes."""
+
 
 class AttemptPlugin(SchedulerPlugin):
     """Serves one attempt on the scheduler.
@@ -116,7 +119,9 @@ class AttemptPlugin(SchedulerPlugin):
             return
         scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
         message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
-        self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
+        self._ending = asyncio.ensure_future(
+            asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _LEAVE_SECONDS)
+        )
         scheduler.remove_plugin(self.name)
 
 

@@ -129,9 +129,9 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
     ClusterError
         The scheduler does not answer.
     """
-    with service.scheduler() as address, connect_to_look(address) as client:
-        there = connected(client)
-        scheduler, workers, findings = examine(client, sim_threads)
+    with service.scheduler() as address, connect_to_look(address) as calls:
+        there = connected(calls)
+        scheduler, workers, findings = examine(calls, sim_threads)
     return Dask(scheduler, there, workers, findings)
 
 

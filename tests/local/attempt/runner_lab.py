@@ -20,7 +20,7 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain, WorkersDied
-from mops.cluster.dask_connection import CONNECTION_ERRORS
+from mops.cluster.dask_calls import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.study.groups import GroupTable
 from mops.task import Failure, JobContext, RunningStep, TaskRequest, TaskResult, counts_of_result

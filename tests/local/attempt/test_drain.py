@@ -20,6 +20,7 @@ import mops
 from mops.attempt import drain
 from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.embedded import start_embedded
 from mops.cluster.leftovers import in_process
@@ -43,7 +44,7 @@ def client() -> Iterator[Client]:
 
 
 def is_clean(client: Client, number: int = 1, **limits: float) -> bool:
-    return drain.check(DaskConnection(client), "job", "1", Batch(number, [KEY]), **limits)
+    return drain.check(DaskConnection(DaskCalls(client)), "job", "1", Batch(number, [KEY]), **limits)
 
 
 def test_a_clean_batch_is_logged_at_debug_only(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,8 +121,7 @@ def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture
             assert not is_clean(client, leak_s=0.5, answer_s=1.0)
         finally:
             os.kill(pid, signal.SIGCONT)
-        (warning,) = warnings_of(caplog)
-        assert f"{address} does not answer" in warning
+        assert any(f"{address} does not answer" in warning for warning in warnings_of(caplog))
 
 
 LEAKY_MODEL = """

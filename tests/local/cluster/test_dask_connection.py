@@ -12,7 +12,9 @@ import pytest
 from distributed import Client, KilledWorker, LocalCluster
 
 from mops.cluster.base import WorkersDied
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.dask_connection import DaskConnection
+from mops.errors import NoAnswer
 from mops.task import JobContext, Task, TaskRequest
 from mops.waiting import polls
 
@@ -33,8 +35,8 @@ def test_a_worker_that_never_confirms_its_input_is_a_lost_connection(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one thread that sends input waited without end, and so did all targets."""
-    monkeypatch.setattr("mops.cluster.dask_connection.FETCH_SECONDS", 0.5)
-    connection = DaskConnection(client)
+    monkeypatch.setattr("mops.cluster.dask_calls.FETCH_SECONDS", 0.5)
+    connection = DaskConnection(DaskCalls(client))
     (pid,) = client.run(os.getpid).values()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -49,11 +51,11 @@ def test_a_worker_that_leaves_while_it_gets_input_is_a_lost_connection(error: Ex
     """The scheduler raises these if the worker has just left. The KeyError killed the runner."""
 
     class LeavingClient:
-        def sync(self, *_: object) -> None:
+        def sync(self, *_: object, **__: object) -> None:
             raise error
 
     stub: Any = LeavingClient()
-    connection = DaskConnection(stub)
+    connection = DaskConnection(DaskCalls(stub))
     with pytest.raises(connection.errors, match=type(error).__name__):
         connection.send_input(TARGETS, [])
 
@@ -62,13 +64,19 @@ def test_a_worker_that_leaves_while_it_gets_input_is_a_lost_connection(error: Ex
 def test_the_scheduler_is_asked_about_the_death_of_a_task_only_if_the_task_ran_alone(*, alone: bool) -> None:
     """It has noted nothing of the others, and is busy when many workers die."""
 
-    class BusyClient:
-        def get_metadata(self, *_: object) -> dict[str, bool]:
-            raise TimeoutError
-
     last: Any = SimpleNamespace(address="tcp://gone:1")
-    stub: Any = BusyClient()
-    dead: Any = SimpleNamespace(key="k", status="error", exception=lambda: KilledWorker("k", last, 2))
+
+    class BusyScheduler:
+        client = None
+
+        def error_of(self, _: object) -> Exception:
+            return KilledWorker("k", last, 2)
+
+        def metadata(self, _: object) -> dict[str, bool]:
+            raise NoAnswer("the scheduler is busy")
+
+    stub: Any = BusyScheduler()
+    dead: Any = SimpleNamespace(key="k", status="error")
     connection, task = DaskConnection(stub), Task(1, (0,), alone=alone)
     if alone:
         with pytest.raises(connection.errors):
@@ -80,7 +88,7 @@ def test_the_scheduler_is_asked_about_the_death_of_a_task_only_if_the_task_ran_a
 
 
 def test_a_task_that_raised_has_its_error_and_is_forgotten_when_released(client: Client) -> None:
-    connection = DaskConnection(client)
+    connection = DaskConnection(DaskCalls(client))
     future: Any = client.submit(int, "x", key="sim-job-1-1", pure=False)
     with pytest.raises(ValueError, match="invalid literal"):
         future.result()

@@ -9,6 +9,7 @@ import dask.config
 import pytest
 from distributed import Client, LocalCluster
 
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.doctor import Scheduler, Worker, examine, findings, versions
 
 GIB = 1 << 30
@@ -97,7 +98,7 @@ def test_what_is_in_effect_is_read_where_it_is() -> None:
         LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        scheduler, (worker,), _ = examine(client, 1)
+        scheduler, (worker,), _ = examine(DaskCalls(client), 1)
     assert (scheduler.saturation, scheduler.versions) == (1.0, versions())
     assert (worker.threads, worker.limit_bytes, worker.target, worker.spill) == (2, 0, False, False)
     assert worker.own_bytes > 10 << 20

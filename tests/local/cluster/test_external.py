@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_worker
 
 from mops.cluster.base import RunsAgain
-from mops.cluster.external import ExternalCluster, connect_external
+from mops.cluster.dask_calls import DaskCalls
+from mops.cluster.external import _MOST_SILENCES, ExternalCluster, connect_external
+from mops.errors import NoAnswer
 from mops.settings import Settings
+from mops.worker.run_task import topic_of
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def test_a_connection_that_is_lost_before_it_has_its_plugin_is_made_anew(
         nonlocal n_asked
         n_asked += 1
         if n_asked == 1:
-            self.close()
+            self.status = "closed"
             raise fault
         return register(self, *arguments, **named)
 
@@ -90,6 +94,33 @@ def test_a_defect_while_it_connects_is_none_of_the_cluster(
     monkeypatch.setattr(Client, "register_plugin", broken)
     with pytest.raises(ZeroDivisionError):
         cluster.reconnect()
+
+
+def test_a_scheduler_that_answers_nothing_for_long_is_a_lost_connection(
+    cluster: ExternalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a frozen scheduler keeps its connections open, and the job waited for it without end."""
+
+    def silent(*_: object) -> None:
+        raise NoAnswer("the scheduler is frozen")
+
+    with monkeypatch.context() as frozen:
+        frozen.setattr(DaskCalls, "run", silent)
+        for _ in range(_MOST_SILENCES - 1):
+            cluster.count_slots()
+        assert cluster.is_connected
+        cluster.count_slots()
+        assert not cluster.is_connected
+    cluster.reconnect()
+    assert (cluster.is_connected, cluster.slots) == (True, 2)
+
+
+def test_a_line_of_a_worker_reaches_the_log_of_the_job_at_once(
+    cluster: ExternalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topic_of(cluster.pool)
+    cluster.client.submit(lambda: get_worker().log_event(topic, {"line": "the import is slow"}), pure=False).result()
+    until(lambda: "the import is slow" in caplog.text)
 
 
 def test_a_result_that_is_being_computed_again_is_not_waited_for(cluster: ExternalCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from distributed import CancelledError, Client, Future, LocalCluster
 
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.fetch import fetched
 
 
@@ -34,7 +35,7 @@ def raising(value: int) -> int:
 
 def test_results_of_all_workers_come_together(client: Client) -> None:
     futures = finished(client, [0, *range(1, 20)])
-    (outcomes,) = fetched(futures, lambda _: False)
+    (outcomes,) = fetched(DaskCalls(client), futures, lambda _: False)
     assert dict(outcomes) == dict(zip(futures, range(20), strict=True))
 
 
@@ -42,7 +43,9 @@ def test_a_result_that_is_lost_has_its_error_and_the_others_come(client: Client)
     first, second = finished(client, [1, 2])
     failed = client.submit(raising, 3, pure=False)
     failed.exception()
-    outcomes = dict(outcome for some in fetched([first, failed, second], lambda _: False) for outcome in some)
+    outcomes = dict(
+        outcome for some in fetched(DaskCalls(client), [first, failed, second], lambda _: False) for outcome in some
+    )
     assert (outcomes[first], outcomes[second]) == (1, 2)
     assert isinstance(outcomes[failed], ZeroDivisionError)
 
@@ -53,7 +56,7 @@ def test_a_worker_that_does_not_answer_holds_up_only_its_own_results(client: Cli
     came: dict[Future[Any], Any] = {}
     os.kill(silent[1], signal.SIGSTOP)
     try:
-        fetching = fetched(futures, lambda _: bool(came))
+        fetching = fetched(DaskCalls(client), futures, lambda _: bool(came))
         came.update(next(fetching))
         assert came == {futures[1]: 2}
         came.update(next(fetching))

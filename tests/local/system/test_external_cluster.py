@@ -370,6 +370,30 @@ def test_slots_increase_with_new_workers(lab: StudyLab, dask: DaskProcesses) -> 
     assert "slots: 5 (before: 2)" in text
 
 
+def test_frozen_nannies_and_a_frozen_worker_stop_neither_the_start_of_a_job_nor_its_end(
+    lab: StudyLab, tmp_path: Path
+) -> None:
+    """Regression: Dask waits without end for a process that is frozen, and mops waited for Dask."""
+    with dask_in(tmp_path / "dask", n_workers=0) as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        nannies = [dask.add_worker("--nanny") for _ in range(2)]
+        dask.await_workers()
+        with Client(dask.address, set_as_default=False) as other:
+            pids = other.run(os.getpid)
+            for nanny in nannies:
+                nanny.send_signal(signal.SIGSTOP)
+            lab.write("held:simulate", betas(1), targets=["scores:order"])
+            dask.hold_after(0)
+            runner = lab.submit()
+            wait_for(lambda: len(dask.tally) == 1, of=runner)
+            (idle,) = [worker for worker, keys in other.processing().items() if not keys]
+            os.kill(pids[idle], signal.SIGSTOP)
+            dask.let_go()
+            assert runner.wait() == 0, runner.said
+        assert rows_of(lab.job()) == lab.serial()
+        assert f"{idle} does not answer" in runner.said
+
+
 @pytest.mark.timeout(240)
 def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_complete(
     lab: StudyLab, tmp_path: Path

@@ -21,6 +21,7 @@ from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
 from mops.attempt.task_threads import TaskThreads
 from mops.attempt.tasks_in_flight import TaskLost, TasksInFlight
+from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import TASKS_PER_SHARED_SLOT
@@ -288,7 +289,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        connection = DaskConnection(client)
+        connection = DaskConnection(DaskCalls(client))
         cluster: Any = SimpleNamespace(connection=connection, is_connected=True, loss_cause=lambda *_: UNKNOWN)
         with contextlib.closing(
             TasksInFlight(cluster, lambda *_: None, events.put, TaskThreads(events.put), 1 << 20)

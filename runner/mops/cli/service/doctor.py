@@ -72,7 +72,7 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
     """Examine the cluster that would run jobs; None: this machine would run them."""
     if settings.scheduler is not None:
         with connect_external(settings.scheduler, "doctor", settings) as cluster:
-            return examine(cluster.client, settings.sim_threads)
+            return examine(cluster.calls, settings.sim_threads)
     if load() is None:
         return None
     service = connected_service.connected()

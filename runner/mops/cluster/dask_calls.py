@@ -1,0 +1,221 @@
+"""Every call to Dask that waits for an answer, with a deadline for each.
+
+A process that is frozen or overloaded keeps its connections open and answers nothing, so Dask itself would wait
+without end. tests/pure/cluster/test_deadlines.py refuses such calls in other modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from distributed import CancelledError, Client, Future, SchedulerPlugin
+from distributed.client import ClosedClientError
+from distributed.worker import get_data_from_worker
+
+from mops.errors import NoAnswer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CONNECTION_ERRORS = (ClosedClientError, CancelledError, NoAnswer, OSError, TimeoutError, ValueError)
+"""The errors of these calls when the connection to a scheduler or to a worker breaks, or does not answer."""
+
+SCHEDULER_SECONDS = 10.0
+"""How long the scheduler has to answer. It is busy when many workers come or leave."""
+
+WORKER_SECONDS = 4.0
+"""How long a worker or a nanny has to answer."""
+
+FETCH_SECONDS = 300.0
+"""How long a worker has to hand a result over, or to accept data."""
+
+_LOOP_SECONDS = 5.0  # more, because the client's own event loop may be busy
+_CLOSE_SECONDS = 2.5
+_POLL_SECONDS = 0.25
+
+
+class DaskCalls:
+    """The calls of one client. Thread-safe.
+
+    Each method raises :class:`mops.errors.NoAnswer` if no answer comes in time, or after :meth:`give_up`. If the
+    connection breaks, it raises another one of :data:`CONNECTION_ERRORS`.
+    """
+
+    def __init__(self, client: Client):
+        self.client = client
+        self._client: Any = client  # Dask types its methods for callers outside of the event loop
+        self._has_given_up = False
+        self._open: dict[tuple[Callable[..., Any], bool, str], asyncio.Future[Any]] = {}
+        """The questions that workers and nannies have not answered. Used in the event loop."""
+
+    def run(self, function: Callable[[], Awaitable[T]], within_s: float = SCHEDULER_SECONDS) -> T:
+        """Call a coroutine function, or a method of the client, in the client's event loop; return its result."""
+
+        async def answer() -> T:
+            calling = asyncio.ensure_future(function())
+            try:
+                return await self.watched(calling, within_s)
+            finally:
+                calling.cancel()
+
+        return self._in_loop(answer, within_s + _LOOP_SECONDS)
+
+    def _in_loop(self, function: Callable[[], Awaitable[T]], within_s: float) -> T:
+        try:
+            return cast("T", self._client.sync(function, callback_timeout=within_s))
+        except TimeoutError as late:
+            raise _no_answer(f"in time ({late or 'timeout'})") from late
+
+    async def watched(
+        self, calling: asyncio.Future[T], within_s: float, refusal: Callable[[], Exception | None] = lambda: None
+    ) -> T:
+        """Await a call in the event loop, without cancelling it.
+
+        Parameters
+        ----------
+        refusal
+            Called several times a second; ends the wait if it returns an error, which is raised.
+        """
+        deadline = time.monotonic() + within_s
+        while not calling.done():
+            if (refused := refusal()) is not None:
+                raise refused
+            if self._has_given_up:
+                raise NoAnswer("the attempt ends, and waits for no answer of the Dask cluster")
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise _no_answer(f"within {within_s:g} s")
+            await asyncio.wait({calling}, timeout=min(left_s, _POLL_SECONDS))
+        if calling.cancelled():
+            raise CancelledError("Dask gave the call up")
+        return calling.result()
+
+    def on_scheduler(self, function: Callable[..., T], within_s: float = SCHEDULER_SECONDS, **named: object) -> T:
+        """Call a function on the scheduler."""
+        return cast("T", self.run(lambda: self._client.run_on_scheduler(function, **named), within_s))
+
+    def on_workers(
+        self,
+        function: Callable[..., Any],
+        *arguments: object,
+        only: Collection[str] | None = None,
+        nannies: bool = False,
+        within_s: float = WORKER_SECONDS,
+        **named: object,
+    ) -> dict[str, Any]:
+        """Call a function on workers; return, by their addresses, what each call returned or raised.
+
+        A worker that does not answer has :class:`mops.errors.NoAnswer`, and holds up no other one. A worker is not
+        asked again while it owes an answer of the same function, because the scheduler keeps each open question.
+
+        Parameters
+        ----------
+        only
+            The addresses of the workers; None: all.
+        nannies
+            Call the function on the nannies of these workers.
+        """
+
+        async def ask(worker: str) -> Any:
+            key, until = (function, nannies, worker), time.monotonic() + within_s
+            try:
+                if (before := self._open.get(key)) is not None:
+                    await asyncio.wait({before}, timeout=within_s)
+                    if key in self._open:
+                        return NoAnswer("a Dask worker has not answered an earlier question", where=worker)
+                options = {"workers": [worker], "nanny": nannies, "on_error": "return"}
+                calling = asyncio.ensure_future(self._client.run(function, *arguments, **options, **named))
+                self._open[key] = calling
+                calling.add_done_callback(lambda done: self._answered(key, done))
+                answers = await self.watched(calling, max(until - time.monotonic(), 0.0))
+            except Exception as error:  # noqa: BLE001 - the caller decides what an error of a worker means
+                return error
+            return next(iter(answers.values()), None)
+
+        async def ask_all() -> list[Any]:
+            return await asyncio.gather(*map(ask, workers))
+
+        workers = list(self.threads() if only is None else only)
+        return dict(zip(workers, self._in_loop(ask_all, within_s + _LOOP_SECONDS), strict=True))
+
+    def _answered(self, key: tuple[Callable[..., Any], bool, str], done: asyncio.Future[Any]) -> None:
+        if self._open.get(key) is done:
+            del self._open[key]
+        if not done.cancelled():
+            done.exception()  # else asyncio logs that nothing has read it
+
+    def threads(self, within_s: float = SCHEDULER_SECONDS) -> Mapping[str, int]:
+        """Return the threads of each worker, by its address."""
+        return cast("Mapping[str, int]", self.run(lambda: self._client.nthreads(), within_s))
+
+    def known_workers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what the scheduler knows of each worker, by its address."""
+        info = self.run(lambda: self._client.scheduler.identity(n_workers=-1))
+        return cast("Mapping[str, Mapping[str, Any]]", info["workers"])
+
+    def metadata(self, keys: Sequence[object]) -> Mapping[str, Any]:
+        """Return a record in the scheduler's metadata; empty if there is none."""
+        return cast("Mapping[str, Any]", self.run(lambda: self._client.get_metadata(list(keys), {})))
+
+    def set_metadata(self, keys: Sequence[str], record: Mapping[str, Any]) -> None:
+        """Write a record to the scheduler's metadata."""
+        self.run(lambda: self._client.set_metadata(list(keys), record))
+
+    def register(self, plugin: SchedulerPlugin, name: str) -> None:
+        """Install a plugin on the scheduler."""
+        self.run(lambda: self._client.register_plugin(plugin, name=name))
+
+    def scatter(self, key: str, data: object) -> Future[Any]:
+        """Send data to a worker, which has it as long as what is returned exists."""
+        sent = self.run(lambda: self._client.scatter({key: data}, hash=False), FETCH_SECONDS)
+        return cast("Future[Any]", sent[key])
+
+    def error_of(self, future: Future[Any]) -> BaseException | None:
+        """Return the error of a task; None: it has none.
+
+        Not by ``Future.result``, because the traceback of a raised error keeps every future alive.
+        """
+        error: BaseException | None = self.run(lambda: future.exception())
+        return error
+
+    def take_turn(self) -> None:
+        """Let the event loop send what waits there."""
+        self.run(lambda: asyncio.sleep(0))
+
+    def holders(self, keys: Sequence[object]) -> Awaitable[Mapping[Any, Sequence[str]]]:
+        """Ask the scheduler for the addresses of the workers with these results, for :meth:`watched`."""
+        return cast("Awaitable[Mapping[Any, Sequence[str]]]", self._client.scheduler.who_has(keys=list(keys)))
+
+    def held_by(self, worker: str, keys: Sequence[Any]) -> Awaitable[Mapping[str, Any]]:
+        """Ask a worker for results, for :meth:`watched`. Without ``data``, the worker is busy."""
+        return cast("Awaitable[Mapping[str, Any]]", get_data_from_worker(self._client.rpc, list(keys), worker))
+
+    def gathered(self, future: Future[Any]) -> Awaitable[list[Any]]:
+        """Fetch a result as Dask does, for :meth:`watched`. The scheduler learns if the result is lost."""
+        return cast("Awaitable[list[Any]]", self._client.gather([future], asynchronous=True))
+
+    def give_up(self) -> None:
+        """End all calls that wait, and those that follow, with :class:`mops.errors.NoAnswer`."""
+        self._has_given_up = True
+
+    def close(self) -> None:
+        """Give up all calls and close the client, whatever Dask does."""
+
+        async def cancel() -> None:
+            for calling in list(self._open.values()):
+                calling.cancel()
+
+        self.give_up()
+        try:
+            self._client.sync(cancel, callback_timeout=_CLOSE_SECONDS)
+            self._client.close(timeout=_CLOSE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the connection is not used again
+            logger.debug("cannot close the connection to Dask: %r", error)
+
+
+def _no_answer(when: str) -> NoAnswer:
+    return NoAnswer(f"the Dask cluster does not answer {when}", hint="look at the load and the log of its scheduler")
