@@ -74,20 +74,31 @@ def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS)
     mounted
         The folder in which cgroups are mounted.
     """
-    try:
-        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
-    except OSError:
-        return None
-    for _, controllers, path in lines:
-        if "memory" in controllers.split(","):
-            return _Cgroup(_folders(mounted / "memory", path), *_VERSION_1)
-    for number, _, path in lines:
-        if number == "0" and (mounted / "cgroup.controllers").exists():
-            return _Cgroup(_folders(mounted, path), *_VERSION_2)
+    paths = own_paths(proc)
+    if "memory" in paths:
+        return _Cgroup(folders_up(mounted / "memory", paths["memory"]), *_VERSION_1)
+    if "" in paths and (mounted / "cgroup.controllers").exists():
+        return _Cgroup(folders_up(mounted, paths[""]), *_VERSION_2)
     return None
 
 
-def _folders(root: Path, path: str) -> tuple[Path, ...]:
+def own_paths(proc: Path) -> dict[str, str]:
+    """Return the path of this process's cgroup by controller, and by "" in version 2; empty: it sees none.
+
+    Parameters
+    ----------
+    proc
+        The file in which the kernel names the process's cgroups.
+    """
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+
+
+def folders_up(root: Path, path: str) -> tuple[Path, ...]:
+    """Return the folder of a cgroup and those above, up to the root of its hierarchy."""
     own = root / path.strip("/")
     if not own.is_dir():  # a container sees its own cgroup as the root
         own = root
