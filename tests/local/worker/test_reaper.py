@@ -448,3 +448,16 @@ def test_each_process_has_a_temporary_folder_of_its_own(lab: PoolLab) -> None:
     found = [set(folders) for folders in values(lab.run(pool, [{"a": i} for i in range(2)]), "x").values()]
     assert [len(folders) for folders in found] == [1, 1]
     assert found[0] != found[1]
+
+
+def test_a_reaper_that_does_not_answer_is_not_called_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mops.worker.reaper.client.ANSWER_SECONDS", 0.3)
+    reaper = Reaper()
+    try:
+        os.kill(reaper.pid, signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="the reaper does not answer within"):
+                reaper.spawn(["true"], {}, (), NO_FOLDER)
+        assert not reaper.lives, "the pool takes another one"
+    finally:
+        reaper.close()

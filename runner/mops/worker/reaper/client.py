@@ -22,6 +22,7 @@ ANSWER_SECONDS = 20.0
 """How long a reaper or a template has to answer, even on a busy machine."""
 
 _END_SECONDS = 5.0
+_SILENT = f"the reaper does not answer within {ANSWER_SECONDS:g} s"
 
 
 def can_reap() -> bool:
@@ -51,12 +52,14 @@ class Reaper:
         self._asking = threading.Lock()
         """Held by the thread that asks: the answer is for that thread."""
         self._forked: set[int] = set()
-        self._closed = self._broken = False
+        self._closed = False
+        self._fault = ""
+        """Why it serves no more requests; empty: it does."""
 
     @property
     def lives(self) -> bool:
         """Whether it can serve requests."""
-        return not self._closed and not self._broken and self._process.poll() is None
+        return not self._closed and not self._fault and self._process.poll() is None
 
     def prepare(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a process that waits for its descriptors: the first :meth:`spawn` of the same command takes it.
@@ -104,7 +107,7 @@ class Reaper:
         """Take the return code of a process that has ended, and kill all that it has left; None: unknown."""
         try:
             found: int | None = self._ask({"kind": "wait", "pid": pid, "living": list(self._forked)})["returncode"]
-        except OSError:  # the reaper has ended
+        except OSError:  # the reaper has ended, or does not answer
             return None
         finally:
             self._forked.discard(pid)  # not before: the wait of another thread would take its return code
@@ -116,28 +119,31 @@ class Reaper:
         If this call comes between the end of another process and its :meth:`wait`, the reaper also protects what that
         process has left, until the pool is closed: the kernel does not tell which process left another.
         """
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has ended, or does not answer
             self._ask({"kind": "keep"})
 
     def _ask(self, question: Message, fds: Sequence[int] = ()) -> Message:
         deadline = time.monotonic() + ANSWER_SECONDS
         if not self._asking.acquire(timeout=ANSWER_SECONDS):
-            raise ConnectionError("the reaper does not answer")
+            raise ConnectionError(_SILENT)
         try:
+            if self._fault:  # while this thread waited for its turn
+                raise ConnectionError(self._fault)
             self._channel.send(question)
             for fd in fds:
                 self._channel.send({}, fd)
             return self._answer(deadline)
-        except (ConnectionError, EOFError) as ended:
-            self._broken = True
-            raise ConnectionError("the reaper has ended") from ended
+        except (BrokenPipeError, ConnectionResetError, EOFError) as ended:
+            self._fault = "the reaper has ended"
+            raise ConnectionError(self._fault) from ended
         finally:
             self._asking.release()
 
     def _answer(self, deadline: float) -> Message:
         if not readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
             self._process.kill()  # a later answer would be taken for the answer to another question
-            raise ConnectionError("the reaper does not answer")
+            self._fault = _SILENT
+            raise ConnectionError(_SILENT)
         return self._channel.receive()[0]
 
     def close(self) -> None:
