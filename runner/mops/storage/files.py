@@ -20,6 +20,7 @@ from mops.errors import StorageUnavailable, UsageError, path_refused
 from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, T
 from mops.storage.backends.faults import RequestFailed, fault_of, in_brief, refused
 from mops.storage.backends.local import LocalFolder
+from mops.storage.backends.remote_file import RemoteFile
 from mops.storage.backends.spool import Spool
 
 if TYPE_CHECKING:
@@ -116,25 +117,26 @@ class Files:
         return self._present(path, self._get(path))
 
     def reader(self, path: str) -> pa.NativeFile:
-        """Open a file for reading at any position: the file itself if it is local, else a temporary copy.
+        """Open a file for reading at any position: the file itself if it is local, else the pieces that are read.
 
         Raises
         ------
         FileNotFoundError
             The file does not exist.
         StorageError
-            The storage refuses, or is out of reach, or the local disk has no room for the copy.
+            The storage refuses, or is out of reach. Later reads raise it too.
         """
         import pyarrow as pa  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
         from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - as above
 
+        def load(start: int, stop: int) -> bytes:
+            return self._present(path, self._answered(path, lambda: self._backend.get(path, start, stop)))
+
         filesystem, inner = self.arrow(path)
+        size = self.size(path)  # raises if the file does not exist
         if isinstance(filesystem, LocalFileSystem):
-            self.size(path)  # raises if the file does not exist
             return pa.OSFile(inner)
-        copy = Spool()
-        copy.write(self.get(path))
-        return copy.opened()
+        return pa.PythonFile(RemoteFile(size, load), mode="r")
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each file, None for an absent file; :data:`AT_ONCE` requests at a time.

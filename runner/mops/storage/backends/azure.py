@@ -58,9 +58,11 @@ class AzureBlobs:
         whole = whole_bytes(data)
         self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        part = {} if stop is None else {"offset": start, "length": stop - start}
+
         async def download() -> bytes:
-            stream = await self._blob(path).download_blob(max_concurrency=4, retry_total=0)
+            stream = await self._blob(path).download_blob(max_concurrency=4, retry_total=0, **part)
             return bytes(await stream.readall())
 
         return self._unless_absent(lambda: self._wait(download))

@@ -72,8 +72,8 @@ class Backend(Protocol):
     def put(self, path: str, data: Data) -> None:
         """As :meth:`mops.storage.files.Files.put`."""
 
-    def get(self, path: str) -> bytes | None:
-        """Return a file's bytes; None: absent."""
+    def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        """Return a file's bytes, or those from ``start`` up to ``stop``; None: absent."""
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None: absent."""

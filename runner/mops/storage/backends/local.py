@@ -43,9 +43,9 @@ class LocalFolder:
             temporary.replace(final)
             _sync_folder(final.parent)
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
         try:
-            return (self._root / path).read_bytes()
+            return (self._root / path).read_bytes()[start:stop]
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 

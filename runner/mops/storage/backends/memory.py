@@ -44,9 +44,9 @@ class ProcessMemory:
         with self._lock:
             self._fs.pipe_file(f"{self._root}/{path}", whole_bytes(data))
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
         with self._lock, suppress(FileNotFoundError):
-            return bytes(self._fs.cat_file(f"{self._root}/{path}"))
+            return bytes(self._fs.cat_file(f"{self._root}/{path}")[start:stop])
         return None
 
     def size(self, path: str) -> int | None:
