@@ -22,7 +22,7 @@ from mops.settings import PREFIX
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
-from mops.system.user_folders import USER_FOLDERS
+from mops.system.user_folders import state_path
 
 _POLL_SECONDS = 0.1
 
@@ -43,7 +43,7 @@ class DetachedRunner:
 
 
 def open_log(job: str) -> BinaryIO:
-    """Open the file for the output of a job's runner at its end: ``mops/<job>.log`` in the user's state folder.
+    """Open the file for the output of a job's runner at its end: ``<job>.log`` in the user's folder for state.
 
     Raises
     ------
@@ -51,20 +51,13 @@ def open_log(job: str) -> BinaryIO:
         The file cannot be written.
     """
     try:
-        path = USER_FOLDERS.user_state_path / f"{job}.log"
-    except RuntimeError as bad:
-        raise UsageError(
-            "the detached runner has no home folder for its output",
-            where="HOME",
-            hint="set XDG_STATE_HOME to an absolute path",
-        ) from bad
-    try:
+        path = state_path() / f"{job}.log"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path.open("ab")
     except OSError as refused:
         raise UsageError(
             f"the detached runner's output cannot be written ({refused.strerror})",
-            where=str(path),
+            where=refused.filename,
             hint="make the folder writable, or set XDG_STATE_HOME to another folder",
         ) from refused
 

@@ -28,7 +28,7 @@ from mops.project.bundle import (
     printable,
 )
 from mops.system import folders
-from mops.system.user_folders import USER_FOLDERS
+from mops.system.user_folders import cache_path
 from mops.units import mebibytes
 
 _LEFTOVER_AGE_S = 24 * 3600
@@ -42,19 +42,21 @@ _LOCK_SECONDS = 600.0
 
 
 def cache_folder() -> Path:
-    """Return the folder of unpacked bundles: ``mops/bundles`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the folder of unpacked bundles: ``bundles`` in :func:`mops.system.user_folders.cache_path`.
 
     Raises
     ------
     BundleError
-        The user has no home folder.
+        There is no folder that can be written.
     """
     try:
-        return USER_FOLDERS.user_cache_path / "bundles"
-    except RuntimeError as bad:
+        return cache_path() / "bundles"
+    except OSError as refused:
         raise BundleError(
-            "no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a writable folder"
-        ) from bad
+            f"no folder to unpack bundles in: {refused.strerror}",
+            where=refused.filename,
+            hint="set XDG_CACHE_HOME to a writable folder",
+        ) from refused
 
 
 def in_project(text: str, digest: str) -> str:

@@ -731,6 +731,34 @@ def test_the_cache_is_in_the_home_folder_otherwise(
     assert cache_folder() == tmp_path / ".cache" / "mops" / "bundles"
 
 
+@pytest.mark.parametrize("home", ["a file", "", "a folder of root"])
+def test_without_a_home_folder_that_can_be_written_the_cache_is_in_the_temporary_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, home: str
+) -> None:
+    """Regression: in a container without a writable home folder no job could start."""
+    (tmp_path / "a file").touch()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / home) if home else "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if home == "a folder of root":
+        monkeypatch.setattr("os.access", lambda *_: False)
+    if not home:
+        monkeypatch.setattr("mops.system.user_folders.USER_FOLDERS", Homeless())
+    for _ in range(2):
+        assert cache_folder() == tmp_path / f"mops-{os.geteuid()}" / "cache" / "bundles"
+    (warning,) = caplog.messages
+    assert "set XDG_CACHE_HOME to use another folder" in warning
+    assert stat.S_IMODE((tmp_path / f"mops-{os.geteuid()}").stat().st_mode) == 0o700
+
+
+class Homeless:
+    """As the folders of a user whom the system does not know."""
+
+    @property
+    def user_cache_path(self) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+
 def test_a_storage_inside_the_project_is_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("x = 1")
     (tmp_path / "out" / "jobs").mkdir(parents=True)
