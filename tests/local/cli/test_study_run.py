@@ -11,9 +11,11 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 import mops
+from processes import alive
 from waiting import until
 
 from .command_lab import MOPS, CommandLab
@@ -288,3 +290,21 @@ def test_json_has_the_failure(study: CommandLab) -> None:
 def test_a_failure_names_its_set_by_12_characters(study: CommandLab) -> None:
     study.write_study(parameter_sets=[{"params": {"x": 3, "bad": 8}, "seed": 8}])
     assert re.search(r"at: set [0-9a-f]{12}\n", study.run("study", "run", study.study).err)
+
+
+def test_a_signal_that_ends_the_command_ends_its_process_and_removes_its_folders(
+    study: CommandLab, terminal: tuple[int, int]
+) -> None:
+    """Regression: SIGTERM left the simulation running, and its folder."""
+    folder = study.root / "tmp"
+    folder.mkdir()
+    study.write_study(parameter_sets=[{"x": 4}])
+    flag = study.root / "started"
+    with started(study, terminal[1], STARTED=str(flag), TMPDIR=str(folder)) as process:
+        until(flag.exists)
+        below = psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (128 + signal.SIGTERM, False)
+    assert [one.pid for one in below if alive(one.pid)] == []
+    assert list(folder.iterdir()) == []

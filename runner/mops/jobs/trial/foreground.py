@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow.compute as pc
@@ -34,6 +36,7 @@ from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import told_apart
+from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
 from mops.worker.deaths import how_it_ended
@@ -213,13 +216,35 @@ def _run(
     # not pass to the new program.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        with subprocess.Popen(argv, env=env, stdout=sys.stderr if prints_to_stderr else None) as process:  # noqa: S603
+        with (
+            subprocess.Popen(argv, env=env, stdout=sys.stderr if prints_to_stderr else None) as process,  # noqa: S603
+            _ended_by_stop_signals(process),
+        ):
             returncode = process.wait()
     except (FileNotFoundError, PermissionError) as gone:
         raise cannot_start(argv[0], gone, installed=context.install_s is not None) from gone
     finally:
         signal.signal(signal.SIGINT, before)
     return returncode, json.loads(report.read_text())
+
+
+@contextmanager
+def _ended_by_stop_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let a signal that ends this process end the other one first, and then this one as its callers expect."""
+    taken = signals_with_default_action(STOP_SIGNALS) if threading.current_thread() is threading.main_thread() else []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in taken}
+    try:
+        yield
+    except SystemExit:
+        process.kill()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _result(group: Group, returncode: int, report: dict[str, Any], bundle: str) -> Foreground:
