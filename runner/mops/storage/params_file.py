@@ -151,6 +151,13 @@ def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)
 
 
+def parameter_columns(files: Files, job: str) -> list[str]:
+    """Return the columns of the parameters of a job, in the order of its study."""
+    with files.reader(JobPaths(job).params) as source:
+        names: list[str] = pq.ParquetFile(source).schema_arrow.names
+        return names[len(GROUP_FIELDS) :]
+
+
 def load_groups(files: Files, job: str) -> GroupTable:
     """Return a job's groups. The table reads its pieces when it needs them."""
     path = JobPaths(job).params

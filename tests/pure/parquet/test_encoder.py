@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord, StorageError
+from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.parquet.encoder import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode
 from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
-from mops.storage.params_file import encode_groups, read_groups
+from mops.storage.files import Files
+from mops.storage.params_file import encode_groups, load_groups, parameter_columns, read_groups
+from mops.storage.paths import JobPaths
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import param_id
@@ -233,3 +236,16 @@ def test_a_column_of_parameters_holds_every_value_exactly(
     parameters = [Group(i, param_id({"x": x}), {"x": x}, (0,)) for i, x in enumerate(values)]
     column = pq.read_table(encode_groups(asked(parameters), Spool()).content.opened())["x"]
     assert (column.type, column.to_pylist()) == (kind, texts or values)
+
+
+def test_an_extension_keeps_the_order_of_the_parameters() -> None:
+    """Regression: the columns of the parameters were in alphabetical order after `extend`."""
+    files, sets = Files.open("memory://order"), [{"z": 1, "seeds": 2, "b": 3}, {"b": 4, "z": 5, "seeds": 6}]
+    study = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json")
+    more = parse_study({"model": "m:f", "parameter_sets": [{"z": 1, "seeds": 2, "b": 3, "a": 7}]}, where="more.json")
+    files.put(JobPaths("first").params, encode_groups(study.groups, Spool()).content)
+    columns = parameter_columns(files, "first")
+    assert columns == ["z", "param.seeds", "b"]
+    extended = ExtendedGroups(load_groups(files, "first"), 2, more.groups, columns)
+    files.put(JobPaths("second").params, encode_groups(extended, Spool()).content)
+    assert parameter_columns(files, "second") == [*columns, "a"]

@@ -36,7 +36,7 @@ from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
-from mops.storage.params_file import encode_groups, load_groups
+from mops.storage.params_file import encode_groups, load_groups, parameter_columns
 from mops.study.group_builder import SIMULATIONS_LIMIT
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -377,7 +377,8 @@ def _extended(
         with wrong.at("--sets"):
             added = _added_sets(job.record, n_replicates, sets)
             notes = [*added.warnings, *_new_names(old, added)]
-    return ExtendedGroups(old, replicates, added.groups if added else None), notes
+    columns = parameter_columns(job.files, job.name)
+    return ExtendedGroups(old, replicates, added.groups if added else None, columns), notes
 
 
 def _check_replicates(job: Job, replicates: int, n_now: int, n_sets: int) -> None:

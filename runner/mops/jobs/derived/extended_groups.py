@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, count, takewhile
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.errors import UsageError
+from mops.storage.params_file import GROUP_FIELDS, free_names
 from mops.study.group_builder import SIMULATIONS_LIMIT, StudyGroups
 from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, GroupChunk, GroupTable
 from mops.study.ids_and_seeds import replicate_seed
@@ -49,6 +50,8 @@ class ExtendedGroups:
         The replicates of parameter sets without an own seed; None: as many as they have.
     added
         The groups of the added parameter sets; None: there are none. Sets that the job has add their seeds.
+    columns
+        The columns of the job's parameters (:func:`mops.storage.params_file.parameter_columns`).
 
     Attributes
     ----------
@@ -60,13 +63,21 @@ class ExtendedGroups:
         How many groups and simulations there are.
     """
 
-    def __init__(self, old: GroupTable, n_replicates: int | None, added: StudyGroups | None):
+    def __init__(
+        self, old: GroupTable, n_replicates: int | None, added: StudyGroups | None, columns: Sequence[str] = ()
+    ):
         self._old, self._n_replicates, self._added = old, n_replicates, added
         self.kinds: dict[str, set[str]] = {}
         for piece in old.pieces():
             for text in piece.params.to_pylist():
                 for name, value in json.loads(text).items():
                     self.kinds.setdefault(name, set()).add(kind_of(value))
+        # Canonical JSON sorts the names, and the study may have another order.
+        column_of = free_names(list(self.kinds), {field.name for field in GROUP_FIELDS})
+        places = {column: place for place, column in enumerate(columns)}
+        self.kinds = {
+            name: self.kinds[name] for name in sorted(self.kinds, key=lambda name: places.get(column_of[name], 0))
+        }
         for name, kinds in added.kinds.items() if added is not None else ():
             self.kinds.setdefault(name, set()).update(kinds)
         self.longer: list[int] = []
