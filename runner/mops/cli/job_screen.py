@@ -194,6 +194,9 @@ def fields_of(now: Snapshot, rates: Sequence[float], time_s: float | None = None
         )
     if now.finished.verdicts:
         causes = [f"{cause.n:,} x {cause.verdict}: {plain(cause.message)}" for cause in now.causes]
+        # Causes are of this attempt, and only the most frequent ones.
+        if causes and (others := sum(now.finished.verdicts.values()) - sum(cause.n for cause in now.causes)) > 0:
+            causes.append(f"{others:,} others: mops jobs failures {now.job}")
         yield Field("failures", now.finished.by_verdict, lines=causes, style="red")
     in_flight = [f"{units.counted(now.in_flight, 'parameter set')}", f"{now.slots:,} simulations at once"]
     yield Field("in flight", in_flight, is_detail=True)
