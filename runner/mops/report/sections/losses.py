@@ -274,9 +274,9 @@ def _pair(scored: ScoredSets, found: Pairs, names: tuple[str, str], shades: Shad
         )
     spec = {**values(rows), "mark": mark, "encoding": axes | {"color": shades.encoding(field)}}
     alt = f"The {found.title} of {counted(n, 'set')} over {x} and {y}. The best is at {_best_at(scored, names)}."
-    title = f"Map of the {shortened(named(found.title), 30)} over {shortened(x, 20)} and {shortened(y, 20)}"
+    title = f"{shortened(named(found.title), 30)} over {shortened(x, 20)} and {shortened(y, 20)}"
     keys = shades.keys(found.title)
-    return Figure(title, f"{what}.", alt, spec, data, keys, height=240)
+    return Figure(title[0].upper() + title[1:], f"{what}.", alt, spec, data, keys, height=240)
 
 
 def _with_margin(encoding: dict[str, Any]) -> dict[str, Any]:
