@@ -98,6 +98,15 @@ def test_at_every_width_every_figure_is_whole() -> None:
             assert figure in text, (width, figure)
 
 
+def test_failures_of_which_no_cause_is_shown_are_counted() -> None:
+    """Regression: after a resume, "failures 14 error" stood above "1 x error" alone."""
+    now = snapshot(finished=Counts(1, 14, verdicts={"error": 14}), causes=(FailureCause("error", "x is 3", 1),))
+    assert [line.strip() for line in rendered(120, now) if "others" in line or " x error" in line] == [
+        "1 x error: x is 3",
+        f"13 others: mops jobs failures {now.job}",
+    ]
+
+
 def test_ornaments_need_a_wide_terminal() -> None:
     """Also on a terminal of 72 columns or more, an ornament never moves a figure to the next line."""
     for width in WIDTHS:
