@@ -50,6 +50,7 @@ def open_log(job: str) -> BinaryIO:
     UsageError
         The file cannot be written.
     """
+    path: Path | None = None
     try:
         path = state_path() / f"{job}.log"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def open_log(job: str) -> BinaryIO:
     except OSError as refused:
         raise UsageError(
             f"the detached runner's output cannot be written ({refused.strerror})",
-            where=refused.filename,
+            where=str(path or refused.filename),
             hint="make the folder writable, or set XDG_STATE_HOME to another folder",
         ) from refused
 
