@@ -324,10 +324,13 @@ class DerivedFiles:
         The groups, from :func:`mops.storage.params_file.encode_groups`; None: the parent's.
     bundle
         The project's files; None: the parent's.
+    reused
+        Which simulations are taken by a reuse, if any are.
     """
 
     params: Encoded[Spool] | None = None
     bundle: Bundle | None = None
+    reused: Encoded[Spool] | None = None
 
 
 def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
@@ -356,6 +359,8 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
         contents.append((own.schema, files.get(its.schema)))
     if new.bundle is not None:
         files.put_new(bundle_path(new.bundle.digest), new.bundle.data)
+    if new.reused is not None:
+        files.put_new(own.reused(new.reused.digest), new.reused.content)
     for path, data in contents:
         # A killed submit of the derived job leaves the same bytes without a job record.
         if not files.put_new(path, data) and files.get(path) != data:

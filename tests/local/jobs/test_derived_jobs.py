@@ -16,6 +16,7 @@ from mops.errors import OptionsError, UsageError
 from mops.jobs.compare.jobs import compare
 from mops.jobs.job import Job
 from mops.jobs.tables.table import Table
+from mops.study.ids_and_seeds import param_id, replicate_seed
 
 MODEL = """
 def run(params, seed):
@@ -40,9 +41,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def submit(name: str, sets: Sequence[dict[str, Any]], *, targets: Sequence[str] = (), **options: Any) -> mops.Job:
+def submit(
+    name: str, sets: Sequence[dict[str, Any]], *, targets: Sequence[str] = (), n: int = 2, **options: Any
+) -> mops.Job:
     study = {"model": "model:run", "targets": list(targets), "parameter_sets": list(sets)}
-    return mops.submit({**study, "n_replicates": 2}, name=name, storage="results", **options)
+    return mops.submit({**study, "n_replicates": n}, name=name, storage="results", **options)
 
 
 SETS = [{"beta": 0.5}, {"beta": -1.0}, {"beta": 1.5}]
@@ -61,6 +64,38 @@ def test_an_extension_reads_the_failures_of_its_parent_once(project: Path, monke
     more = job.extend(replicates=3, sets=[{"beta": 2.5}], targets=["model:score"], name="more")
     assert more.status().counts.simulations_failed == 3
     assert reads == ["first"]
+
+
+def test_an_extension_keeps_the_good_simulations_of_a_set_with_a_failed_one(project: Path) -> None:
+    """Regression: all replicates of the set ran again."""
+    (project / "model.py").write_text(
+        "import pathlib\n\n"
+        f"CALLS = pathlib.Path({str(project)!r}, 'calls')\n"
+        "BAD = CALLS.with_name('bad')\n\n"
+        "def run(params, seed):\n"
+        "    with CALLS.open('a') as file:\n"
+        "        print(seed, file=file)\n"
+        "    if BAD.exists() and str(seed) in BAD.read_text().split():\n"
+        "        raise ValueError\n"
+        "    return {'output': {'draw': [seed]}}\n\n"
+        "def score(replicates):\n"
+        "    return sum(one['output']['draw'][0].as_py() for one in replicates)\n"
+    )
+    seeds = [replicate_seed(param_id({"beta": 0.5}), i) for i in range(5)]
+    (project / "bad").write_text(str(seeds[1]))
+    job = submit("first", [{"beta": 0.5}], targets=["model:score"], n=3)
+    assert job.status().counts.simulations_failed == 1
+    (project / "bad").write_text(str(seeds[3]))
+    (project / "calls").unlink()
+    more = job.extend(replicates=4, name="more")
+    assert sorted(map(int, (project / "calls").read_text().split())) == sorted([seeds[1], seeds[3]])
+    (project / "bad").unlink()
+    (project / "calls").unlink()
+    last = more.extend(replicates=5, name="last")
+    assert sorted(map(int, (project / "calls").read_text().split())) == sorted(seeds[3:])
+    assert [row["draw"] for row in last.outputs("output").to_arrow().sort_by("replicate").to_pylist()] == seeds
+    assert last.losses().to_arrow()["loss"].to_pylist() == [float(sum(seeds))]
+    assert last.status().state == "succeeded"
 
 
 def test_an_extension_without_targets_does_not_read_the_parents_rows(project: Path) -> None:

@@ -45,8 +45,9 @@ class Job:
 
     name: str
     groups: Sets
-    good: Any
+    stored: Any
     first: list[int]
+    failed: int = -1
 
     @property
     def record(self) -> Any:
@@ -56,8 +57,8 @@ class Job:
     def view(self) -> Any:
         return SimpleNamespace(k=1, end=SimpleNamespace(nonce="nonce"))
 
-    def first_replicate(self, group: int) -> int:
-        return self.first[group]
+    def has(self, group: int, replicates: Any) -> Any:
+        return (replicates >= self.first[group]) & (replicates != self.failed)
 
 
 SETS = st.lists(
@@ -71,9 +72,9 @@ SETS = st.lists(
 def jobs(draw: st.DrawFn) -> list[Job]:
     found = []
     for number, sets in enumerate(draw(st.lists(SETS, max_size=3))):
-        good = np.array(draw(st.lists(st.booleans(), min_size=len(sets), max_size=len(sets))), np.bool_)
+        stored = np.array(draw(st.lists(st.booleans(), min_size=len(sets), max_size=len(sets))), np.bool_)
         first = draw(st.lists(st.integers(0, 2), min_size=len(sets), max_size=len(sets)))
-        found.append(Job(f"job{number}", Sets(sets), good, first))
+        found.append(Job(f"job{number}", Sets(sets), stored, first, draw(st.integers(-1, 2))))
     return found
 
 
@@ -86,7 +87,10 @@ def expected(sets: Sequence[tuple[str, list[int]]], offers: Sequence[Job]) -> li
                 for job in offers
                 for theirs, (other, others) in enumerate(job.groups.sets)
                 for n, one in enumerate(others)
-                if (other, one) == (identity, seed) and job.good[theirs] and n >= job.first[theirs]
+                if (other, one) == (identity, seed)
+                and job.stored[theirs]
+                and n >= job.first[theirs]
+                and n != job.failed
             )
             rows += [next(found, None)]
     return [row for row in rows if row is not None]

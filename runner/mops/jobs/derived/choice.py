@@ -90,7 +90,7 @@ def retried(job: Job, verdicts: frozenset[str], failures: pa.Table) -> Choice:
     Parameters
     ----------
     failures
-        The job's failures (:func:`failures_of`).
+        The job's failures (:func:`mops.jobs.reuse.sources.failures_of`).
 
     Raises
     ------
@@ -138,13 +138,19 @@ def scored_again(job: Job, failures: pa.Table) -> Choice:
 def with_groups(job: Job, choice: Choice, groups: ExtendedGroups, failures: pa.Table) -> Choice:
     """Add the groups that have more seeds now, and the new ones.
 
-    Groups with a failed simulation run again as a whole, as in a retry.
+    Of the parent's simulations of a group with a failed one, those that are good come by a reuse (:func:`with_gaps`).
     """
     longer = Ranges.of(groups.longer)
     added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
     failed = with_failed_simulations(failures)
     simulated = choice.simulated | with_stored_inputs(job.record, longer - failed)
     return Choice(choice.again | longer | added, simulated)
+
+
+def with_gaps(job: Job, choice: Choice, failures: pa.Table) -> Ranges:
+    """Return the groups that run again because simulations of them have failed, and whose others can be kept."""
+    failed = with_failed_simulations(failures)
+    return with_stored_inputs(job.record, choice.again & failed)
 
 
 def with_failed_simulations(failures: pa.Table) -> Ranges:
@@ -169,11 +175,6 @@ def taken_over_counts(job: Job, choice: Choice, n_targets: int, failures: pa.Tab
     whole = choice.again.complement(len(table))
     n_simulated = sum(map(table.n_replicates, choice.simulated))
     return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)
-
-
-def failures_of(job: Job) -> pa.Table:
-    """Return the groups, targets and verdicts of a job's failures."""
-    return job.failures(columns=["group", "target", "reason"]).to_arrow()
 
 
 def _groups(failures: pa.Table) -> list[int]:

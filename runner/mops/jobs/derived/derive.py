@@ -14,12 +14,12 @@ from mops.errors import JobError, Problem, StudyError, UsageError, nearest
 from mops.jobs.derived.choice import (
     Choice,
     complete_view,
-    failures_of,
     parent_of,
     retried,
     scored_again,
     taken_over_counts,
     wanted,
+    with_gaps,
     with_groups,
 )
 from mops.jobs.derived.extended_groups import ExtendedGroups, n_replicates_of
@@ -28,11 +28,12 @@ from mops.jobs.derived.wrong_options import WrongOptions
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.jobs.prepare import checked_name, derived_name, listed_files
+from mops.jobs.reuse.sources import failures_of, find_good_simulations
 from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
 from mops.project.functions import Code
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
-from mops.storage.job_records import DerivedFiles, JobRecord, create_derived
+from mops.storage.job_records import DerivedFiles, JobRecord, Reuse, create_derived
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
@@ -197,8 +198,8 @@ def extend(
 ) -> Job:
     """Add replicates, parameter sets or targets to a study, in a new job that computes only what is missing.
 
-    The new job takes over every good simulation of the old one, and its results are those of the whole study. Parameter
-    sets with a failed simulation run again if they get more replicates. With ``targets``, mops uses the present code of
+    The new job takes over every good simulation of the old one, and its results are those of the whole study. Failed
+    simulations run again if their parameter sets get more replicates. With ``targets``, mops uses the present code of
     the project and evaluates all targets again; otherwise the job's own code.
 
     Parameters
@@ -255,8 +256,11 @@ def extend(
         choice = with_groups(job, choice, groups, failures)
     if not choice.again:
         raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
-    files = DerivedFiles(params)
-    derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes)
+    gaps = with_gaps(job, choice, failures) if groups is not None else Ranges()
+    kept = find_good_simulations(job, view, groups, gaps, failures) if groups is not None and gaps else None
+    files = DerivedFiles(params, reused=kept.table if kept else None)
+    reuse = kept.reuse if kept else None
+    derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes, reuse=reuse)
     return _start(job, derived, name, launch, on_start)
 
 
@@ -282,6 +286,8 @@ class _Derived:
         Lines for people.
     advice
         What a person may want if the project has changed and the parent's files run.
+    reuse
+        The good simulations of sets with a failed one, of which only the others run again; None: there are none.
     """
 
     view: LogView
@@ -293,6 +299,7 @@ class _Derived:
     files: DerivedFiles = field(default_factory=DerivedFiles)
     notes: Sequence[str] = ()
     advice: str = ""
+    reuse: Reuse | None = None
 
 
 def _named_launch(
@@ -327,7 +334,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent=parent,
         options=launch.options,
-        reuse=None,
+        reuse=new.reuse,
         spec=new.spec,
         bundle=new.code.bundle.digest if new.code else record.bundle,
         mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),

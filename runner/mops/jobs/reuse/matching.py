@@ -31,6 +31,8 @@ _REFUSED = 1 << 30
 _MOST_REFUSED = 5
 """How many refused jobs are read for one warning."""
 
+Numbers = npt.NDArray[np.intp]
+
 
 class Pieces(Protocol):
     """A table of groups."""
@@ -55,11 +57,11 @@ class Source(Protocol):
         """Its groups."""
 
     @property
-    def good(self) -> npt.NDArray[np.bool_]:
-        """For each group, whether its simulations count."""
+    def stored(self) -> npt.NDArray[np.bool_]:
+        """For each group, whether the job has some of its simulations."""
 
-    def first_replicate(self, group: int) -> int:
-        """Return the first replicate of a group that counts."""
+    def has(self, group: int, replicates: Numbers) -> npt.NDArray[np.bool_]:
+        """Tell for each of these replicates of a stored group whether the job has its simulation."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class _Batch:
         for piece in source.groups.pieces():
             at = pc.index_in(piece.ids, self.ids)
             is_there = at.is_valid().to_numpy(zero_copy_only=False)
-            is_there &= source.good[piece.start : piece.start + len(piece)]
+            is_there &= source.stored[piece.start : piece.start + len(piece)]
             seeds, offsets = _own(piece), piece.offsets - piece.offsets[0]
             for theirs in np.flatnonzero(is_there).tolist():
                 group, mine = piece.start + theirs, at[theirs].as_py()
@@ -180,7 +182,7 @@ class _Batch:
     def _add_group(self, number: int, source: Source, group: int, mine: int, seeds: npt.NDArray[np.uint64]) -> None:
         begin, end = self.offsets[mine : mine + 2].tolist()
         _, ours, theirs = np.intersect1d(self.seeds[begin:end], seeds, assume_unique=True, return_indices=True)
-        is_new = (self.sources[begin + ours] < 0) & (theirs >= source.first_replicate(group))
+        is_new = (self.sources[begin + ours] < 0) & source.has(group, theirs)
         places = begin + ours[is_new]
         self.sources[places], self.groups[places], self.replicates[places] = number, group, theirs[is_new]
 

@@ -9,17 +9,18 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from mops.errors import UsageError
 from mops.jobs.job import Job
 from mops.jobs.prepare import PreparedStudy, listed_files
-from mops.jobs.reuse.matching import Found, Refused, match
+from mops.jobs.reuse.matching import Found, Numbers, Pieces, Refused, match
 from mops.jobs.reuse.same_files import SameFiles
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
-from mops.storage.ancestors import stored_families
+from mops.storage.ancestors import ancestors, stored_families
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
-from mops.storage.job_records import JOB_RECORDS, JobRecord, job_names
+from mops.storage.job_records import JOB_RECORDS, JobRecord, job_names, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import options_records
@@ -27,6 +28,7 @@ from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
 from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupTable
+from mops.study.ranges import Ranges
 from mops.units import counted
 
 logger = logging.getLogger(__name__)
@@ -37,15 +39,24 @@ class Offer:
     """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse.
 
     Simulations that a derived job takes over belong to its parent.
+
+    Parameters
+    ----------
+    only
+        The groups of which the job offers simulations; None: all.
+    failures
+        The job's failures; None: not read yet.
     """
 
     files: Files
     record: JobRecord
     view: LogView
+    only: Ranges | None = None
+    failures: pa.Table | None = None
 
     def open(self) -> None:
         """Read what the properties need. Their first use raises the errors of a job that cannot be read."""
-        _ = self.groups, self.good, self._parents_groups
+        _ = self.groups, self.stored, self._failed, self._parents_groups
 
     @cached_property
     def groups(self) -> GroupTable:
@@ -53,18 +64,30 @@ class Offer:
         return load_groups(self.files, self.record.job)
 
     @cached_property
-    def good(self) -> npt.NDArray[np.bool_]:
-        """For each group, whether the job has rows of it, and none of its simulations failed."""
-        good = np.zeros(self.record.n_groups, np.bool_)
-        for start, stop in self.view.committed.intervals:
-            good[start:stop] = True
-        if self.view.counts.simulations_failed:
-            failures = Job(self.files, self.record.job).failures(columns=["group", "target"]).to_arrow()
-            groups = failures["group"].to_numpy()
-            good[groups[failures["target"].is_null().to_numpy()]] = False
-        return good
+    def stored(self) -> npt.NDArray[np.bool_]:
+        """For each group, whether the job has some of its simulations."""
+        stored = np.zeros(self.record.n_groups, np.bool_)
+        committed = self.view.committed if self.only is None else self.view.committed & self.only
+        for start, stop in committed.intervals:
+            stored[start:stop] = True
+        return stored
 
-    def first_replicate(self, group: int) -> int:
+    def has(self, group: int, replicates: Numbers) -> npt.NDArray[np.bool_]:
+        """Tell for each of these replicates of a stored group whether the job has its simulation, which is good."""
+        found: npt.NDArray[np.bool_] = replicates >= self._first_replicate(group)
+        return found & ~np.isin(replicates, self._failed.get(group, ()))
+
+    @cached_property
+    def _failed(self) -> dict[int, list[int]]:
+        """The replicates of each group that have failed."""
+        found: dict[int, list[int]] = {}
+        if self.view.counts.simulations_failed:
+            failures = self.failures if self.failures is not None else failures_of(Job(self.files, self.record.job))
+            for row in failures.filter(failures["target"].is_null()).to_pylist():
+                found.setdefault(row["group"], []).append(row["replicate"])
+        return found
+
+    def _first_replicate(self, group: int) -> int:
         """Return the first replicate of a group that the job has rows of: the earlier ones are its parent's."""
         parent = self.record.parent
         if parent is None or self._parents_groups is None or group not in parent.simulated:
@@ -124,6 +147,39 @@ def find_offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[
             families = joined
             found.append(offer)
     return found, search.refused
+
+
+def failures_of(job: Job) -> pa.Table:
+    """Return the simulations, targets and verdicts of a job's failures."""
+    return job.failures(columns=["group", "replicate", "target", "reason"]).to_arrow()
+
+
+def find_good_simulations(job: Job, view: LogView, groups: Pieces, wanted: Ranges, failures: pa.Table) -> Found | None:
+    """Find the good simulations of some groups of a complete job, for a job derived from it; None: there are none.
+
+    Parameters
+    ----------
+    view
+        The job's log.
+    groups
+        The groups of the derived job, which have the numbers of the job's groups.
+    wanted
+        The numbers of the groups.
+    failures
+        The job's failures (:func:`failures_of`).
+
+    Raises
+    ------
+    CorruptRecord
+        The records of the job or of its parent are missing or damaged.
+    StorageError
+        The disk has no room for the table.
+    """
+    offers = [Offer(job.files, job.record, view, wanted, failures)]
+    for source in reversed(ancestors(job.files, job.record)):
+        record = load_job(job.files, source.job)
+        offers.append(Offer(job.files, record, source.log.view, wanted - source.simulated_again))
+    return match(groups, offers, job.files.spool)
 
 
 def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
