@@ -5,7 +5,8 @@ design over the space. The population is the best half of a round's number of se
 round chooses sets of the population by their weights and moves each by a normal distribution with twice the weighted
 covariance of the population (Beaumont et al. 2009). The weight of a set is 1 divided by the density from which it was
 drawn, because the prior is even in the unit cube (Toni et al. 2009). The tolerance is the greatest distance in the
-population, so it needs no schedule, and no simulation of the population is lost (Lenormand et al. 2013).
+population, so it needs no schedule, and no simulation of the population is lost (Lenormand et al. 2013). Sets with
+this distance all belong to the population: integer distances are often equal.
 
 References
 ----------
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from mops.calibration.rounds import Draw, TotalLoss, is_from_prior, outcomes_of
+from mops.calibration.seeds import draws_that_tell, pooled_sample_size
 from mops.calibration.unit_cube import LEAST_VARIANCE, inside_the_cube, points_of
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
@@ -38,7 +40,8 @@ _SHARE_KEPT = 0.5
 """The size of the population, as a share of the sets of the first round."""
 
 _LEAST_ACCEPTED = 0.05
-"""The rounds end when less than this share of a round's sets comes below the tolerance (Lenormand et al. 2013)."""
+"""With a sufficient effective sample size, the rounds end when less than this share of a round's sets comes below the
+tolerance (Lenormand et al. 2013)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,13 @@ class AbcSmc:
         d = len(varying(self.space))
         rng = np.random.default_rng([self.seed, len(history) + 1])
         kept = self._population(history)
-        if len(kept) < 2 * (d + 1):  # too few sets have distances
+        if len(np.unique(draws_that_tell(history)[kept])) < 2 * (d + 1):  # too few simulations for a covariance
             return self._draw(rng.random((n, d)), {})
         centres = points_of(history)[kept]
         weights = 1 / densities(history)[kept]
         weights /= weights.sum()
+        if len(kept) > (most := self._size(history)):  # many have the same distance: the record holds a sample of them
+            centres, weights = rng.choice(centres, most, p=weights), np.full(most, 1 / most)
         apart = centres - weights @ centres
         scale = 2 * (weights * apart.T) @ apart + LEAST_VARIANCE * np.eye(d)
         root = np.linalg.cholesky(scale)
@@ -89,13 +94,18 @@ class AbcSmc:
             weights /= np.nansum(weights)
         return [None if math.isnan(weight) else weight for weight in weights.tolist()]
 
-    def is_over(self, history: Sequence[Round], _ess: float) -> bool:
-        """Tell whether the last round has hardly come below the tolerance of the rounds before it."""
+    def is_over(self, history: Sequence[Round], ess: float) -> bool:
+        """Tell whether the last round has hardly come below the tolerance of the rounds before it.
+
+        If the effective sample size is too small, more rounds are needed all the same.
+        """
         if len(history) < 2:
             return False
         n_last = len(history[-1].asked.sets)
         accepted = int((self._losses(history)[-n_last:] < self.tolerance(history[:-1])).sum())
-        return accepted < _LEAST_ACCEPTED * n_last
+        weights = np.array([weight or 0.0 for weight in self.weights(history)])
+        is_enough = pooled_sample_size(weights, draws_that_tell(history)) >= ess
+        return is_enough and accepted < _LEAST_ACCEPTED * n_last
 
     def tolerance(self, history: Sequence[Round]) -> float:
         """Return the greatest distance in the population; infinite: there is none."""
@@ -103,10 +113,14 @@ class AbcSmc:
         return float(self._losses(history)[kept].max()) if len(kept) else math.inf
 
     def _population(self, history: Sequence[Round]) -> Any:
-        """Return the places of the sets with the smallest distances."""
+        """Return the places of the sets with the smallest distances, with all that have the greatest of these."""
         losses = self._losses(history)
-        size = math.ceil(_SHARE_KEPT * len(history[0].asked.sets)) if history else 0
-        return np.argsort(losses, kind="stable")[: min(size, int((~np.isnan(losses)).sum()))]  # NaN sorts last
+        smallest = np.sort(losses[~np.isnan(losses)])[: self._size(history)]
+        return np.flatnonzero(losses <= smallest[-1]) if len(smallest) else np.zeros(0, np.int64)
+
+    def _size(self, history: Sequence[Round]) -> int:
+        """Return the number of sets in the population, without those that have the distance of its last one."""
+        return math.ceil(_SHARE_KEPT * len(history[0].asked.sets)) if history else 0
 
     def _losses(self, history: Sequence[Round]) -> Floats:
         totals = map(self.loss.of, outcomes_of(history))

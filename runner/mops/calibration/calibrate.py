@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from mops.attempt.reporting.progress import Snapshot
-from mops.calibration.abc_smc import AbcSmc
 from mops.calibration.calibration import Calibration
-from mops.calibration.importance import ImportanceResampling
-from mops.calibration.optimiser import Optimiser, may_overlap
-from mops.calibration.options import CalibrateOptions, Method, Plan
+from mops.calibration.fitted import Fitted
+from mops.calibration.optimiser import may_overlap
+from mops.calibration.options import CalibrateOptions, Plan
 from mops.calibration.outcomes import outcomes_in
 from mops.calibration.prepare import Begun, Place, begin
 from mops.calibration.round_jobs import ENDED, RoundJobs
-from mops.calibration.rounds import Fitting, places_running
+from mops.calibration.rounds import places_running
+from mops.calibration.seeds import kept_seeds
 from mops.errors import JobFailed, MopsError, StorageError, UsageError
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
@@ -95,7 +96,7 @@ def calibrate(
     temperature : float
         The total loss is divided by it; not given: 1, so that the total loss is minus the logarithm of the likelihood.
     ess : float
-        The effective sample size below which there is no posterior. With ``"importance"``, the rounds end when it is
+        The effective sample size below which the posterior is rough. With ``"importance"``, the rounds end when it is
         reached. Not given: 200, for ``"abc"`` 50. Optimisers ignore it.
     overlap : float
         Begin a round when this share of the sets of the round before it has ended, so that slow sets leave no slots
@@ -103,6 +104,8 @@ def calibrate(
         sets depend on the order in which simulations end, and the same seed may give other sets.
     take_over : bool
         Replace a runner that runs the job of the round.
+    trust_data : bool
+        Accept that files other than code have changed since the earlier rounds: their losses still compare.
     env, python, pod, settings, local, service, on_progress
         As for :func:`mops.submit`, for the job of each round that this call starts.
 
@@ -111,7 +114,8 @@ def calibrate(
     UsageError
         The space, the study or an option is wrong.
     JobError
-        A calibration of this name exists and fits something else, or another process runs it.
+        A calibration of this name exists and fits something else, or another process runs it. Or data files have
+        changed since its earlier rounds, or another job has the name of its next round.
     JobFailed
         No set of a round has a loss, or as for :func:`mops.submit`.
     StorageError, ClusterError, ServiceError, RunnerEnded
@@ -179,7 +183,7 @@ class _Run:
             if job.status().state not in ENDED:
                 self.jobs.stop()
                 return self._calibration(stopped=job.name)
-            told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets)), self.plan.scoring)
+            told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets)))
             records.tell(told)
             now = self._calibration()
             self.progress.round_ended(now)
@@ -217,7 +221,7 @@ class _Run:
         """
         if job.status().state != "running":
             return None
-        told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets, runs=True)), self.plan.scoring)
+        told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets, runs=True)))
         try:
             so_far = self.plan.comparable([*history, Round(asked, told)])
         except UsageError:  # a set that runs may return the loss that is missing; the end of the round tells
@@ -233,41 +237,28 @@ class _Run:
         return self.begun.records.asked(k) is None and self._has_enough(now.rounds)
 
     def _has_enough(self, history: Sequence[Round]) -> bool:
-        return bool(history) and self._fitting(history).is_over(history, self.plan.ess)
+        return bool(history) and self._fitted.fitting(history).is_over(history, self.plan.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
-        """Return the calibration so far, from its records."""
-        records, plan = self.begun.records, self.plan
-        history = plan.comparable(records.rounds())
-        objectives = plan.objectives_in(history)
-        return Calibration(
-            name=records.name,
-            storage=records.files.url,
-            rounds=history,
-            space=self.begun.space,
-            loss=plan.loss,
-            weights=self._fitting(history).weights(history) if history else [],
-            least_ess=plan.ess,
-            stopped=stopped,
-            method=plan.method,
-            objectives=objectives,
-        )
+        """Return the calibration so far, from its records, and store how this call weighs its sets."""
+        history = self.plan.comparable(self.begun.records.rounds())
+        if history:
+            self.begun.records.keep_scoring(self.plan.scoring)
+        return self._fitted.calibration(history, stopped)
 
-    def _fitting(self, history: Sequence[Round]) -> Fitting:
-        plan, space = self.plan, self.begun.space
-        match plan.method:
-            case Method.IMPORTANCE:
-                return ImportanceResampling(space, plan.seed, plan.loss, plan.temperature, "the space")
-            case Method.ABC:
-                return AbcSmc(space, plan.seed, plan.loss, "the space")
-        return Optimiser(space, plan.method, plan.seed, plan.loss, plan.objectives_in(history), "the space")
+    @cached_property
+    def _fitted(self) -> Fitted:
+        begun = self.begun
+        return Fitted(begun.records, begun.record, begun.space, self.plan.scoring)
 
     def _ask(self, history: Sequence[Round]) -> Asked:
         """Ask for the round after these, of which the last one may still run, and store it."""
+        self.begun.require_data(trust=self.plan.trust_data)
         records, k = self.begun.records, len(history) + 1
-        draw = self._fitting(history).ask(history, self.plan.n)
+        draw = self._fitted.fitting(history).ask(history, self.plan.n)
         running = places_running(history)
-        asked = Asked(k, records.job(k), tuple(draw.sets), draw.state | ({"running": running} if running else {}))
+        state = draw.state | ({"running": running} if running else {})
+        asked = Asked(k, records.job(k), tuple(draw.sets), state, kept_seeds(history, draw.sets))
         records.ask(asked)
         return asked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ import pyarrow.compute as pc
 
 from mops.calibration.options import Method
 from mops.calibration.rounds import TotalLoss, labels_of, outcomes_of
-from mops.calibration.unit_cube import effective_sample_size
+from mops.calibration.seeds import Counts, draws_that_tell, pooled_sample_size
 from mops.errors import JobError
 from mops.storage.calibration_records import Outcome, Round
 from mops.storage.params_file import free_names
 from mops.study.ids_and_seeds import param_id
 from mops.study.sampling.draw import Floats, column_of, varying
-from mops.study.sampling.space import Space
+from mops.study.sampling.space import Space, n_different_sets
 from mops.units import counted
 
 INTERVAL = (0.025, 0.975)
@@ -61,6 +62,8 @@ class Calibration:
         The job in which the calibration was stopped; None: all rounds have ended that the call asked for.
     objectives
         The losses that are objectives by themselves; empty: the total loss is the only objective.
+    temperature
+        The total loss is divided by it, with the method importance.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Calibration:
     stopped: str | None = None
     method: Method = Method.IMPORTANCE
     objectives: tuple[str, ...] = ()
+    temperature: float = 1.0
 
     def __repr__(self) -> str:
         rounds, sets = counted(len(self.rounds), "round"), f"{self.n_scored:,} sets scored, {self.n_failed:,} failed"
@@ -93,15 +97,28 @@ class Calibration:
         """The number of sets with a loss."""
         return sum(1 for _ in outcomes_of(self.rounds)) - self.n_failed
 
-    @property
+    @cached_property
     def ess(self) -> float:
-        """The effective sample size: how many draws of the posterior tell as much."""
-        return effective_sample_size(self._weights())
+        """The effective sample size: how many draws of the posterior tell as much.
+
+        Trials that share a simulation count as one.
+        """
+        return pooled_sample_size(self._weights(), self._draws)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether a set has a posterior weight: the method gives them, and a set has losses."""
+        return any(weight is not None for weight in self.weights)
 
     @property
     def has_posterior(self) -> bool:
         """Whether the effective sample size is large enough for a posterior."""
-        return self.method.gives_posterior and self.ess >= self.least_ess
+        return self.has_weights and self.ess >= self.least_ess
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether there are weights, but the effective sample size is too small for a posterior."""
+        return self.has_weights and not self.has_posterior
 
     def trials(self) -> pa.Table:
         """Return all parameter sets in the order in which mops asked for them.
@@ -145,10 +162,14 @@ class Calibration:
         trials with the smallest total loss. The columns are those of :meth:`trials`, and the order is that of the first
         objective.
         """
+        return self.trials().take(pa.array(self.pareto_places(), pa.int64()))
+
+    def pareto_places(self) -> list[int]:
+        """Return the places of the Pareto set among the trials, in the order of the first objective."""
         outcomes = list(outcomes_of(self.rounds))
         scored = [place for place, outcome in enumerate(outcomes) if outcome.failure is None]
         losses = np.array([self._objectives_of(outcomes[place]) for place in scored])
-        return self.trials().take(pa.array((scored[place] for place in pareto_places(losses)), pa.int64()))
+        return [scored[place] for place in pareto_places(losses)]
 
     def _objectives_of(self, outcome: Outcome) -> list[float]:
         if self.objectives:
@@ -178,7 +199,14 @@ class Calibration:
         JobError
             The effective sample size is too small, or the method is an optimiser.
         """
-        self.check_posterior()
+        self._check_weights()
+        if self.is_rough:
+            sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"
+            raise JobError(
+                f"an effective sample size of {sizes}" + (f": {self.why_rough}" if self.why_rough else ""),
+                where=f"calibration {self.name!r}",
+                hint="add rounds: repeat the command with a larger --rounds",
+            )
         # Systematic resampling: of all schemes, the one with the least noise that keeps the weights (Kitagawa 1996).
         steps = (np.arange(n) + np.random.default_rng(seed).random()) / n
         ends = np.cumsum(self._weights())
@@ -192,30 +220,50 @@ class Calibration:
         }
         return _with_parameters(columns, drawn)
 
-    def check_posterior(self) -> None:
-        """Raise JobError if the posterior is missing; as :meth:`posterior`."""
+    @property
+    def why_rough(self) -> str:
+        """Why the effective sample size is small, if trials share simulations; empty: they do not."""
+        n, n_simulations, n_trials = n_different_sets(self.space), len(np.unique(self._draws)), len(self._draws)
+        if n is None or n_simulations == n_trials:
+            return ""
+        shared = f"{n_trials:,} trials share {counted(n_simulations, 'simulation')}"
+        return f"{shared}, because the space has {counted(n, 'different set')} and a round simulates each once"
+
+    def _check_weights(self) -> None:
+        """Raise JobError if no set has a weight; as :meth:`posterior`."""
         if not self.method.gives_posterior:
             raise JobError(
                 f"the method '{self.method}' searches for the smallest loss and gives no posterior",
                 where=f"calibration {self.name!r}",
                 hint="use the trials, or begin a calibration with the method importance or abc",
             )
-        if not self.has_posterior:
-            sizes = f"{self.ess:.3g} is too small for a posterior ({self.least_ess:g} is the least)"
+        if not self.has_weights:
             raise JobError(
-                f"an effective sample size of {sizes}",
+                "no set has a loss, so there is no posterior",
                 where=f"calibration {self.name!r}",
-                hint="add rounds: repeat the command with a larger --rounds",
+                hint="find out why: mops jobs failures JOB, with the job of a round",
             )
 
     def marginals(self) -> list[Marginal]:
-        """Return the posterior of each fitted parameter; raises as :meth:`posterior`."""
-        self.check_posterior()
+        """Return the posterior of each fitted parameter.
+
+        If :attr:`is_rough`, the effective sample size is too small, and the intervals are probably too narrow.
+
+        Raises
+        ------
+        JobError
+            No set has a weight: all have failed, or the method is an optimiser.
+        """
+        self._check_weights()
         weights = self._weights()
         return [_marginal(name, [each[name] for each in self._sets()], weights) for name in self.varying]
 
     def _sets(self) -> list[dict[str, Any]]:
         return [params for each in self.rounds for params in each.asked.sets]
+
+    @cached_property
+    def _draws(self) -> Counts:
+        return draws_that_tell(self.rounds)
 
     def _weights(self) -> Floats:
         return np.array([weight or 0.0 for weight in self.weights])

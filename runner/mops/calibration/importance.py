@@ -32,7 +32,8 @@ from typing import Any
 import numpy as np
 
 from mops.calibration.rounds import Draw, TotalLoss, is_from_prior, outcomes_of
-from mops.calibration.unit_cube import LEAST_VARIANCE, effective_sample_size, inside_the_cube, points_of
+from mops.calibration.seeds import Counts, draws_that_tell, pooled_sample_size
+from mops.calibration.unit_cube import LEAST_VARIANCE, inside_the_cube, points_of
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
 from mops.study.sampling.space import Space
@@ -96,7 +97,7 @@ class ImportanceResampling:
             return self._draw(points, None)
         rng = np.random.default_rng([self.seed, len(history) + 1])
         fitted = self._fitted(history, n)
-        if fitted is None:  # too few sets have losses
+        if fitted is None:
             return self._draw(rng.random((n, len(varying(self.space)))), None)
         centre, scale = fitted
         root = np.linalg.cholesky(scale)
@@ -120,7 +121,8 @@ class ImportanceResampling:
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
         """Tell whether the effective sample size is reached."""
-        return effective_sample_size(np.array([weight or 0.0 for weight in self.weights(history)])) >= ess
+        weights = np.array([weight or 0.0 for weight in self.weights(history)])
+        return pooled_sample_size(weights, draws_that_tell(history)) >= ess
 
     def _losses(self, history: Sequence[Round]) -> Floats:
         """Return the total losses, NaN for a failed set."""
@@ -128,14 +130,15 @@ class ImportanceResampling:
         return np.array([math.nan if total is None else total for total in totals])
 
     def _fitted(self, history: Sequence[Round], n: int) -> tuple[Floats, Floats] | None:
-        """Return mean and covariance of the sets that fit best; None: too few have losses."""
+        """Return mean and covariance of the sets that fit best; None: too few simulations have losses."""
         losses, log_q, points = self._losses(history), log_mixture(history), points_of(history)
         scored = ~np.isnan(losses)
+        draws = draws_that_tell(history)[scored]
         d = points.shape[1]
         least = max(4 * (d + 1), _SHARE_KEPT * n)
-        if scored.sum() < least:
+        if len(np.unique(draws)) < least:
             return None
-        weights = tempered(-losses[scored] / self.temperature, log_q[scored], least)
+        weights = tempered(-losses[scored] / self.temperature, log_q[scored], draws, least)
         centre = weights @ points[scored]
         apart = points[scored] - centre
         return centre, (weights * apart.T) @ apart + LEAST_VARIANCE * np.eye(d)
@@ -167,19 +170,19 @@ def normalised(log_weights: Floats) -> Floats:
     return weights
 
 
-def tempered(log_likelihoods: Floats, log_q: Floats, least: float) -> Floats:
+def tempered(log_likelihoods: Floats, log_q: Floats, draws: Counts, least: float) -> Floats:
     """Return weights with an effective sample size of at least ``least``, if that is possible.
 
-    If a few sets carry all weight, a covariance from them would be meaningless. So this raises the likelihoods to the
-    largest power of at most 1 that gives the wanted size.
+    If a few simulations carry all weight, a covariance from them would be meaningless. So this raises the likelihoods
+    to the largest power of at most 1 that gives the wanted size.
     """
     low, high = 0.0, 1.0
     weights = normalised(log_likelihoods - log_q)
-    if effective_sample_size(weights) >= least:
+    if pooled_sample_size(weights, draws) >= least:
         return weights
     for _ in range(60):
         middle = (low + high) / 2
-        if effective_sample_size(normalised(middle * log_likelihoods - log_q)) >= least:
+        if pooled_sample_size(normalised(middle * log_likelihoods - log_q), draws) >= least:
             low = middle
         else:
             high = middle

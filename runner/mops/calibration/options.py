@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from mops.attempt.reporting.progress import Snapshot
-from mops.calibration.rounds import TotalLoss, check_labels, comparable, labels_of
+from mops.calibration.rounds import TotalLoss, check_labels, comparable
 from mops.errors import UsageError, known_name
 from mops.project.functions import Code
 from mops.service.service import Service
@@ -70,6 +70,7 @@ class CalibrateOptions(TypedDict, total=False):
     ess: float
     overlap: float
     take_over: bool
+    trust_data: bool
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Plan:
         The share of the sets of a round that must have ended before the next round begins; 1: all.
     take_over
         Whether to replace a runner that runs the job of the round.
+    trust_data
+        Whether to accept data files that differ from those of the rounds before.
     """
 
     method: Method
@@ -102,6 +105,7 @@ class Plan:
     ess: float
     overlap: float
     take_over: bool
+    trust_data: bool
 
     @classmethod
     def of(cls, options: CalibrateOptions) -> Plan:
@@ -125,6 +129,7 @@ class Plan:
             ess=given.get("ess", LEAST_ESS.get(method, 1.0)),
             overlap=given.get("overlap", 1.0),
             take_over=given.get("take_over", False),
+            trust_data=given.get("trust_data", False),
         )
         plan._check()
         plan._check_objectives()
@@ -137,28 +142,21 @@ class Plan:
 
     @property
     def scoring(self) -> Scoring:
-        """How this call weighs the sets, for the record of a round."""
+        """How this call weighs the sets, for its record."""
         weights = None if self.loss.weights is None else dict(self.loss.weights)
-        return Scoring(weights, self.temperature, self.ess)
+        return Scoring(weights, self.temperature, self.ess, self.objectives)
 
     def comparable(self, history: Sequence[Round]) -> list[Round]:
-        """Return the rounds with each set as failed that lacks a loss that counts; raises as :meth:`objectives_in`."""
-        self.objectives_in(history)  # a wrong label must not look like a failure of all sets
-        return comparable(history, self.loss.weights)
-
-    def objectives_in(self, history: Sequence[Round]) -> tuple[str, ...]:
-        """Return the losses that are objectives by themselves; empty: the total loss is the only objective.
+        """Return the rounds with each set as failed that lacks a loss that counts.
 
         Raises
         ------
         UsageError
-            An objective or a weight names no loss of these rounds.
+            An objective or a weight names no loss of these rounds: this must not look like a failure of all sets.
         """
         check_labels(self.loss.weights or {}, history, "the weights")
         check_labels(self.objectives, history, "the objectives")
-        if self.method is Method.NSGA2 and not self.objectives:
-            return tuple(labels_of(history))
-        return self.objectives
+        return comparable(history, self.loss.weights)
 
     def _check(self) -> None:
         positive = {"n": self.n, "rounds": self.rounds, "temperature": self.temperature, "ess": self.ess}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,12 +18,12 @@ from mops.calibration.options import CalibrateOptions, Plan
 from mops.errors import JobError, UsageError
 from mops.jobs.launch import Launch
 from mops.jobs.location import path_text
-from mops.jobs.prepare import PreparedStudy, checked_name, job_name, prepare
+from mops.jobs.prepare import PreparedStudy, checked_name, job_name, listed_files, prepare
 from mops.jobs.trial.trial import check_model
-from mops.project.bundle import code_checksums
+from mops.project.bundle import checksums
 from mops.project.project import find_root
 from mops.service.service import Service
-from mops.storage.calibration_records import CalibrationRecord, CalibrationRecords
+from mops.storage.calibration_records import AcceptedData, CalibrationRecord, CalibrationRecords
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Space, parse_space
@@ -29,7 +31,6 @@ from mops.study.sampling.space import Space, parse_space
 _NAME_LIMIT = 52
 """So that the names of the rounds' jobs are not too long."""
 
-_FILES_SHOWN = 5
 _STUDY_KEYS = {"model": "model", "targets": "targets", "replicates": "n_replicates", "scenario": "scenario"}
 
 
@@ -56,19 +57,46 @@ class Begun:
 
     Parameters
     ----------
+    record
+        What the calibration fits.
+    files
+        Checksums of the present files of the project, like those of the record.
     study
         The study without its sets.
-    root
-        The root of the project.
+    prepared
+        The study with one set, and the files of the project: all rounds that this call starts run these.
     service
         The service that runs the rounds; None: this machine runs them.
     """
 
     records: CalibrationRecords
+    record: CalibrationRecord
+    files: dict[str, str]
     space: Space
     study: dict[str, Any]
-    root: Path
+    prepared: PreparedStudy
     service: Service | None
+
+    def require_data(self, *, trust: bool) -> None:
+        """Check before a new round that the data files are those of the earlier rounds, or that the user trusts them.
+
+        Raises
+        ------
+        JobError
+            Data files have changed or were removed.
+        """
+        accepted = self.records.accepted_data()
+        changed = changed_data(accepted.files if accepted else self.record.files, self.files)
+        if not changed:
+            return
+        if self.records.begun() and not trust:
+            raise JobError(
+                f"files have changed since the earlier rounds of calibration {self.records.name!r}: "
+                f"{listed_files(changed)}",
+                where=f"{self.records.files.url}/{self.records.folder}",
+                hint="use another --name; or add --trust-data if the losses of all rounds still compare",
+            )
+        self.records.accept_data(AcceptedData(self.files))
 
 
 def begin(
@@ -93,6 +121,7 @@ def begin(
     raw, parsed = _space(space)
     check_optimiser(plan.method, parsed, "the space")
     fields, where = _study(study, options)
+    sets = fields.pop("parameter_sets", None)
     root = Path(place.project) if place.project is not None else find_root(where or Path.cwd() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()
     prepared = prepare(fields | {"parameter_sets": one_set}, root, launch.location.storage)
@@ -106,7 +135,7 @@ def begin(
         space=raw,
         spec=prepared.spec,
         n_replicates=len(prepared.study.groups.group(0).seeds),
-        code=code_checksums(prepared.bundle),
+        files=_files(prepared, space, where, sets),
     )
     records = CalibrationRecords(launch.location.open(root), new.calibration)
     old = records.calibration()
@@ -116,7 +145,7 @@ def begin(
         # Before the first record, so that the same name can begin again after a mistake in the model.
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
-    return Begun(records, parsed, fields, root, launch.service)
+    return Begun(records, old or new, new.files, parsed, fields, prepared, launch.service)
 
 
 def _check_overlap(launch: Launch) -> None:
@@ -161,8 +190,35 @@ def _study(
             raise UsageError("the study is not a JSON object", where=str(near), hint="see docs/reference/study.md")
     given = {key: options.get(name) for name, key in (_STUDY_KEYS | {"outputs": "outputs"}).items()}
     found |= {key: value for key, value in given.items() if value is not None}
-    found.pop("parameter_sets", None)
     return found, near
+
+
+def _files(prepared: PreparedStudy, space: object, study: Path | None, sets: object) -> dict[str, str]:
+    """Return a checksum of each file of the project that a model or target may read.
+
+    The files of the space and of the study do not count, because their contents are compared by themselves, and the
+    parameter sets of the study have no effect. Neither do files to which this process prints.
+    """
+    inputs = [Path(space)] if isinstance(space, str | Path) else []
+    inputs += [study] if study is not None else []
+    inputs += [study.parent / sets] if study is not None and isinstance(sets, str) else []
+    own = {os.path.realpath(path) for path in inputs}
+    printed = [os.fstat(descriptor) for descriptor in (1, 2) if _is_file(descriptor)]
+
+    def counts(name: str) -> bool:
+        path = prepared.root / name
+        if os.path.realpath(path) in own:
+            return False
+        return not (printed and path.exists() and any(os.path.samestat(path.stat(), one) for one in printed))
+
+    return {name: checksum for name, checksum in checksums(prepared.bundle).items() if counts(name)}
+
+
+def _is_file(descriptor: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:  # closed
+        return False
 
 
 def _no_target(file: Path | None, *, is_given: bool) -> UsageError:
@@ -188,15 +244,28 @@ def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: Cali
     """Raise if two calibrations of one name do not fit the same."""
     names = {"method": "the method", "seed": "the seed", "space": "the space", "n_replicates": "the replicates"}
     before, now = asdict(old), asdict(new)
-    code = sorted(name for name in old.code.keys() | new.code.keys() if old.code.get(name) != new.code.get(name))
     different = [
         *(text for key, text in names.items() if before[key] != now[key]),
         *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
-        *(f"the file {name}" for name in code[:_FILES_SHOWN]),
+        *(f"the file {name}" for name in changed_code(old.files, new.files)),
     ]
     if different:
         raise JobError(
-            f"calibration {new.calibration!r} exists and fits something else; what differs: {', '.join(different)}",
+            f"calibration {new.calibration!r} exists and fits something else; what differs: {listed_files(different)}",
             where=f"{records.files.url}/{records.folder}",
             hint="give the new calibration another name",
         )
+
+
+def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the Python files that differ, were added or were removed."""
+    return [name for name in sorted(before.keys() | now.keys()) if _is_code(name) and before.get(name) != now.get(name)]
+
+
+def changed_data(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the other files that differ or were removed. An added file is no input: no code has changed to read it."""
+    return [name for name in sorted(before) if not _is_code(name) and before[name] != now.get(name)]
+
+
+def _is_code(name: str) -> bool:
+    return name.endswith(".py")

@@ -15,13 +15,17 @@ from mops.attempt.reporting.display import displayed
 from mops.attempt.reporting.progress import Snapshot
 from mops.calibration.options import Plan
 from mops.calibration.prepare import Begun
+from mops.calibration.round_of import differs_from_round, is_round
+from mops.calibration.seeds import entries_of
 from mops.errors import JobError, RunnerEnded
 from mops.jobs.following.phases import Phases
 from mops.jobs.following.wait import POLL_SECONDS, raise_failure, wait_for
 from mops.jobs.job import Job
-from mops.jobs.launch import RunOptions
+from mops.jobs.launch import Launch, RunOptions
+from mops.jobs.prepare import listed_files, unpacked, with_sets
 from mops.jobs.status import Status
-from mops.jobs.submit import resume, submit
+from mops.jobs.submit import resume, submit_prepared
+from mops.project.bundle import differing_files
 from mops.service.service import Service
 from mops.storage.calibration_records import Asked
 from mops.storage.job_records import job_exists
@@ -50,6 +54,11 @@ class RoundJobs:
         """Run the job of a round, or what is left of it. If rounds overlap, only start it.
 
         A second call for the same round does nothing.
+
+        Raises
+        ------
+        JobError
+            A job has the name of the round's job, and is another one.
         """
         job = self._job(asked.job)
         if job.name in self._attempts_before:
@@ -59,11 +68,11 @@ class RoundJobs:
             self.starts(asked, job)
 
         status = job.status() if job_exists(job.files, job.name) else None
+        if status is not None:
+            self._refuse_other_job(job, asked)
         self._attempts_before[job.name] = 0
         if status is None:
-            study = self.begun.study | {"parameter_sets": list(asked.sets)}
-            root, url = self.begun.root, job.files.url
-            submit(study, project=root, storage=url, name=job.name, on_start=starts, **self.options)
+            self._submit(asked, starts)
         elif status.state in ENDED:
             pass
         elif self._runs_elsewhere(job, status):
@@ -110,12 +119,40 @@ class RoundJobs:
 
     def stop(self) -> None:
         """Cancel the jobs of all rounds that have not ended, and wait until their runners have stopped."""
-        jobs = self._existing(self.begun.records.open_jobs())
+        records = self.begun.records
+        asked = [one for k in records.open_rounds() if (one := records.asked(k)) is not None]
+        jobs = [job for one in asked for job in self._existing([one.job]) if is_round(job, self.begun.record, one)]
         stopping = [job for job in jobs if job.status().state in ("submitted", "running")]
         for job in stopping:
             job.cancel()
         while any(job.status().state == "running" for job in stopping):
             time.sleep(POLL_SECONDS)
+
+    def _submit(self, asked: Asked, starts: Callable[..., None]) -> None:
+        begun = self.begun
+        begun.require_data(trust=self.plan.trust_data)
+        sets = entries_of(asked, begun.record.seed, begun.record.n_replicates)
+        launch = Launch.of(self.options, storage=begun.records.files.url).with_limits(begun.prepared.limits)
+        pending = [with_sets(begun.prepared, begun.study, sets)]
+        # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
+        reuse = bool(asked.kept_seeds) and begun.record.spec.outputs is None
+        submit_prepared(pending, asked.job, launch, reuse=reuse, on_start=starts)
+
+    def _refuse_other_job(self, job: Job, asked: Asked) -> None:
+        """Raise if a job with the name of the round's job is not the round."""
+        begun = self.begun
+        different = differs_from_round(job, begun.record, asked)
+        if not different and job.record.bundle != begun.prepared.bundle.digest:
+            folder = unpacked(job.files, job.record)
+            names = [name for name, _ in differing_files(begun.prepared.bundle, folder) if name.endswith(".py")]
+            different = [f"the file {name}" for name in names]
+        if different:
+            raise JobError(
+                f"job {job.name!r} exists and is not round {asked.k} of calibration {begun.record.calibration!r}; "
+                f"what differs: {listed_files(different)}",
+                where=job.files.url,
+                hint="give the calibration another name, or delete the job if you do not need it",
+            )
 
     def _resume(self, job: Job, starts: Callable[..., None]) -> None:
         try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mops.calibration.round_of import is_round
 from mops.calibration.rounds import comparable, outcomes_of
-from mops.errors import CorruptRecord, JobError, NewerFormat, similar
+from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, similar
+from mops.jobs.job import Job
 from mops.storage.calibration_records import CalibrationRecords, calibration_names
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
@@ -83,6 +85,19 @@ def stored_calibration(files: Files, name: str) -> CalibrationRecords:
 
 
 def jobs_of(records: CalibrationRecords) -> list[str]:
-    """Return the jobs of the rounds that exist. A job of a round may have been deleted before."""
+    """Return the jobs of the rounds that exist.
+
+    A job of a round may have been deleted before. A job with the name of a round's job may be another one: it is left
+    out if the records can be read.
+    """
     existing = set(job_names(records.files))
-    return [job for job in map(records.job, records.begun()) if job in existing]
+    return [records.job(k) for k in records.begun() if records.job(k) in existing and not _is_other_job(records, k)]
+
+
+def _is_other_job(records: CalibrationRecords, k: int) -> bool:
+    try:
+        record, asked = records.calibration(), records.asked(k)
+        job = Job(records.files, records.job(k))
+        return record is not None and asked is not None and not is_round(job, record, asked)
+    except MopsError:  # damaged records, or a damaged job
+        return False

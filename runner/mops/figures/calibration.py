@@ -31,8 +31,6 @@ class Trials:
         losses; ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
     n_trials
         All trials.
-    ess
-        The effective sample size: 1 / sum(weight²); 0 without weights.
     is_log
         Whether the loss needs a logarithmic scale.
     """
@@ -40,17 +38,15 @@ class Trials:
     points: pa.Table
     rounds: pa.Table
     n_trials: int
-    ess: float
     is_log: bool
 
     @property
     def caption(self) -> str:
         """The caption of the figure."""
         shown = f" {len(self.points):,} of them are shown." if len(self.points) < self.n_trials else ""
-        ess = f" The effective sample size of the weights is {self.ess:.3g}." if self.ess else ""
         return (
             f"The loss of {counted(self.n_trials, 'trial')} in {counted(len(self.rounds), 'round')}, and the least so "
-            f"far.{shown}{ess}"
+            f"far.{shown}"
         )
 
 
@@ -77,10 +73,8 @@ def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
         "best": nullable(so_far[shown]),
     }
     weights = np.nan_to_num(numbers(table["weight"]))
-    total = float((weights**2).sum())
-    ess = 1 / total if total else 0.0
     scale = is_log(losses[np.isfinite(losses)])
-    return Trials(pa.table(points), _rounds(table, losses, weights), len(losses), ess, scale)
+    return Trials(pa.table(points), _rounds(table, losses, weights), len(losses), scale)
 
 
 def _rounds(table: pa.Table, losses: Floats, weights: Floats) -> pa.Table:

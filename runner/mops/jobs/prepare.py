@@ -119,6 +119,19 @@ def prepare(
     )
 
 
+def with_sets(prepared: PreparedStudy, study: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]) -> PreparedStudy:
+    """Return a prepared study with other parameter sets and the same files.
+
+    Parameters
+    ----------
+    study
+        The study that was prepared, as a mapping.
+    """
+    source = given_study({**study, "parameter_sets": sets}, prepared.root)
+    parsed = parse_study(source.data, where=source.where, folder=source.folder)
+    return replace(prepared, study=parsed, text=source.text)
+
+
 def _warn_too_large(bundle: Bundle, source: StudySource) -> None:
     """Warn about files that the model cannot read. A file of parameter sets is stored with the job."""
     read = _own_sets(source)

@@ -180,19 +180,43 @@ def submit(
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
-    job = Job(files, name, local=launch.service is None)
-    record = make_record(name, prepared, launch.options)
     if if_exists != "error" and job_exists(files, name):
-        _refuse_other_study(job, record, prepared)
+        job = Job(files, name, local=launch.service is None)
+        _refuse_other_study(job, make_record(name, prepared, launch.options), prepared)
         is_complete = JobLog(files, JobPaths(name)).read().complete
         if if_exists == "open" or is_complete:
             return job
         return resume(job, **(run_options | RunOptions(settings=launch.settings)))
+    pending = [prepared]
+    del prepared
+    return submit_prepared(pending, name, launch, reuse=reuse, on_start=on_start)
+
+
+def submit_prepared(
+    pending: list[PreparedStudy],
+    name: str,
+    launch: Launch,
+    *,
+    reuse: bool = False,
+    on_start: Callable[[PreparedStudy, Job], None] | None = None,
+) -> Job:
+    """Run a prepared study as a new job, and return the job; raises as :func:`submit`.
+
+    Parameters
+    ----------
+    pending
+        A list with the study, which this function removes from it.
+    reuse, on_start
+        As for :func:`submit`.
+    """
+    (prepared,) = pending
+    files = launch.location.open(prepared.root)
+    job = Job(files, name, local=launch.service is None)
+    record = make_record(name, prepared, launch.options)
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
     context = context_for(prepared, launch.child.of(shared))
     found = find_reuse(files, record, prepared) if reuse else None
     record = replace(record, reuse=found.reuse if found else None)
-    pending = [prepared]
     del prepared
 
     def create() -> None:

@@ -399,7 +399,7 @@ def is_executable(entry: zipfile.ZipInfo) -> bool:
     return bool(entry.external_attr >> 16 & stat.S_IXUSR)
 
 
-def code_checksums(bundle: Bundle) -> dict[str, str]:
-    """Return the CRC-32 of each Python file of a bundle."""
+def checksums(bundle: Bundle) -> dict[str, str]:
+    """Return the CRC-32 of each file of a bundle."""
     with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
-        return {entry.filename: f"{entry.CRC:08x}" for entry in archive.infolist() if entry.filename.endswith(".py")}
+        return {entry.filename: f"{entry.CRC:08x}" for entry in archive.infolist()}

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.reopened import calibration_with
+from mops.calibration.fitted import calibration_with
 from mops.errors import CorruptRecord, MopsError
 from mops.figures.columns import Flags
 from mops.figures.losses import ScoredSets

@@ -4,16 +4,21 @@
 
     calibrations/<name>/calibration.json
     calibrations/<name>/rounds/00000001-asked.json  00000001-told.json  00000002-asked.json  ...
+    calibrations/<name>/scoring/00000001.json  ...
+    calibrations/<name>/data/00000001.json  ...
 
 All are create-only. Round ``k`` begins with its record "asked", its sets run as the job ``<name>-r<k>``, and it ends
-with its record "told". docs/internals/calibration.md says why no kill between two of these loses anything.
+with its record "told". A call that weighs sets in another way adds a record "scoring", and a call that accepts changed
+data files adds a record "data". Of these two kinds, the last record counts. docs/internals/calibration.md says why no
+kill between two records loses anything.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -22,12 +27,14 @@ from mops.errors import CorruptRecord, JobError
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
 from mops.storage.json_records import RESTORE_HINT, JsonCodec
+from mops.study.ids_and_seeds import param_id
 
 CALIBRATIONS = "calibrations"
 
 T = TypeVar("T")
 
 _ROUND = re.compile(r"(\d{8})-(asked|told)\.json")
+_NUMBERED = re.compile(r"/(\d{8})\.json$")
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class CalibrationRecord:
         The seed of the draws.
     space
         The space, as in space.json.
-    code
-        A checksum of each Python file of the project.
+    files
+        A checksum of each file of the project, without the files of the space and of the study.
     """
 
     calibration: str
@@ -53,7 +60,7 @@ class CalibrationRecord:
     space: dict[str, Any]
     spec: ModelSpec
     n_replicates: int
-    code: dict[str, str]
+    files: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,24 @@ class Asked:
         The job that runs the sets.
     state
         What the method needs at replay besides the sets, such as the distribution from which it drew them.
+    kept_seeds
+        The earlier round whose seeds a set has, by its param_id. The seeds of the other sets are those of this round.
     """
 
     k: int
     job: str
     sets: tuple[dict[str, Any], ...]
     state: dict[str, Any]
+    kept_seeds: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def param_ids(self) -> tuple[str, ...]:
+        """The param_id of each set."""
+        return tuple(map(param_id, self.sets))
+
+    def seeds_of_round(self, identity: str) -> int:
+        """Return the round whose seeds a set has."""
+        return self.kept_seeds.get(identity, self.k)
 
 
 @dataclass(frozen=True)
@@ -99,21 +118,36 @@ class Scoring:
         The total loss is divided by it.
     ess
         The smallest effective sample size for a posterior.
+    objectives
+        The losses that the call names as objectives.
     """
 
     weights: dict[str, float] | None
     temperature: float
     ess: float
+    objectives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AcceptedData:
+    """The project that a call has accepted although data files differ from those of the rounds before.
+
+    Parameters
+    ----------
+    files
+        As in :class:`CalibrationRecord`.
+    """
+
+    files: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Told:
-    """The outcomes of one round, in the order of its sets, and how the call that ended the round weighs sets."""
+    """The outcomes of one round, in the order of its sets."""
 
     k: int
     job: str
     outcomes: tuple[Outcome, ...]
-    scoring: Scoring
 
 
 @dataclass(frozen=True)
@@ -124,10 +158,12 @@ class Round:
     told: Told
 
 
-_CALIBRATION, _ASKED, _TOLD = (
+_CALIBRATION, _ASKED, _TOLD, _SCORING, _DATA = (
     JsonCodec[CalibrationRecord](CalibrationRecord),
     JsonCodec[Asked](Asked),
     JsonCodec[Told](Told),
+    JsonCodec[Scoring](Scoring),
+    JsonCodec[AcceptedData](AcceptedData),
 )
 
 
@@ -180,14 +216,34 @@ class CalibrationRecords:
                 raise CorruptRecord(what, where=f"{self.files.url}/{folder}", hint=RESTORE_HINT)
         return found
 
+    def scoring(self) -> Scoring | None:
+        """Return how the last call weighs the sets; None: no round has ended."""
+        return self._last(_SCORING, "scoring")
+
+    def keep_scoring(self, scoring: Scoring) -> None:
+        """Store how this call weighs the sets, if the last call had other values."""
+        self._append(_SCORING, "scoring", scoring)
+
+    def accepted_data(self) -> AcceptedData | None:
+        """Return the project of the last call that has accepted changed data files; None: there was none."""
+        return self._last(_DATA, "data")
+
+    def accept_data(self, data: AcceptedData) -> None:
+        """Store that data files have changed and that the user accepts it."""
+        self._append(_DATA, "data", data)
+
     def begun(self) -> list[int]:
         """Return the rounds that have a record, in their order. The record may be damaged."""
         return sorted({k for k, _ in self._present()})
 
+    def open_rounds(self) -> list[int]:
+        """Return the rounds that have begun and not ended, in their order."""
+        present = self._present()
+        return [k for k, what in sorted(present) if what == "asked" and (k, "told") not in present]
+
     def open_jobs(self) -> list[str]:
         """Return the names of the jobs of the rounds that have begun and not ended, in the order of the rounds."""
-        present = self._present()
-        return [self.job(k) for k, what in sorted(present) if what == "asked" and (k, "told") not in present]
+        return [self.job(k) for k in self.open_rounds()]
 
     def remove(self) -> None:
         """Remove all records.
@@ -239,6 +295,24 @@ class CalibrationRecords:
                 raise CorruptRecord("a record of this calibration is missing", where=where, hint=RESTORE_HINT)
             found.append(decode(data, where))
         return found
+
+    def _last(self, codec: JsonCodec[T], kind: str) -> T | None:
+        """Return the last record of a kind; None: there is none."""
+        number = self._last_number(kind)
+        return codec.read(self.files, self._numbered(kind, number)) if number else None
+
+    def _append(self, codec: JsonCodec[T], kind: str, record: T) -> None:
+        """Store a record of a kind as the last one, unless the last one is the same."""
+        content = codec.encode(record)
+        while self._last(codec, kind) != record:
+            self.files.put_new(self._numbered(kind, self._last_number(kind) + 1), content)
+
+    def _last_number(self, kind: str) -> int:
+        paths = (entry.path for entry in self.files.list(f"{self.folder}/{kind}"))
+        return max((int(found[1]) for path in paths if (found := _NUMBERED.search(path))), default=0)
+
+    def _numbered(self, kind: str, number: int) -> str:
+        return f"{self.folder}/{kind}/{number:08d}.json"
 
     def _put(self, path: str, content: bytes) -> None:
         if not self.files.put_new(path, content) and self.files.get(path) != content:  # same bytes: an answer got lost

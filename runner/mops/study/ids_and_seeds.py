@@ -44,6 +44,14 @@ def replicate_seed(identity: str, replicate: int) -> int:
     return _seed(f"{identity}:{replicate}")
 
 
+def round_seed(identity: str, seed: int, k: int, replicate: int) -> int:
+    """Return the seed of a replicate in round ``k`` of a calibration with a seed.
+
+    These are 32 bits of BLAKE2b over ``<param_id>:<seed>:<k>:<replicate>``.
+    """
+    return _seed(f"{identity}:{seed}:{k}:{replicate}")
+
+
 def target_seed(identity: str, target: str) -> int:
     """Return the seed of the random generators for a target: 32 bits of BLAKE2b over ``<param_id>:<target>``."""
     return _seed(f"{identity}:{target}")

@@ -148,11 +148,15 @@ def notes(facts: Facts, found: Calibration) -> list[str]:
 NONE = "No figure compares the outputs of the calibration with the data:"
 
 
-def test_without_a_posterior_a_note_says_why(fit: Calibration, facts: Facts) -> None:
+def test_a_rough_posterior_is_drawn_and_named_so_and_without_outputs_a_note_says_why(
+    fit: Calibration, facts: Facts
+) -> None:
     (gallery,) = predictive(facts, fit)
     assert isinstance(gallery, Gallery)
-    few = notes(facts, replace(fit, least_ess=900))
-    assert few == [f"{NONE} the effective sample size is {fit.ess:.3g}, and a posterior needs 900. Run more rounds."]
+    (rough,) = predictive(facts, replace(fit, least_ess=900))
+    assert isinstance(rough, Gallery)
+    assert "rough posterior predictive" in rough.figures[0].title
+    assert "data points lie in" not in rough.figures[0].caption
     without_prior = [replace(each, asked=replace(each.asked, state={"drawn": 1})) for each in fit.rounds]
     (note,) = notes(facts, replace(fit, rounds=without_prior))
     assert note == f"{NONE} the outputs have no values for the prior predictive or for the posterior predictive."

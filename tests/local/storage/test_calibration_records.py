@@ -10,6 +10,7 @@ import pytest
 from mops.errors import CorruptRecord, JobError
 from mops.project.project import ModelSpec
 from mops.storage.calibration_records import (
+    AcceptedData,
     Asked,
     CalibrationRecord,
     CalibrationRecords,
@@ -26,8 +27,8 @@ RECORD = CalibrationRecord(
     "fit", "2026-11-25T12:00:00+00:00", "importance", 3, {"x": {"min": 0}}, SPEC, 2, {"a.py": "1"}
 )
 SETS = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
-ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]})
-TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")), Scoring({"fit": 2.0}, 0.5, 200.0))
+ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
+TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
 
 
 @pytest.fixture
@@ -53,6 +54,19 @@ def test_a_record_is_never_replaced(records: CalibrationRecords) -> None:
     with pytest.raises(JobError, match="another process also runs calibration 'fit'"):
         records.ask(Asked(1, "fit-r1", SETS[:1], {}))
     assert records.asked(1) == ASKED
+
+
+def test_of_scorings_and_accepted_data_the_last_counts(records: CalibrationRecords) -> None:
+    assert (records.scoring(), records.accepted_data()) == (None, None)
+    first, second = Scoring({"fit": 2.0}, 0.5, 200.0), Scoring(None, 1.0, 50.0, ("a", "b"))
+    for scoring in (first, first, second, first):
+        records.keep_scoring(scoring)
+        assert records.scoring() == scoring
+    for files in ({"data.csv": "1"}, {"data.csv": "2"}):
+        records.accept_data(AcceptedData(files))
+        assert records.accepted_data() == AcceptedData(files)
+    assert len(records.files.list(f"{records.folder}/scoring")) == 3, "an equal scoring is not stored again"
+    assert records.rounds() == []
 
 
 def test_a_round_is_open_from_its_record_asked_to_its_record_told(records: CalibrationRecords) -> None:
@@ -81,7 +95,7 @@ def test_a_killed_removal_leaves_a_calibration_that_is_not_damaged(records: Cali
     records.begin(RECORD)
     for k in (1, 2):
         records.ask(Asked(k, f"fit-r{k}", SETS, {}))
-        records.tell(Told(k, f"fit-r{k}", TOLD.outcomes, TOLD.scoring))
+        records.tell(Told(k, f"fit-r{k}", TOLD.outcomes))
     assert records.begun() == [1, 2]
     left = []
 

@@ -22,7 +22,7 @@ REPLICATES = 2
 ALL_CALLS = N * ROUNDS * REPLICATES
 SPACE = {"beta": {"min": 0.2, "max": 0.6}, "gamma": {"min": 0.05, "max": 0.2}}
 NO_POSTERIOR = 3
-N_RECORDS = 1 + 2 * ROUNDS
+N_RECORDS = 2 + 2 * ROUNDS  # one of them, after round 1, says how the call weighs sets
 
 KILLED_AT_RECORDS = """
 import os, signal, sys
@@ -94,7 +94,7 @@ def assert_same_as_uninterrupted(study: StudyLab, *more: str, code: int = NO_POS
     assert whole.wait() == code, whole.said
     assert trials_of(study) == trials_of(study, "whole")
     assert len(trials_of(study)) == N * ROUNDS
-    again = calibrate(study, "--overwrite", *more)  # all rounds have ended
+    again = calibrate(study, *more)  # all rounds have ended
     assert again.wait() == code, again.said
     assert again.calls == []
 
@@ -162,7 +162,7 @@ def test_ctrl_c_stops_the_round_and_the_same_command_continues(study: StudyLab) 
     assert study.job("fit-r2").status().state == "cancelled"
     assert {row["round"] for row in trials_of(study)} == {1}, "a stopped round has no trials yet"
     finished = set(committed_seeds(study))
-    last = calibrate(study, "--overwrite")
+    last = calibrate(study)
     assert last.wait() == NO_POSTERIOR, last.said
     assert not {seed for _, seed, _ in last.calls} & {seed for seed, _ in finished}
     assert_same_as_uninterrupted(study)
@@ -186,6 +186,6 @@ def test_the_project_stays_as_it_is(study: StudyLab) -> None:
     assert first.wait() == NO_POSTERIOR, first.said
     with (study.project / "held.py").open("a") as file:
         file.write("\nN = 3\n")
-    second = calibrate(study, "--overwrite")
+    second = calibrate(study)
     assert second.wait() == 2
     assert "calibration 'fit' exists and fits something else; what differs: the file held.py" in second.said

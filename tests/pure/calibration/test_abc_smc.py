@@ -13,12 +13,10 @@ import pytest
 from mops.calibration.abc_smc import AbcSmc, densities
 from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import TotalLoss
-from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
+from mops.storage.calibration_records import Asked, Outcome, Round, Told
 from mops.study.sampling.space import parse_space
 
 Sets = dict[str, Any]
-
-SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
 
 
 def method(space: dict[str, Any], seed: int = 0) -> AbcSmc:
@@ -31,7 +29,7 @@ def played(fitting: AbcSmc, distance: Callable[[Sets], float | None], n: int, ro
         draw = fitting.ask(history, n)
         distances = map(distance, draw.sets)
         outcomes = tuple(Outcome({}, "oom") if each is None else Outcome({"d": each}) for each in distances)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
         if fitting.is_over(history, 0):
             break
     return history
@@ -104,5 +102,5 @@ def test_the_density_of_a_round_has_the_integral_1_in_the_cube() -> None:
     grid = ((np.arange(4_000) + 0.5) / 4_000)[:, None]
     share = drawn.state["drawn"] / 400  # `drawn` belongs to the number of points
     state = drawn.state | {"points": grid.tolist(), "drawn": share * len(grid)}
-    at_grid = Round(Asked(2, "j", (), state), Told(2, "j", (), SCORING))
+    at_grid = Round(Asked(2, "j", (), state), Told(2, "j", ()))
     assert densities([at_grid]).mean() == pytest.approx(1, abs=0.05)

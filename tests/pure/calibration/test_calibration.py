@@ -10,23 +10,24 @@ import pyarrow as pa
 import pytest
 
 from mops.calibration import calibrate
-from mops.calibration.abc_smc import AbcSmc
 from mops.calibration.calibration import Calibration
-from mops.calibration.importance import ImportanceResampling
-from mops.calibration.optimiser import Optimiser
+from mops.calibration.fitted import Fitted
 from mops.calibration.options import CalibrateOptions, Method, Plan
-from mops.calibration.rounds import NO_LOSS, RUNNING, Fitting, TotalLoss, outcomes_of
+from mops.calibration.prepare import Begun, changed_code, changed_data
+from mops.calibration.rounds import NO_LOSS, RUNNING, TotalLoss, outcomes_of
 from mops.errors import JobError, JobFailed, MopsError, StorageError, UsageError
-from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
+from mops.project.project import ModelSpec
+from mops.storage.calibration_records import Asked, CalibrationRecord, CalibrationRecords, Outcome, Round, Told
+from mops.storage.files import Files
 from mops.study.ids_and_seeds import param_id
 from mops.study.sampling.space import parse_space
 
 SETS: tuple[dict[str, Any], ...] = ({"x": 0.5, "loss": "a"}, {"x": 1.5, "loss": "b"}, {"x": 2.5, "loss": "a"})
 OUTCOMES = (Outcome({"peak": 1.0, "size": 2.0}), Outcome({}, "oom"), Outcome({"peak": 4.0, "size": 0.5}))
-SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
 OF_X = parse_space({"x": {"min": 0.0, "max": 9.0}}, where="space.json")
 SPACE = OF_X | parse_space({"loss": {"values": ["a", "b"]}}, where="space.json")
-HISTORY = [Round(Asked(1, "fit-r1", SETS, {}), Told(1, "fit-r1", OUTCOMES, SCORING))]
+SPEC = ModelSpec("model:run", "baseline", ("model:fit",), None)
+HISTORY = [Round(Asked(1, "fit-r1", SETS, {}), Told(1, "fit-r1", OUTCOMES))]
 
 
 def calibration(least_ess: float = 1, weights: dict[str, float] | None = None) -> Calibration:
@@ -50,7 +51,7 @@ def test_the_trials_have_a_row_for_each_set_and_failures_are_null_and_never_infi
 def test_weights_of_losses_leave_out_the_others() -> None:
     assert calibration(weights={"size": 2}).trials()["loss"].to_pylist() == [4.0, None, 1.0]
     with pytest.raises(UsageError, match="no loss has the label 'hight'"):
-        Plan.of({"weights": {"hight": 1}}).objectives_in(HISTORY)
+        Plan.of({"weights": {"hight": 1}}).comparable(HISTORY)
 
 
 def test_the_posterior_has_each_set_as_often_as_its_weight_says() -> None:
@@ -60,13 +61,15 @@ def test_the_posterior_has_each_set_as_often_as_its_weight_says() -> None:
     assert calibration().posterior(10, seed=1).equals(calibration().posterior(10, seed=1))
 
 
-def test_a_small_effective_sample_size_is_no_posterior() -> None:
+def test_with_a_small_effective_sample_size_there_are_rough_intervals_and_no_draws() -> None:
     found = calibration(least_ess=2)
     assert found.ess == pytest.approx(1.6)
+    assert found.is_rough
     assert not found.has_posterior
-    for read in (found.posterior, found.marginals):
-        with pytest.raises(JobError, match=r"size of 1\.6 is too small for a posterior \(2 is the least\)"):
-            read()
+    assert found.marginals() == calibration().marginals()
+    with pytest.raises(JobError, match=r"size of 1\.6 is too small for a posterior \(2 is the least\)"):
+        found.posterior()
+    assert not calibration().is_rough
 
 
 def test_marginals_are_weighted() -> None:
@@ -84,13 +87,13 @@ def test_the_pareto_set_has_the_trials_that_no_other_beats() -> None:
     losses = [(1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (5.0, 1.0), (5.0, 1.0), (6.0, 6.0)]
     outcomes = (*(Outcome({"a": a, "b": b}) for a, b in losses), Outcome({}, "oom"))
     sets = tuple({"x": float(i)} for i in range(len(outcomes)))
-    history = [Round(Asked(1, "f-r1", sets, {}), Told(1, "f-r1", outcomes, SCORING))]
+    history = [Round(Asked(1, "f-r1", sets, {}), Told(1, "f-r1", outcomes))]
     weights = [None] * len(sets)
     found = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.NSGA2, ("a", "b"))
     assert found.pareto()["x"].to_pylist() == [0.0, 1.0, 3.0, 4.0]
     one = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.TPE)
     assert one.pareto()["x"].to_pylist() == [1.0]  # the smallest sum
-    failed = [Round(Asked(1, "f-r1", ({"x": 1.0},), {}), Told(1, "f-r1", (Outcome({}, "oom"),), SCORING))]
+    failed = [Round(Asked(1, "f-r1", ({"x": 1.0},), {}), Told(1, "f-r1", (Outcome({}, "oom"),)))]
     assert Calibration("f", "s", failed, OF_X, TotalLoss(), [None], 1).pareto().num_rows == 0
 
 
@@ -102,11 +105,14 @@ def test_an_optimiser_gives_no_posterior() -> None:
 
 
 def test_objectives_are_those_named_and_with_nsga2_every_loss() -> None:
-    assert Plan.of({"method": "nsga2"}).objectives_in(HISTORY) == ("peak", "size")
-    assert Plan.of({"method": "tpe"}).objectives_in(HISTORY) == ()
-    assert Plan.of({"method": "tpe", "objectives": ["size"]}).objectives_in(HISTORY) == ("size",)
+    for options, objectives in (
+        (CalibrateOptions(method="nsga2"), ("peak", "size")),
+        (CalibrateOptions(method="tpe"), ()),
+        (CalibrateOptions(method="tpe", objectives=["size"]), ("size",)),
+    ):
+        assert fitted_of(Plan.of(options)).calibration(HISTORY).objectives == objectives
     with pytest.raises(UsageError, match="no loss has the label 'hight'"):
-        Plan.of({"method": "gp", "objectives": ["hight", "peak"]}).objectives_in(HISTORY)
+        Plan.of({"method": "gp", "objectives": ["hight", "peak"]}).comparable(HISTORY)
 
 
 def test_an_option_that_is_none_is_not_given() -> None:
@@ -146,19 +152,15 @@ def rounds_of(*rounds: tuple[Outcome, ...]) -> list[Round]:
     ]
     state = [{"points": [[one["x"] / 8] for one in each]} for each in sets]
     return [
-        Round(Asked(k, f"f-r{k}", sets[k - 1], state[k - 1]), Told(k, f"f-r{k}", outcomes, SCORING))
+        Round(Asked(k, f"f-r{k}", sets[k - 1], state[k - 1]), Told(k, f"f-r{k}", outcomes))
         for k, outcomes in enumerate(rounds, start=1)
     ]
 
 
-def fitting_of(plan: Plan, objectives: tuple[str, ...]) -> Fitting:
-    space = parse_space({"x": {"min": 0, "max": 8}}, where="s")
-    match plan.method:
-        case Method.IMPORTANCE:
-            return ImportanceResampling(space, 0, plan.loss, 1.0, "s")
-        case Method.ABC:
-            return AbcSmc(space, 0, plan.loss, "s")
-    return Optimiser(space, plan.method, 0, plan.loss, objectives, "s")
+def fitted_of(plan: Plan) -> Fitted:
+    record = CalibrationRecord("f", "2026-11-25", plan.method.value, plan.seed, {}, SPEC, 1, {})
+    records = CalibrationRecords(Files.open("memory://none"), "f")
+    return Fitted(records, record, parse_space({"x": {"min": 0, "max": 8}}, where="s"), plan.scoring)
 
 
 @pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC, Method.TPE, Method.CMAES, Method.NSGA2])
@@ -175,11 +177,10 @@ def test_a_set_without_a_loss_of_another_round_has_failed_and_the_calibration_co
     every = first.keys() | later.keys()
     wanted = [None if losses.keys() == every else NO_LOSS for losses in (first, later) for _ in range(n)]
     assert [outcome.failure for outcome in outcomes_of(history)] == wanted
-    fitting = fitting_of(plan, plan.objectives_in(history))
-    assert len(fitting.ask(history, n).sets) == n
-    weights = fitting.weights(history)
-    assert len(weights) == 2 * n
-    found = Calibration("f", "s", history, OF_X, plan.loss, weights, 1, None, method, plan.objectives_in(history))
+    fitted = fitted_of(plan)
+    assert len(fitted.fitting(history).ask(history, n).sets) == n
+    found = fitted.calibration(history)
+    assert len(found.weights) == 2 * n
     assert found.n_failed == len(wanted) - wanted.count(None)
     assert found.trials().num_rows == 2 * n
     assert found.pareto().num_rows <= wanted.count(None)
@@ -244,3 +245,30 @@ def test_a_weight_for_a_loss_of_a_set_that_runs_ends_no_round(monkeypatch: pytes
     job: Any = SimpleNamespace(name="fit-r1", status=lambda: SimpleNamespace(state="running"))
     run = run_of(Plan.of({"weights": {"b": 1}, "overlap": 0.5}))
     assert run._ask_meanwhile(Asked(1, "fit-r1", ({"x": 1.0}, {"x": 2.0}), {}), job, []) is None
+
+
+def test_changed_and_removed_data_count_and_new_data_do_not() -> None:
+    before = {"model.py": "1", "data.csv": "1", "old.csv": "1", "same.csv": "1"}
+    now = {"model.py": "2", "data.csv": "2", "new.csv": "1", "same.csv": "1", "more.py": "1"}
+    assert changed_data(before, now) == ["data.csv", "old.csv"]
+    assert changed_code(before, now) == ["model.py", "more.py"]
+
+
+def test_a_new_round_needs_the_data_of_the_earlier_ones_or_the_trust_of_the_user() -> None:
+    records = CalibrationRecords(Files.open("memory://data"), "f")
+    record = CalibrationRecord("f", "2026-11-25", "abc", 0, {}, SPEC, 1, {"data.csv": "1", "model.py": "1"})
+
+    def call(checksum: str, *, trust: bool = False) -> None:
+        unused: Any = None
+        files = {"data.csv": checksum, "model.py": "1"}
+        Begun(records, record, files, OF_X, {}, unused, unused).require_data(trust=trust)
+
+    call("2")  # no round has begun
+    records.ask(Asked(1, "f-r1", SETS, {}))
+    call("2")
+    with pytest.raises(JobError, match=r"(?s)earlier rounds of calibration 'f': data\.csv.*--trust-data"):
+        call("3")
+    call("3", trust=True)
+    call("3")
+    with pytest.raises(JobError, match=r"data\.csv"):
+        call("2")

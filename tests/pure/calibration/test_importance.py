@@ -20,12 +20,12 @@ from mops.calibration.importance import (
     tempered,
 )
 from mops.calibration.rounds import RUNNING, TotalLoss
+from mops.calibration.seeds import pooled_sample_size
 from mops.calibration.unit_cube import effective_sample_size, inside_the_cube
-from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
+from mops.storage.calibration_records import Asked, Outcome, Round, Told
 from mops.study.sampling.space import parse_space
 
 Sets = dict[str, Any]
-SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
 
 
 def method(space: dict[str, Any], temperature: float = 1.0, seed: int = 0) -> ImportanceResampling:
@@ -39,7 +39,7 @@ def played(fitting: ImportanceResampling, loss: Callable[[Sets], float | None], 
         draw = fitting.ask(history, n)
         losses = map(loss, draw.sets)
         outcomes = tuple(Outcome({}, "error") if each is None else Outcome({"fit": each}) for each in losses)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
     return history
 
 
@@ -78,7 +78,7 @@ def test_rounds_asked_from_the_quick_sets_alone_give_the_same_posterior() -> Non
         so_far = [*history[:-1], *map(without_slow_sets, history[-1:])]
         draw = fitting.ask(so_far, 256)
         outcomes = tuple(Outcome({"fit": loss(params)}) for params in draw.sets)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
     assert history[1].asked.state["centre"][0] < 0.64, "the proposal is left of the posterior"
     assert sum(weight is None for weight in fitting.weights([without_slow_sets(history[0])])) > 80
     (x,) = calibration(fitting, history).marginals()
@@ -194,7 +194,7 @@ def test_the_mixture_counts_every_drawn_point() -> None:
     fitting = method({"x": {"min": 0, "max": 1}})
     history = played(fitting, lambda params: 10 * params["x"], 64, 3)
     grid = np.linspace(0, 1, 2_001)[:-1, None]
-    at_grid = [Round(Asked(1, "j", (), {"points": grid.tolist()}), Told(1, "j", (), SCORING))]
+    at_grid = [Round(Asked(1, "j", (), {"points": grid.tolist()}), Told(1, "j", ()))]
     even = len(grid)  # the grid counts as an even round of its size, too
     density = np.exp(log_mixture([*at_grid, *history]))[: len(grid)] - even
     assert density.mean() == pytest.approx(3 * 64, rel=0.1)
@@ -210,6 +210,9 @@ def test_tempering_reaches_the_wanted_size_and_leaves_good_weights_alone() -> No
     steep = -1_000.0 * np.arange(100)
     flat = np.zeros(100)
     assert effective_sample_size(normalised(steep)) == pytest.approx(1)
-    assert effective_sample_size(tempered(steep, flat, 20)) == pytest.approx(20, rel=0.01)
+    each = np.arange(100)
+    assert effective_sample_size(tempered(steep, flat, each, 20)) == pytest.approx(20, rel=0.01)
     mild = -0.01 * np.arange(100)
-    assert tempered(mild, flat, 20) == pytest.approx(normalised(mild))
+    assert tempered(mild, flat, each, 20) == pytest.approx(normalised(mild))
+    pairs = each // 2
+    assert pooled_sample_size(tempered(steep, flat, pairs, 20), pairs) == pytest.approx(20, rel=0.01)

@@ -18,12 +18,11 @@ from mops.calibration.optimiser import Optimiser, check_optimiser, may_overlap
 from mops.calibration.options import Method
 from mops.calibration.rounds import RUNNING, TotalLoss, places_running
 from mops.errors import UsageError
-from mops.storage.calibration_records import Asked, Outcome, Round, Scoring, Told
+from mops.storage.calibration_records import Asked, Outcome, Round, Told
 from mops.study.sampling.space import parse_space
 
 Sets = dict[str, Any]
 SPACE = {"x": {"min": -10, "max": 10}, "rate": {"min": 0.001, "max": 10, "scale": "log"}, "days": 60}
-SCORING = Scoring(weights=None, temperature=1.0, ess=200.0)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SINGLE = [Method.TPE, Method.CMAES, pytest.param(Method.GP, marks=pytest.mark.skipif(not HAS_TORCH, reason="no torch"))]
 
@@ -41,7 +40,7 @@ def played(
         draw = fitting.ask(history, n)
         found = map(losses, draw.sets)
         outcomes = tuple(Outcome({}, "error") if each is None else Outcome(each) for each in found)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes, SCORING)))
+        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
     return history
 
 
@@ -111,7 +110,7 @@ def test_a_sampler_of_another_version_continues_from_the_stored_sets() -> None:
     first = played(fitting, bowl, rounds=1)
     others = [{"x": 3 + i / 100, "rate": 0.1, "days": 60} for i in range(32)]
     outcomes = tuple(Outcome(bowl(params)) for params in others)
-    history = [*first, Round(Asked(2, "f-r2", tuple(others), {}), Told(2, "f-r2", outcomes, SCORING))]
+    history = [*first, Round(Asked(2, "f-r2", tuple(others), {}), Told(2, "f-r2", outcomes))]
     xs = [params["x"] for params in fitting.ask(history, 32).sets]
     assert np.mean(xs) == pytest.approx(3, abs=0.6)
     assert np.std(xs) < 0.7 * np.std([params["x"] for params in fitting.ask(first, 32).sets])
@@ -174,7 +173,7 @@ def test_a_replay_tells_sets_that_were_running_at_the_ask_after_it(method: Metho
     so_far = [*before, while_running(last, {3, 9})]
     draw = fitting.ask(so_far, n)
     asked = Asked(3, "f-r3", tuple(draw.sets), draw.state | {"running": places_running(so_far)})
-    told = Told(3, "f-r3", tuple(Outcome(bowl(params)) for params in draw.sets), SCORING)
+    told = Told(3, "f-r3", tuple(Outcome(bowl(params)) for params in draw.sets))
     at_the_ask = fitting.replayed([*so_far, while_running(Round(asked, told), set(range(n)))], n).trials
     later = fitting.replayed([*before, last, Round(asked, told)], n).trials
     assert [trial.system_attrs for trial in later] == [trial.system_attrs for trial in at_the_ask]

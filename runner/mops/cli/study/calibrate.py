@@ -36,6 +36,8 @@ from mops.worker.environment.variables import read_variables
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
 NO_POSTERIOR_EXIT = 3
+_CALIBRATION = b"mops.calibration"
+"""The key in a file's schema under which it has the name of its calibration."""
 _SHARES_SHOWN = 3
 _BEST_SHOWN = 5
 _PARETO_SHOWN = 20
@@ -62,7 +64,7 @@ def calibrate(
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Run at most this many rounds in all")] = 8,
     ess: Annotated[
-        float | None, typer.Option(metavar="N", help="Give no posterior below this effective sample size (200; abc 50)")
+        float | None, typer.Option(metavar="N", help="Want at least this effective sample size (200; abc 50)")
     ] = None,
     temperature: Annotated[
         float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
@@ -77,7 +79,9 @@ def calibrate(
         Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
     ] = None,
     draws: Annotated[int, typer.Option(metavar="N", min=1, help="Draw this many sets for posterior.parquet")] = 1000,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
+    ] = False,
     project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
     overlap: Annotated[
         float,
@@ -86,6 +90,9 @@ def calibrate(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace a runner that runs the round's job", rich_help_panel=ADVANCED)
     ] = False,
+    trust_data: Annotated[
+        bool, typer.Option("--trust-data", help="Accept changed data files: losses still compare")
+    ] = False,
     *,
     start: RunnerOptions,
 ) -> None:
@@ -93,9 +100,9 @@ def calibrate(
 
     The total loss of a set counts as minus the logarithm of its likelihood, or as a distance with --method abc. Each
     set gets a posterior weight, and the command prints the 95 % interval of each parameter. The rounds end when --ess
-    is reached. With abc, all --rounds run, unless less than 5 % of the sets of a round are nearer than before. To
-    continue after a stop or a kill, or to add rounds, repeat the command with the same --name. Round 1 is the job
-    NAME-r1, and so on.
+    is reached; until then, the intervals are marked as rough (~). With abc, all --rounds run, unless --ess is reached
+    and less than 5 % of the sets of a round are nearer than before. To continue after a stop or a kill, or to add
+    rounds, repeat the command with the same --name. Round 1 is the job NAME-r1, and so on.
 
     The methods tpe, cmaes, gp and nsga2 are optimisers of Optuna. They run all --rounds, search for the smallest total
     loss, and print the best sets. With several --objective, or nsga2, they print the Pareto set.
@@ -108,7 +115,7 @@ def calibrate(
     stopped, 2 wrong input, 4 storage out of reach.
     """
     if to is not None:
-        _refuse_existing(to, overwrite=overwrite)
+        _refuse_existing(to, name, overwrite=overwrite)
     with as_command(), terminal.progress() as show:
         options = CalibrateOptions(
             method=method,
@@ -119,6 +126,7 @@ def calibrate(
             temperature=temperature,
             overlap=overlap,
             take_over=take_over,
+            trust_data=trust_data,
             env=read_variables(start.env or []),
             python=start.python,
             pod=start.pod,
@@ -142,14 +150,25 @@ def calibrate(
     _show(found, to, draws, as_json=start.as_json)
 
 
-def _refuse_existing(folder: Path, *, overwrite: bool) -> None:
+def _refuse_existing(folder: Path, calibration: str | None, *, overwrite: bool) -> None:
+    """Raise if the folder has such files that no earlier call of the same calibration has written."""
     try:
-        existing = [str(folder / name) for name in FILES if (folder / name).exists()]
+        existing = [path for name in FILES if (path := folder / name).exists()]
+        others = [str(path) for path in existing if calibration is None or _calibration_of(path) != calibration]
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as bad:
         raise path_refused(folder, "the output folder", bad) from bad
-    if existing and not overwrite:
-        raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
+    if others and not overwrite:
+        raise UsageError("these files exist already", where=", ".join(others), hint="add --overwrite to replace them")
+
+
+def _calibration_of(path: Path) -> str | None:
+    """Return the calibration that wrote a file; None: no calibration did."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except pa.ArrowException:
+        return None
+    return metadata[_CALIBRATION].decode() if _CALIBRATION in metadata else None
 
 
 def _starts(rounds: int) -> Any:
@@ -191,7 +210,7 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
         list_exported(to, list(FILES))
         for name in FILES:
             if name in written:
-                _write(written[name], to / name)
+                _write(written[name], to / name, found.name)
             else:
                 (to / name).unlink(missing_ok=True)  # of an earlier call, with other options
     if as_json:
@@ -205,8 +224,10 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
     if not found.method.gives_posterior:
         terminal.say(f"no posterior: {found.method} is an optimiser; for intervals use --method importance")
     elif not found.has_posterior:
-        terminal.say("no posterior: a few sets carry all weight, so an interval would be too narrow")
-        again = "a larger --rounds" + (" and --overwrite" if to is not None else "")
+        why = found.why_rough or "a few simulations carry all weight"
+        rough = "; the intervals (~) are rough, and probably too narrow" if found.is_rough else ""
+        terminal.say(f"no posterior: {why}{rough}")
+        again = f"--name {found.name} and a larger --rounds"
         terminal.say(f"hint: repeat the command with {again}; if losses are noisy, use more replicates")
         raise typer.Exit(NO_POSTERIOR_EXIT)
 
@@ -223,9 +244,10 @@ def _files(found: Calibration, draws: int) -> dict[str, pa.Table]:
 
 def _show_table(found: Calibration) -> None:
     """Print the interval of each parameter, or the best sets."""
-    if found.has_posterior:
+    if found.has_weights:
         names = ("parameter", "mean", "2.5 %", "median", "97.5 %")
-        terminal.data_table(names, map(_row, found.marginals()), right=names[1:])
+        mark = "~" if found.is_rough else ""
+        terminal.data_table(names, (_row(marginal, mark) for marginal in found.marginals()), right=names[1:])
     elif not found.method.gives_posterior and found.n_scored:
         columns = (*(found.objectives or ("loss",)), *found.varying)
         rows = _best(found)
@@ -255,12 +277,14 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
         yield "written to", f"{to}: {', '.join(written)}"
 
 
-def _row(marginal: Marginal) -> list[str]:
+def _row(marginal: Marginal, mark: str) -> list[str]:
+    """Return the row of a parameter; ``mark`` is in front of each number."""
     if marginal.mean is None:
         likely = list(marginal.shares.items())[:_SHARES_SHOWN]
-        return [marginal.parameter, *[", ".join(f"{value} {100 * share:.0f} %" for value, share in likely), "", "", ""]]
+        shares = ", ".join(f"{value} {mark}{100 * share:.0f} %" for value, share in likely)
+        return [marginal.parameter, shares, "", "", ""]
     numbers = (marginal.mean, marginal.low, marginal.median, marginal.high)
-    return [marginal.parameter, *(f"{number:.4g}" for number in numbers)]
+    return [marginal.parameter, *(f"{mark}{number:.4g}" for number in numbers)]
 
 
 def _as_json(found: Calibration) -> dict[str, Any]:
@@ -276,11 +300,13 @@ def _as_json(found: Calibration) -> dict[str, Any]:
         "ess": found.ess if is_posterior else None,
         "least_ess": found.least_ess if is_posterior else None,
         "stopped": found.stopped,
-        "posterior": [asdict(marginal) for marginal in found.marginals()] if found.has_posterior else None,
+        "posterior": [asdict(marginal) for marginal in found.marginals()] if found.has_weights else None,
+        "rough": found.is_rough,
         "best": found.best(_BEST_SHOWN).to_pylist(),
         "pareto": found.pareto().to_pylist() if found.objectives else None,
     }
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def _write(table: pa.Table, path: Path, calibration: str) -> None:
+    table = table.replace_schema_metadata({_CALIBRATION: calibration.encode()})
     replace_file(path, lambda partial: pq.write_table(table, partial), hint="name another folder with --to")

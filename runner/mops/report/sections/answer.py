@@ -68,11 +68,11 @@ def _varying(scored: ScoredSets) -> list[str]:
 
 def _posterior(facts: Facts) -> Iterator[Answer]:
     found = facts.calibration
-    if found is None or all(weight is None for weight in found.weights):
+    if found is None or not found.has_weights:
         return
     size = f"The posterior of calibration {found.name} has an effective sample size of {found.ess:.3g}"
-    if found.ess < found.least_ess:
-        advice = f"less than the {found.least_ess:g} of a usable posterior: run more rounds"
+    if found.is_rough:
+        advice = f"less than the {found.least_ess:g} wanted, so its intervals are rough: run more rounds"
     else:
         advice = "enough for a usable posterior"
     yield Answer(f"{size}, {advice}.", "calibration", "Calibration")

@@ -20,6 +20,7 @@ from mops.report.drawing.look import BLUE, PALE, RAMP, VERMILION
 from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.marginals import posterior_marginals
+from mops.report.sections.pareto import pareto
 from mops.report.sections.predictive import predictive
 from mops.units import counted, shortened
 
@@ -33,8 +34,8 @@ _LEAST_SHARE = 0.02
 """Of the greatest weight of a cell: a cell with less is empty, because its colour would be that of no weight."""
 _ESS_TEXT = "the effective sample size is {:.3g}"
 _OTHER_WEIGHTS = (
-    "The options of the call that ended the last round count. Another call may have others: trials() of its "
-    "calibration has the loss and the weight of each set."
+    "The options of the last call count. Another call may have others: trials() of its calibration has the loss and "
+    "the weight of each set."
 )
 
 
@@ -44,17 +45,17 @@ def fitting(facts: Facts) -> Section | None:
     if found is None:
         return None
     parts: list[Gallery | Block] = [Gallery([_trials(trials(found.trials()), _loss_text(found))])]
-    has_weights = any(weight is not None for weight in found.weights)
-    if has_weights:
+    if len(found.objectives) > 1:
+        parts += pareto(found)
+    if found.has_weights:
         fitted, weights = found.fitted(), np.array([weight or 0.0 for weight in found.weights])
         text = _weights_text(found)
         shown = fitted.select(list(found.varying[:_PARAMETERS_SHOWN]))
-        if found.has_posterior:
-            parts.append(Block("table", _quantiles(posterior_quantiles(shown, weights), text)))
+        parts.append(Block("table", _quantiles(posterior_quantiles(shown, weights), text, is_rough=found.is_rough)))
         figures = posterior_marginals(found, shown, weights, text)
         parts.append(Gallery(figures + _pairs(found, fitted, weights, text)))
     parts += predictive(facts, found)
-    return Section("calibration", "Calibration", parts, _intro(found, has_weights=has_weights))
+    return Section("calibration", "Calibration", parts, _intro(found))
 
 
 def _pairs(found: Calibration, fitted: pa.Table, weights: Floats, text: str) -> list[Figure]:
@@ -64,22 +65,24 @@ def _pairs(found: Calibration, fitted: pa.Table, weights: Floats, text: str) -> 
     n_bins = bins_for(int(found.ess), _MOST_PAIR_BINS, 1 / 3)
     bins = {name: bins_of(name, fitted[name], n_bins, weights) for name in found.varying[:_PAIR_PARAMETERS]}
     table = pair_weights(fitted, weights, bins)
-    named = "Posterior of" if found.has_posterior else "Weights of the trials by"
+    named = "Rough posterior of" if found.is_rough else "Posterior of"
     return [_pair(table, bins[x], bins[y], named, text) for x, y in combinations(bins, 2)]
 
 
-def _intro(found: Calibration, *, has_weights: bool) -> str:
+def _intro(found: Calibration) -> str:
     scored = (
         "This section covers all rounds of the calibration, and all other sections only this round. "
         f"Calibration {found.name}: {counted(len(found.rounds), 'round')}, {counted(found.n_scored, 'scored set')}"
     )
     failed = f", {counted(found.n_failed, 'failed set')}" if found.n_failed else ""
     if not found.method.gives_posterior:
-        return f"{scored}{failed}. The method searches for the least loss and gives no posterior. {_OTHER_WEIGHTS}"
-    if not has_weights:
+        sought = "the Pareto set of several losses" if len(found.objectives) > 1 else "the least loss"
+        return f"{scored}{failed}. The method searches for {sought} and gives no posterior. {_OTHER_WEIGHTS}"
+    if not found.has_weights:
         return f"{scored}{failed}. No set has a loss, so no set has a weight and there is no posterior."
-    few = f", too small for a posterior ({found.least_ess:g} is the least)" if not found.has_posterior else ""
-    return f"{scored}{failed}; {_ESS_TEXT.format(found.ess)}{few}.{_weights_text(found)} {_OTHER_WEIGHTS}"
+    few = f" of {found.least_ess:g} wanted, so the posterior is rough" if found.is_rough else ""
+    why = f" {found.why_rough[0].upper()}{found.why_rough[1:]}." if found.is_rough and found.why_rough else ""
+    return f"{scored}{failed}; {_ESS_TEXT.format(found.ess)}{few}.{why}{_weights_text(found)} {_OTHER_WEIGHTS}"
 
 
 def _loss_text(found: Calibration) -> str:
@@ -92,7 +95,7 @@ def _loss_text(found: Calibration) -> str:
 def _weights_text(found: Calibration) -> str:
     """Return by which loss the trials weigh, and with which temperature, if the method has one."""
     is_divided = found.method is Method.IMPORTANCE
-    temperature = f" The temperature is {found.rounds[-1].told.scoring.temperature:g}." if is_divided else ""
+    temperature = f" The temperature is {found.temperature:g}." if is_divided else ""
     return f"{_loss_text(found)}{temperature}"
 
 
@@ -148,11 +151,11 @@ def _cut(found: Trials) -> float | None:
     return end if 0 < end - least < _FLAT * (greatest - least) else None
 
 
-def _quantiles(found: pa.Table, weights: str) -> dict[str, Any]:
+def _quantiles(found: pa.Table, weights: str, *, is_rough: bool) -> dict[str, Any]:
     names = {"low95": "2.5 %", "low50": "25 %", "median": "median", "high50": "75 %", "high95": "97.5 %"}
     rows = found.to_pylist()
     return {
-        "caption": f"Weighted quantiles of the posterior of each parameter.{weights}",
+        "caption": f"{'Rough w' if is_rough else 'W'}eighted quantiles of the posterior of each parameter.{weights}",
         "head": ["parameter", *names.values()],
         "rows": [[row["parameter"], *(cell(row[name]) for name in names)] for row in rows],
     }

@@ -25,7 +25,7 @@ from mops.units import shortened
 def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, weights_text: str) -> list[Figure]:
     """Return a figure for each parameter. The narrower a posterior is, the finer are its bins.
 
-    Without a sufficient effective sample size, the figures show weights of trials, with no median and no interval.
+    If the effective sample size is too small, the figures say that median and interval are rough.
 
     Parameters
     ----------
@@ -34,8 +34,7 @@ def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, w
     weights_text
         How the trials weigh.
     """
-    rows_of_quantiles = posterior_quantiles(fitted, weights).to_pylist() if found.has_posterior else []
-    quantiles = {row["parameter"]: row for row in rows_of_quantiles}
+    quantiles = {row["parameter"]: row for row in posterior_quantiles(fitted, weights).to_pylist()}
     masses = {name: _prior_mass(found.space[name], row) for name, row in quantiles.items()}
     priors = {
         name: prior_of(name, found.space[name], fitted, weights, n_bins_for(masses.get(name)))
@@ -44,9 +43,10 @@ def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, w
     table = marginals(fitted, weights, priors)
     figures = []
     for name, prior in priors.items():
-        text = f"The prior is {prior_text(found.space[name])}.{_learned(quantiles.get(name), masses.get(name))}"
+        words = _Words.of(name, is_rough=found.is_rough)
+        learned = _learned(quantiles.get(name), masses.get(name), words.rough)
+        text = f"The prior is {prior_text(found.space[name])}.{learned}"
         rows = table.filter(pc.equal(table["parameter"], name))
-        words = _Words.of(name, has_posterior=found.has_posterior)
         median = quantiles[name]["median"] if name in quantiles else None
         figures.append(_marginal(prior.bins, rows, median, words, f"{text}{weights_text}"))
     return figures
@@ -54,19 +54,17 @@ def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, w
 
 @dataclass(frozen=True)
 class _Words:
-    """What a figure calls the weights: a posterior, or only weights if their effective sample size is too small."""
+    """What a figure calls the posterior: ``rough`` is "rough " if the effective sample size is too small."""
 
     title: str
-    key: str
     text: str
-    weight: str
+    rough: str
 
     @classmethod
-    def of(cls, name: str, *, has_posterior: bool) -> _Words:
-        name = shortened(name, 40)
-        if has_posterior:
-            return cls(f"Posterior of {name}", "posterior", f"The posterior of {name}", "posterior weight")
-        return cls(f"Weights of the trials by {name}", "weight of the trials", f"The weight by {name}", "weight")
+    def of(cls, name: str, *, is_rough: bool) -> _Words:
+        name, rough = shortened(name, 40), "rough " if is_rough else ""
+        title = f"{'Rough posterior' if is_rough else 'Posterior'} of {name}"
+        return cls(title, f"The {rough}posterior of {name}", rough)
 
 
 def _prior_mass(entry: Choice | Range, quantiles: dict[str, Any]) -> float | None:
@@ -76,12 +74,12 @@ def _prior_mass(entry: Choice | Range, quantiles: dict[str, Any]) -> float | Non
     return prior_mass_between(entry, quantiles["low95"], quantiles["high95"])
 
 
-def _learned(quantiles: dict[str, Any] | None, prior_mass: float | None) -> str:
+def _learned(quantiles: dict[str, Any] | None, prior_mass: float | None, rough: str) -> str:
     if quantiles is None or prior_mass is None:
         return ""
     interval = f"from {cell(quantiles['low95'])} to {cell(quantiles['high95'])}"
     mass = f"{100 * prior_mass:.2g} % of the prior"
-    return f" The 95 % credible interval (equal-tailed) is {interval}, a range with {mass}."
+    return f" The {rough}95 % credible interval (equal-tailed) is {interval}, a range with {mass}."
 
 
 def _prior_lines(*, is_rect: bool) -> list[dict[str, Any]]:
@@ -105,16 +103,16 @@ def _marginal(bins: Bins, table: pa.Table, median: float | None, words: _Words, 
         {"mark": mark, "encoding": {**x, "y": weight} | ({"y2": {"datum": 0}} if is_rect else {})},
         *({"mark": line, "encoding": {**x, "y": share | {"field": "prior"}}} for line in _prior_lines(is_rect=is_rect)),
     ]
-    keys = [Key(BLUE, words.key), Key(AMBER, "prior")]
+    keys = [Key(BLUE, f"{words.rough}posterior"), Key(AMBER, "prior")]
     if median is not None and is_rect:
         at_median = {"x": {"datum": median, "type": "quantitative"}}
         layers.append({"mark": {"type": "rule", "color": VERMILION, "strokeWidth": 2}, "encoding": at_median})
-        keys.append(Key(VERMILION, f"median {cell(median)}"))
+        keys.append(Key(VERMILION, f"{words.rough}median {cell(median)}"))
     likely = max(rows, key=lambda row: row["weight"])
     alt = f"{words.text} has most weight in {likely['label']}: {likely['weight']:.0%}. "
     alt += f"The prior has {likely['prior']:.2%} there."
     caption = (
-        f"The {words.weight} of the trials in each bin of {shortened(bins.name, 60)}, and the prior probability of "
+        f"The posterior weight of the trials in each bin of {shortened(bins.name, 60)}, and the prior probability of "
         f"the bin. Each sums to 1. {text}"
     )
     return Figure(words.title, caption, alt, {**values(rows), "layer": layers}, table, keys)

@@ -85,16 +85,20 @@ def _prior_and_posterior(found: Calibration) -> tuple[_Chosen, _Chosen]:
     before = _Chosen(_of_rounds(found, first), "prior predictive", f"drawn from the prior, in {rounds}")
     weights = np.array([weight or 0.0 for weight in found.weights])
     text = f"of all rounds, by their posterior weights (effective sample size {found.ess:.3g})"
-    return before, _Chosen(weights, "posterior predictive", text, is_probability=True)
+    name = "rough posterior predictive" if found.is_rough else "posterior predictive"
+    return before, _Chosen(weights, name, text, is_probability=not found.is_rough)
 
 
 def _first_and_best(found: Calibration) -> tuple[_Chosen, _Chosen]:
     first = found.rounds[0].asked.k
-    losses = np.array([np.inf if loss is None else loss for loss in found.trials()["loss"].to_pylist()])
-    best = np.argsort(losses, kind="stable")[:_N_BEST]
-    weights = np.zeros(len(losses))
-    weights[best] = np.isfinite(losses[best])
     before = _Chosen(_of_rounds(found, [first]), "first round", f"of round {first}")
+    losses = np.array([np.inf if loss is None else loss for loss in found.trials()["loss"].to_pylist()])
+    weights = np.zeros(len(losses))
+    if found.objectives:
+        weights[found.pareto_places()] = 1
+        return before, _Chosen(weights, "Pareto set", "that no other set beats in all objectives")
+    best = np.argsort(losses, kind="stable")[:_N_BEST]
+    weights[best] = np.isfinite(losses[best])
     return before, _Chosen(weights, "best sets", "with the least loss of all rounds")
 
 
@@ -105,10 +109,8 @@ def _of_rounds(found: Calibration, ks: Sequence[int]) -> Floats:
 
 def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     """Return why there is no figure of the trials with a weight; empty: there may be one."""
-    if found.method.gives_posterior and not found.has_posterior:
-        return (
-            f"the effective sample size is {found.ess:.3g}, and a posterior needs {found.least_ess:g}. Run more rounds"
-        )
+    if found.method.gives_posterior and not found.has_weights:
+        return "no set has a loss"
     if lost := lost_jobs(facts.job.files, found.trials().filter(pa.array(weights > 0))):
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""

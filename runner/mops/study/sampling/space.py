@@ -60,6 +60,16 @@ class Range:
 Space = dict[str, Choice | Range]
 
 
+def n_different_sets(space: Space) -> int | None:
+    """Return how many different sets a space has; None: a range of floats has no end of them."""
+    if any(isinstance(entry, Range) and not entry.is_int for entry in space.values()):
+        return None
+    return math.prod(
+        len(entry.values) if isinstance(entry, Choice) else int(entry.high) - int(entry.low) + 1
+        for entry in space.values()
+    )
+
+
 def parse_space(data: object, *, where: str) -> Space:
     """Check a space and return it, with the parameters in the file's order.
 
