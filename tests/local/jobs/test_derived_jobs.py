@@ -98,6 +98,13 @@ def test_an_extension_keeps_the_good_simulations_of_a_set_with_a_failed_one(proj
     assert last.status().state == "succeeded"
 
 
+def test_replicates_for_sets_with_explicit_seeds_are_refused_with_what_to_do(project: Path) -> None:
+    """The sets of a calibration's round have explicit seeds."""
+    job = submit("first", [{"params": {"beta": 0.5}, "seed": 7}])
+    with pytest.raises(UsageError, match="the sets have explicit seeds: add seeds with --sets"):
+        job.extend(replicates=3, name="more")
+
+
 def test_an_extension_without_targets_does_not_read_the_parents_rows(project: Path) -> None:
     job = submit("first", SETS[::2])
     shutil.rmtree(project / "results" / "jobs" / "first" / "outputs")

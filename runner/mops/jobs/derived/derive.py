@@ -255,7 +255,9 @@ def extend(
     if groups is not None:
         choice = with_groups(job, choice, groups, failures)
     if not choice.again:
-        raise UsageError("nothing is missing", where=f"job {job.name}", hint="ask for more replicates or other sets")
+        has_seeds = groups is not None and replicates is not None and replicates > 1 and not groups.longer
+        hint = "the sets have explicit seeds: add seeds with --sets" if has_seeds else "ask for more replicates or sets"
+        raise UsageError("nothing is missing", where=f"job {job.name}", hint=hint)
     gaps = with_gaps(job, choice, failures) if groups is not None else Ranges()
     kept = find_good_simulations(job, view, groups, gaps, failures) if groups is not None and gaps else None
     files = DerivedFiles(params, reused=kept.table if kept else None)
