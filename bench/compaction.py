@@ -62,10 +62,10 @@ def main() -> None:
 
 def make(files: Files, n_parts: int, n_rows: int) -> None:
     """Create a complete job. All parts have the same bytes and different names."""
-    paths = JobPaths("job")
+    paths = JobPaths("job", "0" * 16)
     groups = parse_study({"model": "m:f", "parameter_sets": [{"params": {"x": 0}, "seed": 0}]}, where="").groups
     spec = ModelSpec("m:f", "baseline", (), None)
-    record = JobRecord("job", "now", "0" * 64, spec, 1, 1, NO_OPTIONS, study="", project="")
+    record = JobRecord("job", "0" * 16, "now", "0" * 64, spec, 1, 1, NO_OPTIONS, study="", project="")
     create_job(
         files,
         replace(record, n_groups=n_parts),

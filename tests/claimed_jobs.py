@@ -11,11 +11,13 @@ from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
-from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.task import JobContext
+
+ID = "0123456789abcdef"
+"""The id of every job that is made here."""
 
 
 def groups_of(replicates: list[int]) -> GroupTable:
@@ -34,9 +36,9 @@ def claimed_job(
     """Claim a job of these groups in a storage; return it with these settings."""
     spec = ModelSpec("model:run", "baseline", targets, None)
     numbers = (len(groups), groups.n_simulations)
-    record = JobRecord(name, "2026-01-02", "00" * 32, spec, *numbers, NO_OPTIONS, study="", project="")
+    record = JobRecord(name, ID, "2026-01-02", "00" * 32, spec, *numbers, NO_OPTIONS, study="", project="")
     files = Files.open(url)
-    log = JobLog(files, JobPaths(name), host="here")
+    log = JobLog(files, record.paths, host="here")
     log.claim("person")
     context = JobContext(name, "1", "00" * 32, url, "model:run", "baseline", targets, None, slots=None)
     return ClaimedJob(files, record, groups, log, context, Settings.model_validate(settings))

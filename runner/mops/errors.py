@@ -104,6 +104,14 @@ def path_refused(path: object, what: str, reason: Exception, *, hint: str = "use
     return UsageError(f"{what} cannot be used: {path_fault(reason)}", where=printable_path(path), hint=hint)
 
 
+def check_text_path(path: object, what: str) -> None:
+    """Refuse a path that is not UTF-8 text, which neither records nor Arrow can hold; ``what`` as for path_refused."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as bad:
+        raise path_refused(path, what, ValueError("its name is not UTF-8 text"), hint="rename it") from bad
+
+
 def path_fault(reason: Exception) -> str:
     """Return the system's text for a path error."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
@@ -306,6 +314,10 @@ class Superseded(MopsError):
     """A newer attempt owns the job."""
 
     exit_code = 5
+
+
+class JobDeleted(Superseded):
+    """Someone has deleted the job while this process wrote to it."""
 
 
 class InternalError(MopsError):

@@ -61,6 +61,8 @@ class JobContext:
         check the other sets when they run.
     import_folders
         The folders from which child processes import, relative to the bundle's root.
+    job_id
+        The job's id, which is in the paths of its parts; empty: no job stores the results.
     """
 
     job: str
@@ -86,6 +88,7 @@ class JobContext:
     import_s: float | None = None
     parameters: tuple[str, ...] = ()
     import_folders: tuple[str, ...] = (".",)
+    job_id: str = ""
 
     @property
     def mark(self) -> str:

@@ -30,11 +30,10 @@ from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.compaction.compactor import compact_at_end
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, check_still_there, driving
+from mops.storage.job_records import JobRecord, check_not_deleted, driving
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import COMPLETE, Asked, By
 from mops.storage.params_file import load_groups
-from mops.storage.paths import JobPaths
 from mops.system.processors import n_processors
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
@@ -49,16 +48,21 @@ logger = logging.getLogger(__name__)
 _YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
 
 
-def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> JobContext:
+def job_context(
+    job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings, *, job_id: str = ""
+) -> JobContext:
     """Return what all tasks of an attempt share.
 
     Parameters
     ----------
     bundle, storage
         The bundle's digest, and the storage's URL.
+    job_id
+        The job's id; empty: no task stores anything.
     """
     return JobContext(
         job=job,
+        job_id=job_id,
         run=f"{secrets.randbelow(10**12):012d}",
         bundle=bundle,
         storage=storage,
@@ -231,7 +235,7 @@ class Attempt:
 
     def _run(self) -> str:
         with (
-            driving(self.files, self.record.job),
+            driving(self.files, self.record.paths),
             collecting() as text_log,
             ExitStack() as stack,
         ):
@@ -247,7 +251,7 @@ class Attempt:
                 close_pool(self.context.run)  # simulations run on the cluster's workers
             self.create()
             log = self._claim(self.asked)
-            groups = load_groups(self.files, self.record.job)
+            groups = load_groups(self.files, self.record.paths)
             with frozen_heap():
                 job = ClaimedJob(self.files, self.record, groups, log, self.context, self.settings)
                 process, host = os.getpid(), socket.gethostname()
@@ -263,9 +267,9 @@ class Attempt:
                     return runner.run()
 
     def _claim(self, asked: Asked | None) -> JobLog:
-        log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
+        log = JobLog(self.files, self.record.paths, host=socket.gethostname())
         log.claim(self.by, asked=asked)
-        check_still_there(self.files, self.record)
+        check_not_deleted(self.files, self.record.paths)
         return log
 
     @contextmanager
@@ -279,7 +283,7 @@ class Attempt:
                 attempt = log.view.attempt
                 how = f"{type(bad).__name__}: {bad}"  # jobs/following/wait.py reads it
                 logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, how)
-                path, text = JobPaths(self.record.job).text(attempt, 1), text_log.take().encode(errors="replace")
+                path, text = self.record.paths.text(attempt, 1), text_log.take().encode(errors="replace")
                 advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))
                 log.end("failed", totals=log.view.counts)
             raise

@@ -79,7 +79,7 @@ class ClaimedJob:
 
     def __post_init__(self) -> None:
         self.name = self.record.job
-        self.paths = JobPaths(self.name)
+        self.paths = self.record.paths
         self.inherited = self.log.view
         self.inherited_counts = self.durable_counts
         self.attempt = self.inherited.attempt
@@ -146,7 +146,7 @@ class ClaimedJob:
         end = self.log.view.end
         if end is not None and end.complete:
             what = "the copy of the job's end, for quick listing,"
-            advisory.Writer(self.files).write(what, lambda files: keep_finished(files, self.record, end))
+            advisory.Writer(self.files).write(what, lambda files: keep_finished(files, self.paths, end))
         return state
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.status import JobState
-from mops.storage.job_records import load_job
 from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.joblog.whole import WholeLog, read_whole
-from mops.storage.paths import PART_KINDS, JobPaths, compaction_of, numbers_of
+from mops.storage.paths import PART_KINDS, compaction_of, numbers_of
 
 LEFTOVER_SECONDS = 3600.0
 """Age after which a temporary file is removed; writing one takes seconds."""
@@ -57,16 +56,15 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
     JobError
         The job does not exist; or, with ``last_attempt``, a runner runs it.
     """
-    load_job(job.files, job.name)
     if not last_attempt:
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
     idle = job.require_no_runner(hint)
     if dry_run or not idle.attempt:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
-    if idle.end is not None and idle.complete:
+    if idle.complete:
         if _clean(job, dry_run=True).kept:
-            CompactionLog(job.files, JobPaths(job.name), idle.end).claim("person")
+            CompactionLog(job.files, job.record.paths).claim("person")
         return _clean(job, dry_run=False)
     with claimed(job, idle):
         return _clean(job, dry_run=False)
@@ -80,7 +78,7 @@ def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Clean
     assumed_over
         For a dry run, which claims nothing: whether a claim would end the last attempt or compaction.
     """
-    files, paths = job.files, JobPaths(job.name)
+    files, paths = job.files, job.record.paths
     logs = (f"{paths.log}/", f"{paths.compactions}/")
     leftovers = [entry for entry in files.scraps(paths.root, LEFTOVER_SECONDS) if not entry.path.startswith(logs)]
     # Parts first, then the logs: so the logs have every record that can ever name the parts of what is over.
@@ -100,9 +98,7 @@ def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
     """Tell whether a part that does not count can never count; None: the file does not belong to this job."""
     if numbers := numbers_of(path):
         return numbers[0] <= last_attempt_over(log.view) + assumed_over
-    if log.view.end is None or not log.view.complete:
-        return None
-    n = compaction_of(path, log.view.end.nonce)
+    n = compaction_of(path) if log.view.complete else None
     return None if n is None else n < log.compactions.attempt + assumed_over
 
 
@@ -131,7 +127,7 @@ def claimed(job: JobState, idle: LogView) -> Iterator[JobLog]:
     Overtaken
         Someone has resumed, cancelled or ended the job since.
     """
-    log = JobLog(job.files, JobPaths(job.name))
+    log = JobLog(job.files, job.record.paths)
     log.claim("person", asked=Asked.behind(idle.k))
     try:
         yield log

@@ -12,24 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mops.errors import CorruptRecord, JobError, Superseded
-from mops.jobs.clean import claimed
-from mops.jobs.status import JobState, is_alive
+from mops.errors import CorruptRecord, JobError
+from mops.jobs.status import JobState
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
-from mops.storage.job_records import (
-    Deletion,
-    driven_here,
-    job_names,
-    load_job,
-    parent_named,
-    read_deletion,
-    write_deletion,
-)
+from mops.storage.job_records import Deletion, job_exists, job_names, load_job, mark_deletion, parent_named
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import LOG_RECORDS, Commit
-from mops.storage.live_record import read_live
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, NamePaths, is_job_id
 
 
 @dataclass(frozen=True)
@@ -51,18 +40,11 @@ class DeletionPlan:
 
 @dataclass(frozen=True)
 class Deleted:
-    """The files that a deletion removed.
-
-    Parameters
-    ----------
-    hosts
-        Hosts on which a runner of the job may still be alive. If there are any, no other job can use the job's name.
-    """
+    """The files that a deletion removed."""
 
     job: str
     files: int
     bytes: int
-    hosts: tuple[str, ...]
 
 
 def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
@@ -90,18 +72,20 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
 
 
 def _all_of(files: Files, job: str) -> list[Entry]:
-    root = JobPaths(job).root
+    root = NamePaths(job).root
     return [*files.list(root), *files.scraps(root, 0)]
 
 
 def _state(files: Files, job: str) -> str:
-    if files.get_many([JobPaths(job).record])[0] is None:
-        return "incomplete"
-    found = JobState(files, job)
-    found.require_no_runner(_stop_hint(job))
-    with suppress(CorruptRecord):  # a damaged record is a reason to delete the job
+    """Return the state of a job that may be deleted; raise JobError if it runs."""
+    try:
+        if not job_exists(files, job):
+            return "incomplete"
+        found = JobState(files, job)
+        found.require_no_runner(_stop_hint(job))
         return found.status().state
-    return "unreadable"
+    except CorruptRecord:  # a reason to delete the job, and no runner can continue it
+        return "unreadable"
 
 
 def _stop_hint(job: str) -> str:
@@ -111,7 +95,7 @@ def _stop_hint(job: str) -> str:
 def derived_jobs(files: Files) -> Mapping[str, list[str]]:
     """Return the jobs that were derived from each job."""
     names, found = job_names(files), defaultdict[str, list[str]](list)
-    for name, data in zip(names, files.get_many([JobPaths(name).record for name in names]), strict=True):
+    for name, data in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
         if data is not None and (parent := parent_named(data)) is not None:
             found[parent].append(name)
     return found
@@ -168,126 +152,100 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
     StorageError
         The storage refuses, or is out of reach. Another call continues where this one stopped.
     """
-    hidden_jobs, refused = [], []
+    marked, refused = [], []
     for job in jobs:
         try:
-            hidden_jobs.append(_hide_job(files, job))
+            marked.append(_mark(files, job))
         except JobError as error:
             refused.append(error)
-    derived = derived_jobs(files)
-    for hidden in hidden_jobs:
+    derived, deleted = derived_jobs(files), set[str]()
+    for one in marked:
         try:
-            hidden.check_unused(derived)
+            one.check_unused([child for child in derived[one.job] if child not in deleted], derived)
         except JobError as error:
             refused.append(error)
         else:
-            yield _remove_files(files, hidden)
+            yield one.remove()
+            deleted.add(one.job)
     _raise_all(refused, files)
 
 
 @dataclass(frozen=True)
-class _HiddenJob:
-    """A job without its record, so that no reader finds it, while most of its files still exist.
+class _MarkedJob:
+    """What has the name of a job, each part of it marked as being deleted.
 
     Parameters
     ----------
-    record
-        The job's record before; None: it had none.
+    current
+        The job that has the name; None: no job, or one whose record cannot be read.
     log
-        The log with our claim; None: no one can claim the job.
-    hosts
-        As in :class:`Deleted`.
+        Its log; None: no runner can claim it.
+    attempts
+        How many attempts the log had before the mark.
+    folders
+        The folders of that job, and of jobs that a killed submit or deletion left.
     """
 
     files: Files
     job: str
-    record: bytes | None
+    current: JobPaths | None
     log: JobLog | None
-    hosts: tuple[str, ...]
+    attempts: int
+    folders: Sequence[JobPaths]
 
-    def check_unused(self, derived: Mapping[str, Sequence[str]]) -> None:
-        """Restore the job and raise if someone claimed it, or derived a job from it, before its record was removed."""
+    def check_unused(self, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
+        """Withdraw the marks and raise if someone has submitted, claimed or derived from the job before its mark."""
         try:
-            _refuse_parent(self.files, self.job, derived.get(self.job, ()), derived)
-            if self.log:
-                self.log.poll()
-        except (JobError, Superseded) as error:
-            paths = JobPaths(self.job)
-            if self.record is not None:
-                self.files.put_new(paths.record, self.record)
-            self.files.remove([paths.deleted])
-            if isinstance(error, JobError):
-                raise
-            what = f"job {self.job!r} was resumed during the deletion"
-            raise JobError(what, where=self.files.url, hint=_stop_hint(self.job)) from error
+            _refuse_parent(self.files, self.job, children, derived)
+            self._refuse_changed()
+        except JobError:
+            self.files.remove([paths.deleted for paths in self.folders])
+            raise
+
+    def _refuse_changed(self) -> None:
+        is_resumed = self.log is not None and self.log.read().attempt > self.attempts
+        if is_resumed or _current(self.files, self.job) != self.current:
+            what = f"job {self.job!r} was {'resumed' if is_resumed else 'submitted'} during the deletion"
+            raise JobError(what, where=self.files.url, hint=_stop_hint(self.job))
+
+    def remove(self) -> Deleted:
+        """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
+        record = NamePaths(self.job).record
+        removed = [entry for entry in self.files.list(NamePaths(self.job).root) if entry.path == record]
+        self.files.remove([record])
+        marks = [paths.deleted for paths in self.folders]
+        for _ in range(2):  # twice, for a runner that has not yet noticed the deletion
+            entries = _all_of(self.files, self.job)
+            left = [one for one in entries if one.path not in (*marks, record) and not self._is_new(one.path)]
+            self.files.remove([entry.path for entry in left])
+            removed += left
+        self.files.remove(marks)
+        self.files.prune(NamePaths(self.job).root)
+        return Deleted(self.job, len(removed), sum(entry.size for entry in removed))
+
+    def _is_new(self, path: str) -> bool:
+        """Tell whether a file belongs to a job that someone submits under this name meanwhile."""
+        folder = path.split("/")[2]
+        return is_job_id(folder) and JobPaths(self.job, folder) not in self.folders
 
 
-def _hide_job(files: Files, job: str) -> _HiddenJob:
-    """Claim the job, so that silent runners stop, write that it is being deleted, and then remove its record."""
-    paths = JobPaths(job)
-    record = files.get_many([paths.record])[0]
-    if record is None:
-        return _hide_remains(files, job)
-    found, log = JobState(files, job), None
-    idle = found.require_no_runner(_stop_hint(job))
-    if not idle.complete:  # runners of a complete job can write nothing
-        with claimed(found, idle) as log:
-            pass
-    hosts = _hosts_of_runners(files, job)
-    _write_deletion(files, job, hosts)
-    files.remove([paths.record])
-    return _HiddenJob(files, job, record, log, hosts)
+def _mark(files: Files, job: str) -> _MarkedJob:
+    """Mark what has the name of a job, so that no one submits, claims or derives from it."""
+    current, log, attempts = _current(files, job), None, 0
+    if current is not None:
+        with suppress(CorruptRecord):
+            idle = JobState(files, job).require_no_runner(_stop_hint(job))
+            log, attempts = (None if idle.complete else JobLog(files, current)), idle.attempt
+    ids = [name for name in files.folders(NamePaths(job).root) if is_job_id(name)]
+    folders = [JobPaths(job, one) for one in dict.fromkeys([*ids, *([current.id] if current else [])])]
+    mark = Deletion(os.environ.get("USER", "unknown"), datetime.now(UTC).isoformat(timespec="seconds"))
+    for paths in folders:
+        mark_deletion(files, paths, mark)
+    return _MarkedJob(files, job, current, log, attempts, folders)
 
 
-def _hide_remains(files: Files, job: str) -> _HiddenJob:
-    """Return a job that has lost its record to a killed deletion, or never had one after a killed submit."""
-    paths = JobPaths(job)
-    earlier = read_deletion(files, paths)
-    if earlier is None:
-        _write_deletion(files, job, ())
-        if files.get_many([paths.record])[0] is not None:
-            files.remove([paths.deleted])
-            raise JobError(f"job {job!r} was submitted during the deletion", where=files.url, hint=_stop_hint(job))
-    return _HiddenJob(files, job, None, None, earlier.hosts if earlier else ())
-
-
-def _write_deletion(files: Files, job: str, hosts: tuple[str, ...]) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_deletion(files, JobPaths(job), Deletion(os.environ.get("USER", "unknown"), now, hosts))
-
-
-def _hosts_of_runners(files: Files, job: str) -> tuple[str, ...]:
-    """Return the hosts of runners that have not ended their attempts and may be alive."""
-    paths, hosts = JobPaths(job), dict[str, None]()
-    for claim in JobLog(files, paths).read().unended:
-        live = read_live(files, paths, claim.n)
-        if live is None:
-            hosts[claim.host] = None
-        elif live.host != os.uname().nodename or is_alive(live, here=driven_here(files, job)):
-            hosts[live.host] = None
-    return tuple(hosts)
-
-
-def _remove_files(files: Files, hidden: _HiddenJob) -> Deleted:
-    """Remove the files of a hidden job; the record of the deletion last.
-
-    If a runner may be alive, the records of the log that stop it stay: all but commits.
-    """
-    paths = JobPaths(hidden.job)
-    removed = [] if hidden.record is None else [Entry(paths.record, len(hidden.record))]
-    # Twice, because a runner that read the record before may have claimed the job just now.
-    for _ in range(2):
-        kept = {paths.deleted}
-        if hidden.hosts:
-            records = [entry.path for entry in files.list(paths.log)]
-            for path, data in zip(records, files.get_many(records), strict=True):
-                if data is not None and not isinstance(LOG_RECORDS.decode(data, path), Commit):
-                    kept.add(path)
-        left = [entry for entry in _all_of(files, hidden.job) if entry.path not in kept]
-        files.remove([entry.path for entry in left])
-        removed += left
-    files.prune(paths.root)
-    if not hidden.hosts:
-        files.remove([paths.deleted])
-        files.prune(paths.root)
-    return Deleted(hidden.job, len(removed), sum(entry.size for entry in removed), hidden.hosts)
+def _current(files: Files, job: str) -> JobPaths | None:
+    """Return the paths of the job that has a name; None: no job, or its record cannot be read."""
+    with suppress(CorruptRecord, JobError):
+        return load_job(files, job).paths
+    return None

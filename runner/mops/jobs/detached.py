@@ -20,8 +20,8 @@ from typing import BinaryIO
 from mops.errors import RunnerEnded, UsageError
 from mops.settings import PREFIX
 from mops.storage.files import Files
+from mops.storage.job_records import load_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.paths import JobPaths
 from mops.system.user_folders import state_path
 
 _POLL_SECONDS = 0.1
@@ -103,7 +103,7 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
     RunnerEnded
         The runner ended before its claim.
     """
-    job_log, output_start = JobLog(files, JobPaths(job)), log.tell()
+    job_log, output_start = JobLog(files, load_job(files, job).paths), log.tell()
     command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
     attempt = job_log.read().attempt
     started: list[subprocess.Popen[bytes]] = []

@@ -30,7 +30,6 @@ from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
-from mops.storage.paths import JobPaths
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import Variables
@@ -207,7 +206,7 @@ class Launch:
         launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached.launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
-            before = JobLog(files, JobPaths(record.job)).read().attempt
+            before = JobLog(files, record.paths).read().attempt
             runner = start_runner(self.settings.to_environment(), str(asked))
         job = Job(files, record.job, local=self.service is None)
         self.on_detach(job, runner)

@@ -18,7 +18,7 @@ from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS, JobRecord, decode_finished, job_names
 from mops.storage.joblog.records import End
-from mops.storage.paths import JobPaths
+from mops.storage.paths import NamePaths
 
 if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
@@ -140,7 +140,7 @@ class JobLists:
 
     def _read_records(self, names: Sequence[str]) -> None:
         now, known = self._clock(), [self._known.get(name) for name in names]
-        data = self._files.get_many([JobPaths(name).record for name in names])
+        data = self._files.get_many([NamePaths(name).record for name in names])
         for name, before, content in zip(names, known, data, strict=True):
             record = None if content is None else _record(self._files, name, content)
             complete = before.complete if before and before.record == record else None
@@ -165,9 +165,9 @@ class JobLists:
 
     def _lines(self, jobs: Sequence[_Known]) -> list[Listed]:
         records = [one.record for one in jobs if isinstance(one.record, JobRecord) and one.complete is None]
-        copies = advisory.read_many(self._files, [JobPaths(one.job).finished for one in records], lambda data, _: data)
+        copies = advisory.read_many(self._files, [one.paths.finished for one in records], lambda data, _: data)
         ends = {
-            record.job: decode_finished(data, record)
+            record.job: decode_finished(data, record.paths)
             for record, data in zip(records, copies, strict=True)
             if data is not None
         }
@@ -228,7 +228,7 @@ def list_jobs(
 
 
 def _line_again(files: Files, listed: Listed) -> Listed:
-    record = JOB_RECORDS.read(files, JobPaths(listed.job).record)
+    record = JOB_RECORDS.read(files, NamePaths(listed.job).record)
     return (record and _line(files, record, None)) or listed
 
 
@@ -240,7 +240,7 @@ def _check(states: Collection[str]) -> None:
 
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
     try:
-        return JOB_RECORDS.decode(data, f"{files.url}/{JobPaths(name).record}")
+        return JOB_RECORDS.decode(data, f"{files.url}/{NamePaths(name).record}")
     except (CorruptRecord, NewerFormat) as bad:
         return Listed(name, "unreadable", error=str(bad))
 

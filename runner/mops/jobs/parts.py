@@ -19,6 +19,7 @@ from mops.storage.dataset import dataset_of
 from mops.storage.job_records import read_reference
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.whole import read_whole
+from mops.storage.paths import JobPaths
 from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
@@ -36,7 +37,7 @@ class JobParts(JobState):
         return ancestors(self.files, self.record)  # they are complete, so only a compaction changes them
 
     def _sources(self) -> list[ResultSource]:
-        return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
+        return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self.record.paths))]
 
     def _sources_now(self) -> list[ResultSource]:
         """Read also the logs of the ancestors again, whose parts a compaction may have replaced."""
@@ -59,7 +60,7 @@ class JobParts(JobState):
             A line for each problem; empty: there is none.
         """
         return verify_job(self.files, self.name) or self._read(
-            functools.partial(dataset_problems, self.files, self.name)
+            functools.partial(dataset_problems, self.files, self.record.paths)
         )
 
     def compact(self) -> Compacted:
@@ -83,8 +84,9 @@ class JobParts(JobState):
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs that the job keeps; empty before the first successful simulation."""
-        keep = self.record.spec.outputs
-        reference = read_reference(self.files, self._paths) or {}
+        record = self.record
+        keep = record.spec.outputs
+        reference = read_reference(self.files, record.paths) or {}
         return [name for name in reference if keep is None or name in keep]
 
     def paths(self, output: str) -> list[str]:
@@ -110,19 +112,23 @@ class JobParts(JobState):
         """
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
         self.__dict__.pop("_ancestors", None)  # the paths must be those of now
+        paths = self.record.paths
 
         def read(sources: list[ResultSource]) -> list[TableSummary]:
             families = self._families(sources)
             return [
-                self._table(kind, name, parts(sources, kind, name), families.get(name or "")) for kind, name in named
+                self._table(paths, kind, name, parts(sources, kind, name), families.get(name or ""))
+                for kind, name in named
             ]
 
         return self._read(read)
 
     def _families(self, sources: list[ResultSource]) -> Families:
-        return families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+        return families_of(self.files, self.record.paths, (source.log.view for source in sources)) or {}
 
-    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows], families: Columns | None) -> TableSummary:
+    def _table(
+        self, paths: JobPaths, kind: str, name: str | None, rows: Sequence[PartRows], families: Columns | None
+    ) -> TableSummary:
         url = self.files.url
         whole = [some.part for some in rows if not some.without]
         mixed = [some for some in rows if some.without]
@@ -132,7 +138,7 @@ class JobParts(JobState):
             name=name or kind,
             rows=sum(part.rows for part in whole) + n_mixed,
             bytes=sum(some.part.bytes for some in rows),
-            folder=f"{url}/{self._paths.folder(kind, name)}",
+            folder=f"{url}/{paths.folder(kind, name)}",
             paths=tuple(f"{url}/{part.path}" for part in whole),
             filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mops.errors import UsageError, path_refused
+from mops.errors import UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
@@ -27,7 +27,7 @@ from mops.settings import limits_of_study
 from mops.storage.files import Files, canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
-from mops.storage.paths import bundle_path
+from mops.storage.paths import bundle_path, new_job_id
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
@@ -102,6 +102,8 @@ def prepare(
     else:
         source = read_study(Path(path_text(study, "study", _STUDY_HINT)), root)
     root = source.root
+    check_text_path(root, "the project folder")
+    check_text_path(source.file, "the study file")
     parsed = parse_study(source.data, where=source.where, folder=source.folder)
     limits = limits_of_study(parsed.limits, source.where)
     trim_memory()
@@ -223,6 +225,7 @@ def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobR
     """Return the record of a new job."""
     return JobRecord(
         job=name,
+        id=new_job_id(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         bundle=prepared.bundle.digest,
         spec=prepared.spec,

@@ -119,7 +119,7 @@ class Status:
         return live.counts if live and live.counts.simulations > self.counts.simulations else self.counts
 
 
-def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
+def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Live | None]:
     """Return a job's state, given its log, and the last sign of life of its runner, if a runner is expected."""
     if view.state is not None:
         return str(view.state), None
@@ -127,22 +127,22 @@ def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
     idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
     if view.claim is None:
         return idle, None
-    live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
+    live, here = read_live(files, paths, view.attempt), driven_here(files, paths)
     # A claim has a host and a time only, so until the first sign of life only the time counts.
     running = is_alive(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
     return "running" if running else idle, live
 
 
-def read_state(files: Files, job: str, read: Callable[[], LogView]) -> tuple[LogView, str, Live | None]:
+def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tuple[LogView, str, Live | None]:
     """Read a job's log, and return it with what :func:`job_state` returns.
 
     A runner that is no longer alive may have ended the job after the first read.
     """
     view = read()
-    state, live = job_state(files, job, view)
+    state, live = job_state(files, paths, view)
     if state == "interrupted":
         view = read()
-        state, live = job_state(files, job, view)
+        state, live = job_state(files, paths, view)
     return view, state, live
 
 
@@ -203,7 +203,6 @@ class JobState:
 
     def __init__(self, files: Files, name: str, *, local: bool = False):
         self.files, self.name, self.local = files, name, local
-        self._paths = JobPaths(name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, storage={self.files.url!r})"
@@ -235,12 +234,13 @@ class JobState:
 
     def follower(self) -> Callable[[], Status]:
         """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
-        record, log = self.record, JobLog(self.files, self._paths)
+        record = self.record
+        log = JobLog(self.files, record.paths)
         return lambda: self._status(record, log.read)
 
     def _status(self, record: JobRecord, read: Callable[[], LogView]) -> Status:
-        view, state, live = read_state(self.files, self.name, read)
-        last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
+        view, state, live = read_state(self.files, record.paths, read)
+        last = live if live or not view.attempt else read_live(self.files, record.paths, view.attempt)
         return Status(
             job=self.name,
             state=state,
@@ -275,7 +275,8 @@ class JobState:
         JobError
             A runner runs the job; the error says where, and when it was last seen.
         """
-        view, state, live = read_state(self.files, self.name, JobLog(self.files, self._paths).read)
+        paths = self.record.paths
+        view, state, live = read_state(self.files, paths, JobLog(self.files, paths).read)
         if state == "running":
             what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
             raise JobError(what, where=self.files.url, hint=hint)
@@ -289,5 +290,4 @@ class JobState:
         bool
             False: the job was complete already.
         """
-        record = load_job(self.files, self.name)
-        return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))
+        return JobLog(self.files, self.record.paths).cancel(who=os.environ.get("USER", "unknown"))

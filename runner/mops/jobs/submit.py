@@ -42,7 +42,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import NamePaths
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 
@@ -179,11 +179,11 @@ def submit(
     launch = launch.with_limits(prepared.limits)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
-    files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
+    files.brief().list(NamePaths(name).root)  # a storage out of reach shows within seconds, before the model's import
     if if_exists != "error" and job_exists(files, name):
         job = Job(files, name, local=launch.service is None)
         _refuse_other_study(job, make_record(name, prepared, launch.options), prepared)
-        is_complete = JobLog(files, JobPaths(name)).read().complete
+        is_complete = JobLog(files, job.record.paths).read().complete
         if if_exists == "open" or is_complete:
             return job
         return resume(job, **(run_options | RunOptions(settings=launch.settings)))
@@ -213,7 +213,7 @@ def submit_prepared(
     files = launch.location.open(prepared.root)
     job = Job(files, name, local=launch.service is None)
     record = make_record(name, prepared, launch.options)
-    shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
+    shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings, job_id=record.id)
     context = context_for(prepared, launch.child.of(shared))
     found = find_reuse(files, record, prepared) if reuse else None
     record = replace(record, reuse=found.reuse if found else None)
@@ -280,7 +280,7 @@ def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> No
     different = [
         *code[:_FILES_SHOWN],
         *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
-        *(["the parameter sets"] if params_digest(job.files, job.name) != params else []),
+        *(["the parameter sets"] if params_digest(job.files, old.paths) != params else []),
     ]
     if different:
         raise JobError(
@@ -328,7 +328,7 @@ def resume(
         As for :func:`submit`.
     """
     record = load_job(job.files, job.name)
-    view = JobLog(job.files, JobPaths(job.name)).read()
+    view = JobLog(job.files, record.paths).read()
     if view.complete:
         raise JobError(
             f"job {job.name!r} is complete ({view.state}): there is nothing to resume",
@@ -341,7 +341,11 @@ def resume(
     if not (take_over or _pod_has_ended(job, view, service)):
         hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
         job.require_no_runner(hint)
-    changes = [*changed_settings(job, view, launch.settings, service), *changed_files(job, record), *launch.changes]
+    changes = [
+        *changed_settings(job, view, launch.settings, service),
+        *changed_files(job, record),
+        *launch.changes,
+    ]
     replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
     def begin() -> None:
@@ -414,14 +418,14 @@ def run(
         The request is void: someone has cancelled, ended or claimed the job since.
     """
     settings, process = settings or Settings.from_environment(), process or RunnerProcess()
-    view = JobLog(job.files, JobPaths(job.name)).read()
-    by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     record = job.record
+    view = JobLog(job.files, record.paths).read()
+    by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     options = read_options(job.files, record).options
     settings = settings.over(options.limits)
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
     unseen = None
-    if process.unwatched and job_state(job.files, job.name, view)[0] != "running":
+    if process.unwatched and job_state(job.files, record.paths, view)[0] != "running":
         # A restarted pod has the same request, and knows by its nonce that this claim is its own.
         unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
     attempt = Attempt(
@@ -442,7 +446,7 @@ def run(
 def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
     unpacked(job.files, record)
-    return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
+    return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings, job_id=record.id))
 
 
 def changed_settings(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
@@ -450,7 +454,7 @@ def changed_settings(job: Job, view: LogView, settings: Settings, service: Servi
 
     On a service, storage and scheduler are the service's, and their changes are left out.
     """
-    before = read_live(job.files, JobPaths(job.name), view.attempt)
+    before = read_live(job.files, job.record.paths, view.attempt)
     changes = settings.changes_since(before.settings) if before else []
     return [change for change in changes if service is None or change.startswith(PREFIX)]
 

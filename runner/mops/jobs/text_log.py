@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mops.errors import JobError
 from mops.jobs.status import JobState, job_state
 from mops.storage import advisory
+from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, numbers_of
@@ -37,35 +38,37 @@ def read(job: JobState, attempt: int | None = None, *, tail: int | None = None, 
     JobError
         The attempt does not exist.
     """
-    log = JobLog(job.files, JobPaths(job.name))
+    paths = job.record.paths
+    log = JobLog(job.files, paths)
     if attempt is not None:
         newest = log.read().attempt
         if not 1 <= attempt <= newest:
             last = f"use an attempt from 1 to {newest}" if newest > 1 else "its only attempt is 1"
             hint = last if newest else "wait until a runner starts the job"
             raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
-    over = not follow or _is_over(job, attempt, log.read())
-    seen = _objects(job, attempt)
+    over = not follow or _is_over(job.files, paths, attempt, log.read())
+    seen = _objects(job.files, paths, attempt)
     if tail is None:
         yield from _texts(job, seen)
     else:
         yield _last_lines((text for path in reversed(seen) for text in _texts(job, [path])), tail)
     while not over:
         time.sleep(POLL_SECONDS)
-        over = _is_over(job, attempt, log.read())  # before the listing, so that it has all that an ended runner wrote
-        new = [path for path in _objects(job, attempt) if path not in seen]
+        # Before the listing, so that the listing has all that an ended runner wrote.
+        over = _is_over(job.files, paths, attempt, log.read())
+        new = [path for path in _objects(job.files, paths, attempt) if path not in seen]
         yield from _texts(job, new)
         seen += new
 
 
-def _is_over(job: JobState, attempt: int | None, view: LogView) -> bool:
-    state, _ = job_state(job.files, job.name, view)
+def _is_over(files: Files, paths: JobPaths, attempt: int | None, view: LogView) -> bool:
+    state, _ = job_state(files, paths, view)
     return state not in ("submitted", "running") or (attempt is not None and view.attempt > attempt)
 
 
-def _objects(job: JobState, attempt: int | None) -> list[str]:
+def _objects(files: Files, paths: JobPaths, attempt: int | None) -> list[str]:
     """Return the paths of the log's objects, in the order of writing."""
-    entries = advisory.listed(job.files, JobPaths(job.name).texts)
+    entries = advisory.listed(files, paths.texts)
     listed = {entry.path: numbers_of(entry.path) for entry in entries}
     found = {path: numbers for path, numbers in listed.items() if numbers and attempt in (numbers[0], None)}
     return sorted(found, key=found.__getitem__)

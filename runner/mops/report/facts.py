@@ -26,7 +26,6 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim, End
 from mops.storage.joblog.view import LogView
 from mops.storage.live_record import Live, read_live
-from mops.storage.paths import JobPaths
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,10 @@ class Facts:
     @classmethod
     def of(cls, job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> Facts:
         """Read a job."""
-        view, status, paths = JobLog(job.files, JobPaths(job.name)).read(), job.status(), JobPaths(job.name)
+        record = job.record
+        view, status, paths = JobLog(job.files, record.paths).read(), job.status(), record.paths
         live = status.live or (read_live(job.files, paths, view.attempt) if view.attempt else None)
-        return cls(job, job.record, status, view, live, _causes_of(job), datetime.now(UTC), target, weights)
+        return cls(job, record, status, view, live, _causes_of(job), datetime.now(UTC), target, weights)
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from mops.jobs.job import Job
 from mops.jobs.tables.parameters import Parameters
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.storage.files import Files
-from mops.storage.job_records import job_names
+from mops.storage.job_records import job_names, load_job
 
 
 @dataclass(frozen=True)
@@ -110,5 +110,5 @@ def _ids_of(trials: pa.Table, job: str) -> set[str]:
 
 
 def _group_ids(files: Files, job: str) -> list[str]:
-    ids: list[str] = Parameters(files, job).ids().to_pylist()
+    ids: list[str] = Parameters(files, load_job(files, job).paths).ids().to_pylist()
     return ids

@@ -15,7 +15,7 @@ from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
 from mops.storage.joblog.whole import WholeLog, read_whole
-from mops.storage.paths import JobPaths, table_of
+from mops.storage.paths import JobPaths, NamePaths, table_of
 from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
 
@@ -80,16 +80,23 @@ def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:
         parent, child = record.parent, record.job
         again, simulated_again = again | parent.groups, simulated_again | parent.simulated_again
         found.append(ResultSource(parent.job, _log(files, parent, child), again, simulated_again))
-        try:
-            record = load_job(files, parent.job)
-        except JobError as gone:
-            raise _lost(files, parent, child) from gone
+        record = _record(files, parent, child)
     return found[::-1]
 
 
+def _record(files: Files, parent: Parent, child: str) -> JobRecord:
+    try:
+        record = load_job(files, parent.job)
+    except JobError as gone:
+        raise _lost(files, parent, child) from gone
+    if record.id != parent.id:
+        raise _lost(files, parent, child)
+    return record
+
+
 def _log(files: Files, parent: Parent, child: str) -> WholeLog:
-    log = read_whole(files, JobPaths(parent.job))
-    if log.view.k != parent.k or log.view.end is None or log.view.end.nonce != parent.nonce:
+    log = read_whole(files, parent.paths)
+    if not log.view.complete:
         raise _lost(files, parent, child)
     return log
 
@@ -97,7 +104,7 @@ def _log(files: Files, parent: Parent, child: str) -> WholeLog:
 def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
     return CorruptRecord(
         f"job {child!r} takes rows over from job {parent.job!r}, which was deleted or replaced",
-        where=f"{files.url}/{JobPaths(parent.job).root}",
+        where=f"{files.url}/{parent.paths.root}",
         hint="restore that folder from a backup or the storage's own history, or submit the study again",
     )
 
@@ -121,7 +128,7 @@ def families_of(files: Files, paths: JobPaths, views: Iterable[LogView]) -> Fami
 
 def stored_families(files: Files, record: JobRecord, view: LogView) -> Families | None:
     """Return :func:`families_of` for a job and the view of its log."""
-    return families_of(files, JobPaths(record.job), [*(source.log.view for source in ancestors(files, record)), view])
+    return families_of(files, record.paths, [*(source.log.view for source in ancestors(files, record)), view])
 
 
 def verify_job(files: Files, job: str) -> list[str]:
@@ -140,11 +147,12 @@ def verify_job(files: Files, job: str) -> list[str]:
         As for :func:`mops.storage.joblog.verify.verify`.
     """
     record = load_job(files, job)
-    problems = verify(files, JobPaths(job), record.n_groups, record.taken_over)
+    problems = verify(files, record.paths, record.n_groups, record.taken_over)
     if record.parent is None:
         return problems
     try:
+        _record(files, record.parent, job)
         _log(files, record.parent, job)
         return problems + verify_job(files, record.parent.job)
     except (CorruptRecord, JobError) as bad:
-        return [*problems, f"{JobPaths(job).record}: {bad.what}"]
+        return [*problems, f"{NamePaths(job).record}: {bad.what}"]

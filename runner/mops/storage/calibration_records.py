@@ -25,6 +25,7 @@ from pydantic import Field
 
 from mops.errors import CorruptRecord, JobError
 from mops.project.project import ModelSpec
+from mops.storage.backends.base import Put
 from mops.storage.files import Files
 from mops.storage.json_records import RESTORE_HINT, JsonCodec
 from mops.study.ids_and_seeds import param_id
@@ -315,7 +316,7 @@ class CalibrationRecords:
         return f"{self.folder}/{kind}/{number:08d}.json"
 
     def _put(self, path: str, content: bytes) -> None:
-        if not self.files.put_new(path, content) and self.files.get(path) != content:  # same bytes: an answer got lost
+        if self.files.put_new(path, content) is Put.OTHER:
             raise JobError(
                 f"another process also runs calibration {self.name!r}",
                 where=f"{self.files.url}/{path}",

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 from tenacity import RetryError, Retrying
 
-from mops.errors import StorageUnavailable, UsageError, path_refused
-from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, T
+from mops.errors import InternalError, StorageUnavailable, UsageError, check_text_path, path_refused
+from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, Put, T, whole_bytes
 from mops.storage.backends.faults import RequestFailed, fault_of, in_brief, refused
 from mops.storage.backends.local import LocalFolder
 from mops.storage.backends.remote_file import RemoteFile
@@ -76,14 +76,11 @@ class Files:
         """Return the same files for a caller who cannot wait: mops gives up after seconds instead of minutes."""
         return Files(self._backend, self.url, BRIEF)
 
-    def put_new(self, path: str, data: Data) -> bool:
+    def put_new(self, path: str, data: Data) -> Put:
         """Create a file, whole or not at all, unless it exists. The file is durable on return.
 
-        Returns
-        -------
-        bool
-            True: this call has created the file. False: the file exists. This call may have created it, if the storage
-            lost an answer and mops repeated the request. Compare the contents to find out.
+        If the storage loses an answer, mops repeats the request, and the answer is ``SAME``. Only ``OTHER`` means that
+        the file is not the caller's.
 
         Raises
         ------
@@ -92,7 +89,27 @@ class Files:
         StorageError
             The storage refuses, or is full.
         """
-        return self._answered(path, lambda: self._backend.put_new(path, data))
+        return self._answered(path, lambda: self._put_new(path, data))
+
+    def create(self, path: str, data: Data) -> None:
+        """Create a file of whose path only this process knows; errors as :meth:`put_new`.
+
+        Raises
+        ------
+        InternalError
+            Another process has written a file of this path.
+        """
+        if self.put_new(path, data) is Put.OTHER:
+            what = "another process has written a file that belongs to this one"
+            raise InternalError(what, where=f"{self.url}/{path}", hint="report this; the results are unharmed")
+
+    def _put_new(self, path: str, data: Data) -> Put:
+        if self._backend.put_new(path, data):
+            return Put.CREATED
+        there = self._backend.get(path)
+        if there is None:  # it cannot be read yet, or someone has just removed it
+            raise TimeoutError(errno.ETIMEDOUT, "the file exists and cannot be read")
+        return Put.SAME if there == whole_bytes(data) else Put.OTHER
 
     def put(self, path: str, data: Data) -> None:
         """Create or overwrite a file. Readers see the old bytes or the new. The file is durable on return.
@@ -325,4 +342,5 @@ def _folder(path: str) -> str:
             raise path_refused(path, "the storage's folder", bad) from bad
     except (ValueError, RuntimeError) as bad:  # a null character, or ~user of an unknown user
         raise path_refused(path, "the storage's folder", bad) from bad
+    check_text_path(absolute, "the storage's folder")
     return str(absolute)

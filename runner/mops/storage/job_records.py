@@ -14,11 +14,12 @@ from pydantic import Field
 import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat, similar
 from mops.project.project import ModelSpec
+from mops.storage.backends.base import Put
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.joblog.records import End
 from mops.storage.json_records import FORMAT, JsonCodec, StoredFamilies, StoredRanges
-from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
+from mops.storage.paths import JOBS, JobPaths, NamePaths, bundle_path, is_job_name
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -39,8 +40,8 @@ class Parent:
 
     Parameters
     ----------
-    k, nonce
-        These identify the parent's last record, and so the parent.
+    id
+        The parent's id: another job may get its name.
     groups
         Groups that run again, and groups that the parent does not have. The derived job takes over all others.
     counts
@@ -51,8 +52,7 @@ class Parent:
     """
 
     job: str
-    k: int
-    nonce: str
+    id: str
     groups: StoredRanges
     counts: Counts
     simulated: Annotated[StoredRanges, Field(exclude_if=not_)] = field(default_factory=Ranges)
@@ -62,6 +62,11 @@ class Parent:
         """The groups whose simulations of the parent do not count."""
         return self.groups - self.simulated
 
+    @property
+    def paths(self) -> JobPaths:
+        """The paths of the parent."""
+        return JobPaths(self.job, self.id)
+
 
 @dataclass(frozen=True)
 class ReuseSource:
@@ -69,16 +74,20 @@ class ReuseSource:
 
     Parameters
     ----------
-    k, nonce
-        These identify the source's last record, and so the source.
+    id
+        The source's id: another job may get its name.
     simulations
         How many simulations are taken from it.
     """
 
     job: str
-    k: int
-    nonce: str
+    id: str
     simulations: int
+
+    @property
+    def paths(self) -> JobPaths:
+        """The paths of the source."""
+        return JobPaths(self.job, self.id)
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,8 @@ class JobRecord:
 
     Parameters
     ----------
+    id
+        A random number, which is in the paths of the job's files (:func:`mops.storage.paths.new_job_id`).
     created
         When the person submitted the job (UTC, ISO 8601).
     bundle
@@ -125,6 +136,7 @@ class JobRecord:
     """
 
     job: str
+    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     created: str
     bundle: str
     spec: ModelSpec
@@ -137,6 +149,11 @@ class JobRecord:
     study_file: Annotated[str, Field(exclude_if=not_)] = ""
     reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None
     mixed_code: Annotated[tuple[str, ...], Field(exclude_if=not_)] = ()
+
+    @property
+    def paths(self) -> JobPaths:
+        """The paths of the job."""
+        return JobPaths(self.job, self.id)
 
     @property
     def due(self) -> Ranges:
@@ -190,117 +207,119 @@ def create_job(
     Raises
     ------
     JobError
-        A job of this name exists, or files of a deleted job of this name are left.
+        A job of this name exists, or someone has deleted the files meanwhile.
     StorageError
         The storage refuses.
     """
-    paths = JobPaths(record.job)
-    refuse_deleted(files, paths)
-    taken = _taken(files, record.job)
-    content = files.spool()
+    _refuse_taken(files, record.job)
+    paths, content = record.paths, files.spool()
     # With the digest of the parameters, because a study may name a file of parameter sets, and that file may change.
     content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
     for at in range(0, len(study), _PIECE_CHARACTERS):  # a copy of the whole text would be a submit's peak memory
         content.write(study[at : at + _PIECE_CHARACTERS].encode())
     content.write(b"}")
-    # A killed submit leaves the same study without a job record; the next submit continues from there.
-    if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
-        raise taken
-    files.put_new(bundle_path(bundle.digest), bundle.data)  # the digest names it: another job's file is the same
-    files.put_new(paths.params, params.content)
+    files.create(paths.study, content)
+    _keep_bundle(files, bundle)
+    files.create(paths.params, params.content)
     if reused is not None:
-        files.put_new(paths.reused(reused.digest), reused.content)
-    if not _put_record(files, record):
-        raise taken
-    withdraw_deleted(files, paths)
+        files.create(paths.reused(reused.digest), reused.content)
+    give_name(files, record)
 
 
-def withdraw_deleted(files: Files, paths: JobPaths) -> None:
-    """Remove a new job's record if a deletion of the name runs: the last step of creating a job.
-
-    A deletion writes ``deleted.json`` first and then looks for the record. A submit does both in the opposite order, so
-    at least one of the two sees the other and stops.
-
-    Raises
-    ------
-    JobError
-        As for :func:`refuse_deleted`.
-    """
+def _keep_bundle(files: Files, bundle: Bundle) -> None:
+    """Store a bundle, unless the storage has it. Its digest names it, so every writer stores the same bytes."""
+    path = bundle_path(bundle.digest)
     try:
-        refuse_deleted(files, paths)
+        is_there = files.size(path) == len(bundle.data)
+    except FileNotFoundError:
+        is_there = False
+    if not is_there:
+        files.put(path, bundle.data)
+
+
+def give_name(files: Files, record: JobRecord) -> None:
+    """Write the record of a job whose other files exist: the last step of creating it. Raises as :func:`create_job`."""
+    if files.put_new(record.paths.record, JOB_RECORDS.encode(record, mops=mops.__version__)) is Put.OTHER:
+        files.remove([entry.path for entry in files.list(record.paths.root)])
+        _refuse_taken(files, record.job)
+    _withdraw_if_deleted(files, record, record.paths)
+
+
+def _withdraw_if_deleted(files: Files, record: JobRecord, needed: JobPaths) -> None:
+    """Remove a new job's record if a deletion of the job or of its parent has begun, and raise JobError."""
+    try:
+        check_not_deleted(files, needed)
     except JobError:
-        files.remove([paths.record])
+        files.remove([record.paths.record])
         raise
 
 
-def refuse_deleted(files: Files, paths: JobPaths) -> None:
-    """Refuse a name under which files of a deleted job are left: the first step of creating a job.
-
-    Raises
-    ------
-    JobError
-        Files are left.
-    """
-    deletion = read_deletion(files, paths)
-    if deletion is None:
+def _refuse_taken(files: Files, job: str) -> None:
+    """Refuse the name of a job that exists."""
+    found = JOB_RECORDS.read(files, NamePaths(job).record)
+    if found is None:
         return
-    where = f"{files.url}/{paths.deleted}"
-    if deletion.hosts:
-        what = f"job {paths.job!r} was deleted, but its runner on {', '.join(deletion.hosts)} may still be alive"
-        raise JobError(what, where=where, hint="choose another name")
-    hint = f"finish the deletion: mops jobs delete {paths.job}; or choose another name"
-    raise JobError(f"job {paths.job!r} is only partly deleted", where=where, hint=hint)
+    _refuse_marked(files, found.paths)
+    hint = f"choose another name; to continue a job that has stopped: mops jobs resume {job}"
+    raise JobError(f"job {job!r} exists already", where=files.url, hint=hint)
+
+
+def _refuse_marked(files: Files, paths: JobPaths) -> None:
+    """Refuse a job of which a deletion has begun."""
+    if files.get_many([paths.deleted])[0] is not None:
+        hint = f"if the deletion was killed, finish it: mops jobs delete {paths.job}"
+        raise JobError(f"a deletion of job {paths.job!r} has begun", where=files.url, hint=hint)
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """Marks a job whose files mops removes, and a removed job of which a runner may still be alive.
-
-    Parameters
-    ----------
-    hosts
-        Where a runner may be alive. The log's claims stay to stop it, and mops refuses new jobs of the name.
-    """
+    """Marks a job whose files mops removes."""
 
     who: str
     at: str
-    hosts: tuple[str, ...]
 
 
 _DELETIONS = JsonCodec[Deletion](Deletion)
 
 
-def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
-    """Mark the job as being deleted."""
-    files.put(paths.deleted, _DELETIONS.encode(deletion))
+def mark_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
+    """Mark the job as being deleted, unless it is marked already."""
+    files.put_new(paths.deleted, _DELETIONS.encode(deletion))
 
 
-def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
-    """Return the mark of the job's deletion; None: there is none."""
-    return _DELETIONS.read(files, paths.deleted)
+def check_not_deleted(files: Files, paths: JobPaths) -> None:
+    """Check that a job exists and no deletion of it has begun: the last step of a submit, a claim, and of deriving.
 
-
-def check_still_there(files: Files, record: JobRecord) -> None:
-    """Check after a claim that the job still exists.
-
-    A deletion removes the record and then looks for new claims, so at least one of the two sees the other.
+    A deletion marks the job, and then looks for what these have written: the record, a claim, a derived job. So at
+    least one of the two sees the other. The mark is the last file that a deletion removes. So without a mark, the other
+    files tell whether a deletion has ended.
 
     Raises
     ------
     JobError
-        A deletion has removed the job since this process read its record.
+        A deletion has begun, or has ended since this process read or wrote the record.
     """
-    found = JOB_RECORDS.read(files, JobPaths(record.job).record)
-    if found is None or found.created != record.created:
-        raise JobError(f"job {record.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+    _refuse_marked(files, paths)
+    found = JOB_RECORDS.read(files, paths.record)
+    try:
+        files.size(paths.study)
+    except FileNotFoundError:
+        found = None
+    if found is None or found.id != paths.id:
+        raise deleted_meanwhile(files, paths)
+
+
+def deleted_meanwhile(files: Files, paths: JobPaths) -> JobError:
+    """Return the error of a process whose job someone has deleted."""
+    return JobError(f"job {paths.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
 
 
 # The jobs that this process runs. A living process does not mean a living runner: a notebook outlives its jobs.
-_driven: list[tuple[str, str]] = []
+_driven: list[tuple[str, JobPaths]] = []
 
 
 @contextmanager
-def driving(files: Files, job: str) -> Iterator[None]:
+def driving(files: Files, job: JobPaths) -> Iterator[None]:
     """Note for :func:`driven_here` that this process runs a job, while the body runs."""
     _driven.append((files.url, job))
     try:
@@ -309,7 +328,7 @@ def driving(files: Files, job: str) -> Iterator[None]:
         _driven.remove((files.url, job))
 
 
-def driven_here(files: Files, job: str) -> bool:
+def driven_here(files: Files, job: JobPaths) -> bool:
     """Tell whether this process runs a job."""
     return (files.url, job) in _driven
 
@@ -344,13 +363,12 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
     Raises
     ------
     JobError
-        A job of this name exists, or files of a deleted job of this name are left; or a deletion removes the parent
-        at the same time.
+        A job of this name exists; or a deletion removes the parent or the new job at the same time.
     StorageError
         The storage refuses.
     """
-    own, its = JobPaths(record.job), JobPaths(parent.job)
-    refuse_deleted(files, own)
+    _refuse_taken(files, record.job)
+    own, its = record.paths, parent.paths
     study = files.get(its.study)
     if new.params is not None:
         study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
@@ -358,40 +376,24 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
     if read_reference(files, its) is not None:  # none: every simulation of the parent failed
         contents.append((own.schema, files.get(its.schema)))
     if new.bundle is not None:
-        files.put_new(bundle_path(new.bundle.digest), new.bundle.data)
+        _keep_bundle(files, new.bundle)
     if new.reused is not None:
-        files.put_new(own.reused(new.reused.digest), new.reused.content)
+        files.create(own.reused(new.reused.digest), new.reused.content)
     for path, data in contents:
-        # A killed submit of the derived job leaves the same bytes without a job record.
-        if not files.put_new(path, data) and files.get(path) != data:
-            raise _taken(files, record.job)
-    if not _put_record(files, record):
-        raise _taken(files, record.job)
-    withdraw_deleted(files, own)
-    # A deletion removes the parent's record and then looks for derived jobs: at least one of the two sees the other.
-    if files.get_many([its.record])[0] is None:
-        files.remove([own.record])
-        raise JobError(f"job {parent.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
-
-
-def _put_record(files: Files, record: JobRecord) -> bool:
-    return files.put_new(JobPaths(record.job).record, JOB_RECORDS.encode(record, mops=mops.__version__))
-
-
-def _taken(files: Files, job: str) -> JobError:
-    hint = f"choose another name; to continue a job that has stopped: mops jobs resume {job}"
-    return JobError(f"job {job!r} exists already", where=files.url, hint=hint)
+        files.create(path, data)
+    give_name(files, record)
+    _withdraw_if_deleted(files, record, its)
 
 
 def job_exists(files: Files, job: str) -> bool:
     """Tell whether a job of this name exists."""
-    return JOB_RECORDS.read(files, JobPaths(job).record) is not None
+    return JOB_RECORDS.read(files, NamePaths(job).record) is not None
 
 
-def params_digest(files: Files, job: str) -> str | None:
+def params_digest(files: Files, paths: JobPaths) -> str | None:
     """Return the SHA-256 of the parameters that a job was submitted with; None: the job does not exist."""
     try:
-        head = files.get(JobPaths(job).study)[:_HEAD_BYTES]
+        head = files.get(paths.study)[:_HEAD_BYTES]
     except FileNotFoundError:
         return None
     found = _PARAMS_DIGEST.search(head)
@@ -408,12 +410,16 @@ def load_job(files: Files, job: str) -> JobRecord:
     NewerFormat, CorruptRecord
         A newer mops wrote the record, or it is not what mops wrote.
     """
-    record = JOB_RECORDS.read(files, JobPaths(job).record)
+    record = JOB_RECORDS.read(files, NamePaths(job).record)
     if record is not None:
         return record
     names = job_names(files)
+    if job in names:
+        what = f"job {job!r} does not exist, but files that a killed submit or deletion of it left"
+        hint = f"submit the study again, or remove the files: mops jobs delete {job}"
+        raise JobError(what, where=f"{files.url}/{NamePaths(job).root}", hint=hint)
     near = similar(job, names, 3) or names[-3:]
-    records = files.get_many([JobPaths(name).record for name in near])
+    records = files.get_many([NamePaths(name).record for name in near])
     there = [name for name, data in zip(near, records, strict=True) if data is not None]
     if there:
         hint = f"use the name of an existing job: {', '.join(there)}"
@@ -471,32 +477,18 @@ def keep_reference(files: Files, paths: JobPaths, families: Families) -> Familie
     return read_reference(files, paths) or families
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished(End):
-    """A copy of a job's complete end.
-
-    Parameters
-    ----------
-    created
-        The creation time of the job, which distinguishes it from another job of the same name.
-    """
-
-    created: str
+_ENDS = JsonCodec[End](End, advisory=True)
 
 
-_FINISHED = JsonCodec[Finished](Finished, advisory=True)
-
-
-def keep_finished(files: Files, record: JobRecord, end: End) -> None:
+def keep_finished(files: Files, paths: JobPaths, end: End) -> None:
     """Keep a copy of the complete end, for quick listing."""
-    copy = Finished(**vars(end), created=record.created)
-    files.put(JobPaths(record.job).finished, _FINISHED.encode(copy))
+    files.put(paths.finished, _ENDS.encode(end))
 
 
-def decode_finished(data: bytes, record: JobRecord) -> Finished | None:
-    """Return the copy of a job's end; None: the bytes are unusable or of another job, so read the log."""
+def decode_finished(data: bytes, paths: JobPaths) -> End | None:
+    """Return the copy of a job's end; None: the bytes are unusable, so read the log."""
     try:
-        copy = _FINISHED.decode(data, JobPaths(record.job).finished)
+        copy = _ENDS.decode(data, paths.finished)
     except (CorruptRecord, NewerFormat):
         return None
-    return copy if copy.created == record.created and copy.complete else None
+    return copy if copy.complete else None

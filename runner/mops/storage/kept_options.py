@@ -1,10 +1,9 @@
 """Stores a job's options, and reads them for resume and retry.
 
 ``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``, create-only. The
-last of these records is in effect for every later resume and retry. Each record holds the time of its job's submit, so
-that readers skip records of a deleted job of the same name. If a variable has no value, mops stores only the name, and
-the value comes from the runner's environment. Of the settings, only the limits of simulations are here.
-Each attempt reads the others again.
+last of these records is in effect for every later resume and retry. If a variable has no value, mops stores only the
+name, and the value comes from the runner's environment. Of the settings, only the limits of simulations are here. Each
+attempt reads the others again.
 docs/internals/kubernetes.md has the table.
 """
 
@@ -15,28 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mops.errors import JobError
+from mops.storage.backends.base import Put
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.json_records import JsonCodec
-from mops.storage.paths import JobPaths
 
 if TYPE_CHECKING:
     from mops.storage.job_records import JobRecord
 
 
 @dataclass(frozen=True)
-class _Submitted:
-    """The time of the submit, which identifies the job."""
-
-    created: str
-
-
-@dataclass(frozen=True)
-class _Record(_Submitted):
+class _Record:
     options: JobOptions
 
 
-_SUBMITTED, _RECORDS = JsonCodec[_Submitted](_Submitted), JsonCodec[_Record](_Record)
+_RECORDS = JsonCodec[_Record](_Record)
 
 
 @dataclass(frozen=True)
@@ -61,14 +53,10 @@ def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
     NewerFormat, CorruptRecord
         A newer mops wrote a record, or a record is not what mops wrote.
     """
-    paths, kept = JobPaths(job.job), KeptOptions(0, job.options)
+    paths, kept = job.paths, KeptOptions(0, job.options)
     yield kept
-    while (data := files.get_many([paths.options(kept.k + 1)])[0]) is not None:
-        options = kept.options
-        # An earlier job of this name may have left a record of any format.
-        if (of := _SUBMITTED.glance(data)) is None or of.created == job.created:
-            options = _RECORDS.decode(data, f"{files.url}/{paths.options(kept.k + 1)}").options
-        kept = KeptOptions(kept.k + 1, options)
+    while (record := _RECORDS.read(files, paths.options(kept.k + 1))) is not None:
+        kept = KeptOptions(kept.k + 1, record.options)
         yield kept
 
 
@@ -87,9 +75,8 @@ def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOpti
     """
     if now == before.options:
         return
-    path = JobPaths(job.job).options(before.k + 1)
-    content = _RECORDS.encode(_Record(job.created, now))
-    if not files.put_new(path, content) and files.get(path) != content:  # same bytes: an answer got lost
+    path = job.paths.options(before.k + 1)
+    if files.put_new(path, _RECORDS.encode(_Record(now))) is Put.OTHER:
         raise JobError(
             f"another command has changed the options of job {job.job!r} meanwhile",
             where=f"{files.url}/{path}",

@@ -151,14 +151,14 @@ def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)
 
 
-def parameter_columns(files: Files, job: str) -> list[str]:
+def parameter_columns(files: Files, paths: JobPaths) -> list[str]:
     """Return the columns of the parameters of a job, in the order of its study."""
-    with files.reader(JobPaths(job).params) as source:
+    with files.reader(paths.params) as source:
         names: list[str] = pq.ParquetFile(source).schema_arrow.names
         return names[len(GROUP_FIELDS) :]
 
 
-def load_groups(files: Files, job: str) -> GroupTable:
+def load_groups(files: Files, paths: JobPaths) -> GroupTable:
     """Return a job's groups. The table reads its pieces when it needs them."""
-    path = JobPaths(job).params
+    path = paths.params
     return read_groups(files.reader(path), f"{files.url}/{path}")

@@ -3,26 +3,28 @@
 ::
 
     bundles/<sha256>.zip
-    jobs/<job>/study.json  params.parquet  schema.json  job.json     create-only
-    jobs/<job>/reused-<digest>.parquet                               create-only: simulations taken from other jobs
-    jobs/<job>/options/00000001.json  ...                            create-only
-    jobs/<job>/log/00000001.json  00000002.json  ...                 create-only: decides what is committed
-    jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: they count once a log record names them
-    jobs/<job>/losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
-    jobs/<job>/compactions/<end>/00000001.json  ...                  create-only: which larger parts replace others
-    jobs/<job>/outputs/<output>/compacted-<n>-<c>-<end>.parquet      parts of compactions
-    jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
-    jobs/<job>/live/<n>.json  snapshot.json                          the only files that mops overwrites
-    jobs/<job>/finished.json                                         an advisory copy of the end
-    jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
-    calibrations/<name>/...                                          calibration_records.py
+    jobs/<job>/job.json                                         create-only: names the id of the job
+    jobs/<job>/<id>/study.json  params.parquet  schema.json     create-only
+                    reused-<digest>.parquet                     create-only: simulations taken from other jobs
+                    options/00000001.json  ...                  create-only
+                    log/00000001.json  00000002.json  ...       create-only: decides what is committed
+                    outputs/<output>/<n>-<c>.parquet            create-only: they count once a log record names them
+                    losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
+                    compactions/00000001.json  ...              create-only: which larger parts replace others
+                    outputs/<output>/compacted-<n>-<c>.parquet  create-only: parts of compactions
+                    logs/<n>-<c>.txt  events/<n>-<c>.json
+                    live/<n>.json  snapshot.json                the only files that mops overwrites
+                    finished.json                               an advisory copy of the end
+                    deleted.json                                create-only: a deletion has begun
+    calibrations/<name>/...                                     calibration_records.py
 
-``n`` is the number of the attempt or compaction, ``c`` a number that its process uses once (a worker: a random one),
-``<end>`` the nonce of the job's complete end (in names of parts its first characters).
+``<id>`` is a random number of the job: two jobs that have had the same name share no path but ``job.json``. ``n`` is
+the number of the attempt or compaction, ``c`` a number that its process uses once (a worker: a random one).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -36,8 +38,9 @@ PART_KINDS = ("outputs", "losses", "failures")
 # A name that every storage, URL and Kubernetes label accepts as one segment.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
-_COMPACTED = re.compile(r"compacted-(\d+)-\d+-(\w+)\.parquet", re.ASCII)
-_END_CHARACTERS = 8
+_COMPACTED = re.compile(r"compacted-(\d+)-\d+\.parquet", re.ASCII)
+_ID_BYTES = 8
+_ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _DIGEST_CHARACTERS = 16
 
 
@@ -46,14 +49,19 @@ def bundle_path(digest: str) -> str:
     return f"{BUNDLES}/{digest}.zip"
 
 
+def new_job_id() -> str:
+    """Return a random id for a new job."""
+    return os.urandom(_ID_BYTES).hex()
+
+
 @dataclass(frozen=True)
-class JobPaths:
-    """Every path of one job.
+class NamePaths:
+    """The paths of a job's name, which another job can get after a deletion.
 
     Parameters
     ----------
     job
-        The job's name.
+        The name.
 
     Raises
     ------
@@ -73,13 +81,37 @@ class JobPaths:
 
     @property
     def root(self) -> str:
-        """The job's folder."""
+        """The folder of the name."""
         return f"{JOBS}/{self.job}"
 
     @property
     def record(self) -> str:
-        """The job's record. The job exists when this file does."""
+        """The record of the job that has the name. A job exists when this file does."""
         return f"{self.root}/job.json"
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """The paths of one job. No other job has ever the same ones.
+
+    Parameters
+    ----------
+    job, id
+        The job's name, and its random id.
+    """
+
+    job: str
+    id: str
+
+    @property
+    def root(self) -> str:
+        """The job's folder."""
+        return f"{NamePaths(self.job).root}/{self.id}"
+
+    @property
+    def record(self) -> str:
+        """The record of the name, which names the job's id while the job exists."""
+        return NamePaths(self.job).record
 
     @property
     def study(self) -> str:
@@ -115,7 +147,7 @@ class JobPaths:
 
     @property
     def deleted(self) -> str:
-        """The mark of a deletion. mops refuses new jobs of this name while it exists."""
+        """The mark of a deletion that has begun."""
         return f"{self.root}/deleted.json"
 
     def options(self, k: int) -> str:
@@ -155,18 +187,19 @@ class JobPaths:
         """Return the path of part ``c`` of attempt ``n``; kind and output as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/{n}-{c}.parquet"
 
+    def has_part(self, path: str, n: int) -> bool:
+        """Tell whether a path is that of a part of attempt ``n``."""
+        numbers = numbers_of(path)
+        return path.startswith(f"{self.root}/") and numbers is not None and numbers[0] == n
+
     @property
     def compactions(self) -> str:
-        """The folder of the logs of compactions."""
+        """The folder of the records of compactions."""
         return f"{self.root}/compactions"
 
-    def compactions_behind(self, end: str) -> str:
-        """Return the folder of the log of the compactions behind the complete end with this nonce."""
-        return f"{self.compactions}/{end}"
-
-    def compacted(self, kind: str, output: str | None, n: int, c: int, end: str) -> str:
-        """Return the path of part ``c`` of compaction ``n`` behind the complete end with this nonce."""
-        return f"{self.folder(kind, output)}/compacted-{n}-{c}-{end[:_END_CHARACTERS]}.parquet"
+    def compacted(self, kind: str, output: str | None, n: int, c: int) -> str:
+        """Return the path of part ``c`` of compaction ``n``; kind and output as for :meth:`folder`."""
+        return f"{self.folder(kind, output)}/compacted-{n}-{c}.parquet"
 
     @property
     def texts(self) -> str:
@@ -191,6 +224,11 @@ class JobPaths:
         return f"{self.root}/live/{n}.json"
 
 
+def is_job_id(name: str) -> bool:
+    """Tell whether a folder of a name is that of a job."""
+    return bool(_ID.fullmatch(name))
+
+
 def is_job_name(name: str) -> bool:
     """Tell whether a job can have this name."""
     return bool(_JOB.fullmatch(name))
@@ -207,22 +245,13 @@ def numbers_of(path: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def compaction_of(path: str, end: str) -> int | None:
-    """Return the number of the compaction that wrote a part; None: another process did.
-
-    Parameters
-    ----------
-    end
-        The nonce of the job's complete end. For parts of compactions behind any other end this returns -1, because
-        those belonged to a deleted job of the same name.
-    """
+def compaction_of(path: str) -> int | None:
+    """Return the number of the compaction that wrote a part; None: another process did."""
     found = _COMPACTED.fullmatch(path.rpartition("/")[2])
-    if found is None:
-        return None
-    return int(found[1]) if found[2] == end[:_END_CHARACTERS] else -1
+    return int(found[1]) if found else None
 
 
 def table_of(part: str) -> tuple[str, str | None]:
     """Return (kind, output) of a part's path: the inverse of :meth:`JobPaths.part`."""
-    _, _, kind, *output, _ = part.split("/")
+    _, _, _, kind, *output, _ = part.split("/")
     return kind, unquote(output[0]) if output else None

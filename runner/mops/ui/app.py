@@ -23,7 +23,7 @@ from mops.jobs.job import Job
 from mops.report.render import render
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
-from mops.storage.paths import JobPaths
+from mops.storage.paths import NamePaths
 from mops.ui import pages
 from mops.ui.access import Access
 from mops.ui.facts import JobList, JobNow, ListQuery
@@ -197,7 +197,7 @@ class Site:
         )
 
     def _compared(self, a: str, b: str) -> list[Comparison]:
-        return compare(*(Job(self.files.brief(), JobPaths(name).job, local=self.local) for name in (a, b)))
+        return compare(*(Job(self.files.brief(), NamePaths(name).job, local=self.local) for name in (a, b)))
 
     # Changes
 
@@ -347,7 +347,7 @@ def _list_query(request: Request) -> ListQuery:
 
 def _job_name(request: Request) -> str:
     """Return the name of the job. Raises JobError if the name is not valid for a job: it never becomes another path."""
-    return JobPaths(request.path_params["job"]).job
+    return NamePaths(request.path_params["job"]).job
 
 
 def _action(request: Request) -> Action:

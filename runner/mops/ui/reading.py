@@ -13,7 +13,6 @@ from mops.jobs.listing import JobLists, Listed
 from mops.jobs.status import Status
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS
-from mops.storage.paths import JobPaths
 from mops.storage.samples import read_samples
 from mops.ui.facts import CAUSES_SHOWN, LOG_LINES, PAGE_JOBS, JobList, JobNow, ListQuery, Point
 from mops.ui.runners import Runners
@@ -59,7 +58,7 @@ class JobReader:
     def __init__(self, job: Job, runners: Runners):
         self._job, self._runners = job, runners
         self._record, self._status = self._job.record, self._job.follower()
-        samples = read_samples(self._job.files, JobPaths(job.name), _SAMPLE_FILES)
+        samples = read_samples(self._job.files, self._record.paths, _SAMPLE_FILES)
         attempts = [0, *(attempt for attempt, _ in samples)]
         self._points = [  # before the first sample of an attempt, no time has passed
             Point(one.at, one.rate if attempt == before else None, one.memory_bytes)
@@ -73,7 +72,7 @@ class JobReader:
 
     def is_current(self) -> bool:
         """Tell whether the name still has the job that was opened: a deleted job's name can get another one."""
-        return JOB_RECORDS.read(self._job.files, JobPaths(self._job.name).record) == self._record
+        return JOB_RECORDS.read(self._job.files, self._record.paths.record) == self._record
 
     def look(self) -> JobNow:
         """Return the job now."""

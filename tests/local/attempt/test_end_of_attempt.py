@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from runner_lab import RunnerLab
 
+from claimed_jobs import ID
 from mops.attempt.task_threads import TaskThreads
 from mops.errors import ClusterError, Terminated, UsageError
 from mops.storage.files import Files
@@ -71,7 +72,7 @@ def test_a_fault_of_a_delivery_is_raised_even_if_it_comes_after_a_stop(
     with pytest.raises(type(error)):
         lab.runner.run()
     timer.join()
-    assert JobLog(Files.open(str(tmp_path)), JobPaths("job")).read().state == state
+    assert JobLog(Files.open(str(tmp_path)), JobPaths("job", ID)).read().state == state
 
 
 def test_a_delivery_that_hangs_does_not_prevent_the_last_commit(
@@ -122,7 +123,7 @@ def test_a_cancel_wins_over_sigterm_in_any_order(tmp_path: Path, sigterm_first: 
 def test_a_cancel_in_the_log_wins_over_a_sigterm_that_came_before_it_was_read(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
     lab.runner.stop(0.0, by=signal.SIGTERM)
-    JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("person")
+    JobLog(Files.open(str(tmp_path)), JobPaths("job", ID)).cancel("person")
     lab.job.log.poll()  # as the committing thread does every few seconds
     assert lab.runner.run() == "cancelled"
 

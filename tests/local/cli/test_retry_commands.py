@@ -12,7 +12,6 @@ import pytest
 
 import mops
 from mops.storage.joblog.log import JobLog
-from mops.storage.paths import JobPaths
 
 from .command_lab import CommandLab, make_lab
 
@@ -78,7 +77,7 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
     assert "ValueError" not in ran.err
     assert json.loads((partly.storage / "jobs" / ran.name / "job.json").read_text())["parent"]["groups"] == [[1, 2]]
     job = mops.open_job(ran.name, str(partly.storage))
-    assert list(JobLog(job.files, JobPaths(ran.name)).read().committed) == [1]
+    assert list(JobLog(job.files, job.record.paths).read().committed) == [1]
 
     again = partly.run("jobs", "retry", ran.name, "--verdict", "oom,crashed", "--json")
     assert again.code == 0

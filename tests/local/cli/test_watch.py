@@ -26,7 +26,6 @@ from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths
 from mops.system.lifeline import readable
 from mops.verdicts import Counts
 from waiting import until
@@ -229,9 +228,9 @@ def test_watch_does_not_wait_for_a_runner_that_ended_before_its_first_live_recor
     monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
     submit_only(gated)
     job = open_job("job", str(gated.storage))
-    JobLog(job.files, JobPaths("job"), clock=lambda: time.time() - SILENT_SECONDS - 1).claim(by="person")
+    JobLog(job.files, job.record.paths, clock=lambda: time.time() - SILENT_SECONDS - 1).claim(by="person")
     assert job.status().state == "interrupted"
-    JobLog(job.files, JobPaths("job")).claim(by="person")
+    JobLog(job.files, job.record.paths).claim(by="person")
     assert job.status().state == "running"
 
 

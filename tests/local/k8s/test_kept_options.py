@@ -25,7 +25,6 @@ from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
-from mops.storage.paths import JobPaths
 
 MODEL = """
 def run(params, seed):
@@ -255,7 +254,7 @@ def test_options_of_a_deleted_job_do_not_apply_to_a_new_job_of_the_same_name(ser
 def test_fields_that_a_newer_mops_has_added_are_ignored(service: Service, study: Path) -> None:
     """Regression: mops reported a new field of a pod option as a damaged record. Only a newer format is an error."""
     job = submitted(service, study)
-    path = JobPaths(job.name).options(1)
+    path = job.record.paths.options(1)
     resume(job, service, pod=PodOptions(memory="4Gi"))
     kept = read_options(job.files, job.record)
     record = json.loads(job.files.get(path))

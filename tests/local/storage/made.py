@@ -17,21 +17,28 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part, State
 from mops.storage.live_record import Live, write_live
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
 from mops.verdicts import Counts
+
+ID = "0123456789abcdef"
+"""The id of every job that is made here. Jobs of one name have it one after the other, unless a test says otherwise."""
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
 
 
 def created(
-    files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00", study: str | None = None
+    files: Files,
+    name: str = "job",
+    at: str = "2026-01-02T03:04:05+00:00",
+    study: str | None = None,
+    job_id: str = ID,
 ) -> JobRecord:
     """Create a job."""
     spec = ModelSpec("model:run", "baseline", (), None)
-    record = JobRecord(name, at, BUNDLE.digest, spec, N_GROUPS, N_GROUPS, NO_OPTIONS, study="", project="")
+    record = JobRecord(name, job_id, at, BUNDLE.digest, spec, N_GROUPS, N_GROUPS, NO_OPTIONS, study="", project="")
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
     create_job(
@@ -40,17 +47,19 @@ def created(
     return record
 
 
-def claimed(files: Files, name: str = "job", host: str = "elsewhere", at: float | None = None) -> JobLog:
+def claimed(
+    files: Files, name: str = "job", host: str = "elsewhere", at: float | None = None, job_id: str = ID
+) -> JobLog:
     """Claim a job, by default long ago."""
     when = time.time() - 1000 if at is None else at
-    log = JobLog(files, JobPaths(name), host=host, clock=lambda: when)
+    log = JobLog(files, JobPaths(name, job_id), host=host, clock=lambda: when)
     log.claim("person")
     return log
 
 
 def part(files: Files, name: str, n: int, c: int, data: bytes = b"rows") -> Part:
     """Write a part, which counts as soon as a commit names it."""
-    path = JobPaths(name).part("outputs", "daily", n, c)
+    path = JobPaths(name, ID).part("outputs", "daily", n, c)
     files.put(path, data)
     return Part(path, 3, len(data), hashlib.sha256(data).hexdigest())
 
@@ -64,14 +73,14 @@ def commit(files: Files, log: JobLog, name: str, *groups: int, failed: int = 0) 
 
 def lives(files: Files, name: str, n: int, *, host: str = "elsewhere", pid: int = 1, age_s: float = 1000.0) -> None:
     """Write a live record."""
-    write_live(files, JobPaths(name), n, Live(time.time() - age_s, host, pid, Counts(), 0.0, 0, {}))
+    write_live(files, JobPaths(name, ID), n, Live(time.time() - age_s, host, pid, Counts(), 0.0, 0, {}))
 
 
 def texts(files: Files, name: str, **pieces: str) -> None:
     """Write pieces of the text log: ``a2_10="text"`` is number 10 of attempt 2."""
     for number, text in pieces.items():
         n, c = map(int, number.removeprefix("a").split("_"))
-        files.put(JobPaths(name).text(n, c), text.encode())
+        files.put(JobPaths(name, ID).text(n, c), text.encode())
 
 
 def finished(files: Files, name: str = "job", *, failed: int = 0, at: str | None = None) -> JobRecord:
@@ -89,13 +98,14 @@ def ended(files: Files, log: JobLog, record: JobRecord, state: State) -> None:
     """End an attempt."""
     log.end(state, log.view.counts)
     if log.view.complete:
-        keep_finished(files, record, log.view.end)
+        keep_finished(files, record.paths, log.view.end)
 
 
 def below(files: Files, name: str = "job") -> list[str]:
-    """Return the paths of all files in the folder of a job."""
-    root = JobPaths(name).root
-    return [entry.path.removeprefix(f"{root}/") for entry in (*files.list(root), *files.scraps(root, 0))]
+    """Return the paths of all files of a name, in the folder of the name or of the job."""
+    root = NamePaths(name).root
+    found = (*files.list(root), *files.scraps(root, 0))
+    return [entry.path.removeprefix(f"{root}/").removeprefix(f"{ID}/") for entry in found]
 
 
 class Hooked:

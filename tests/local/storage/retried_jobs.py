@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from made import ID
 
 from mops.attempt.claimed_job import end_state
 from mops.jobs.derived.choice import (
@@ -36,7 +37,7 @@ from mops.storage.joblog.current_parts import CurrentPart
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.params_file import encode_groups, load_groups
-from mops.storage.paths import JobPaths, table_of
+from mops.storage.paths import table_of
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids_and_seeds import param_id
@@ -93,13 +94,13 @@ class World:
         self.truth: dict[int, Truth] = {}
         self.seeds = [[10 * group, 10 * group + 1] for group in range(n_groups)]
 
-    def first(self, outcomes: list[Outcome], commits: list[int], at: str = "now") -> Job:
+    def first(self, outcomes: list[Outcome], commits: list[int], at: str = "now", job_id: str = ID) -> Job:
         groups = _groups(list(enumerate(self.seeds)))
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         numbers = (self.n_groups, 2 * self.n_groups)
-        record = JobRecord("first", at, "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
+        record = JobRecord("first", job_id, at, "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
         create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", encode_groups(groups, self.files.spool()))
-        keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "string"}})
+        keep_reference(self.files, record.paths, {OUTPUT: {"y": "string"}})
         return self.run("first", dict(enumerate(outcomes)), commits)
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
@@ -112,7 +113,7 @@ class World:
 
     def extend(self, parent: Job, name: str, more: dict[int, list[int]]) -> Job:
         """Create the job that also has these seeds of groups, some of which may be new."""
-        old = load_groups(self.files, parent.name)
+        old = load_groups(self.files, parent.record.paths)
         groups = ExtendedGroups(old, None, _groups(list(more.items())))
         params = encode_groups(groups, self.files.spool())
         choice = with_groups(parent, Choice(Ranges(), Ranges()), groups, failures_of(parent))
@@ -128,16 +129,16 @@ class World:
         return sum(map(len, self.seeds))
 
     def _create(self, parent: Job, name: str, choice: Choice, files: DerivedFiles = DerivedFiles()) -> Job:  # noqa: B008
-        view = JobLog(self.files, JobPaths(parent.name)).read()
         counts = taken_over_counts(parent, choice, len(TARGETS), failures_of(parent))
-        chosen = parent_of(parent, view, choice, counts)
+        chosen = parent_of(parent.record, choice, counts)
         numbers = {"n_groups": self.n_groups, "n_simulations": self.n_simulations}
         create_derived(self.files, replace(parent.record, job=name, parent=chosen, **numbers), chosen, files)
         return Job(self.files, name)
 
     def run(self, name: str, outcomes: dict[int, Outcome], commits: list[int]) -> Job:
         """Commit the groups to run, in portions of these sizes, and end the job."""
-        log, record = JobLog(self.files, JobPaths(name)), load_job(self.files, name)
+        record = load_job(self.files, name)
+        log = JobLog(self.files, record.paths)
         log.claim("person")
         left = list(record.todo(log.view.committed))
         for size in [*commits, len(left)]:
@@ -169,7 +170,7 @@ class World:
         return compact(self.files, load_job(self.files, name), plan=pairs)
 
     def part(self, name: str, kind: str, table: pa.Table) -> Part:
-        path = JobPaths(name).part(kind, OUTPUT if kind == "outputs" else None, 1, next(_numbers))
+        path = load_job(self.files, name).paths.part(kind, OUTPUT if kind == "outputs" else None, 1, next(_numbers))
         encoded = encode(table, self.files.spool())
         self.files.put(path, encoded.content)
         return Part(path, encoded.rows, encoded.bytes, encoded.digest)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
-from made import created
+from made import ID, created
 from tenacity import stop_after_attempt
 
 from mops.errors import JobError, StorageUnavailable, Superseded
@@ -30,7 +30,7 @@ from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 CLEANER = socket.gethostname()
 """The name of a cleaner, whose claims have the name of this host."""
 THREE_TRIES = PATIENT.copy(stop=stop_after_attempt(3), sleep=lambda _: None)
@@ -59,7 +59,7 @@ class World:
     kills: int
     log_type: type[JobLog] = JobLog
     snapshot_records: int = 1_000
-    store: dict[str, bytes] = field(default_factory=lambda: {PATHS.record: job_record()})
+    store: dict[str, bytes] = field(default_factory=lambda: {PATHS.record: job_record(), PATHS.study: b"{}"})
     flight: list[tuple[str, bytes]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -89,13 +89,14 @@ class Actor(threading.Thread):
         self.choice = "start"
         self.over = False
         self.outcome: BaseException | str | None = None
+        self.seen: set[str] = set()
+        """What this process has read or written: the storage shows it from then on."""
         self.files = SimulatedFiles(self)
         self.job_log = world.log_type(
             self.files,
             PATHS,
             host=name,
             clock=lambda: 0.0,
-            retrying=THREE_TRIES,
             snapshot_records=world.snapshot_records,
         )
 
@@ -159,6 +160,8 @@ class Requests:
         self._world.store.setdefault(path, data)
         if outcome.startswith("lost"):
             raise TimeoutError
+        if created:
+            self._actor.seen.add(path)
         return created
 
     def put(self, path: str, data: bytes) -> None:
@@ -176,8 +179,16 @@ class Requests:
 
     def get(self, path: str) -> bytes | None:
         there = self._world.store.get(path)
-        outcome = self._actor.ask(f"get {path}", *([f"stale: get {path}"] if there else []))
-        return None if outcome.startswith("stale") else self._world.store.get(path)
+        may_be_stale = there and path not in self._actor.seen
+        outcome = self._actor.ask(f"get {path}", *([f"stale: get {path}"] if may_be_stale else []))
+        found = None if outcome.startswith("stale") else self._world.store.get(path)
+        if found is not None:
+            self._actor.seen.add(path)
+        return found
+
+    def size(self, path: str) -> int | None:
+        found = self.get(path)
+        return None if found is None else len(found)
 
     def list(self, folder: str) -> list[Entry]:
         self._actor.ask(f"list {folder}")

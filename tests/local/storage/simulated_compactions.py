@@ -38,6 +38,7 @@ def complete_job(groups: int) -> dict[str, bytes]:
     """Return the files of a complete job with a part for each group."""
     files = Files.open(f"memory://simulated-{groups}")
     files.put(PATHS.record, job_record())
+    files.put(PATHS.study, b"{}")
     log = JobLog(files, PATHS)
     log.claim("person")
     for group in range(groups):
@@ -129,7 +130,7 @@ def check_compactions(world: World) -> None:
             world.claim(groups == list(range(world.groups)), f"I9: the current parts have {groups}")
         gone = [one.part.path for one in whole.parts if one.part.path not in world.store]
         world.claim(not gone, f"I10: {gone}")
-        wrong = compaction_problems(whole.commits, records_of(files, whole), whole.view.end.nonce)
+        wrong = compaction_problems(whole.commits, records_of(files))
         world.claim(not wrong, f"I11: {wrong}")
     except CorruptRecord as bad:
         world.broken.append(f"I9: {bad.what}")
@@ -137,10 +138,10 @@ def check_compactions(world: World) -> None:
     files.remove(list(world.store))
 
 
-def records_of(files: Files, whole: Any) -> list[Any]:
+def records_of(files: Files) -> list[Any]:
     from mops.storage.joblog.compactions import CompactionLog
 
-    return list(CompactionLog(files, PATHS, whole.view.end).records())
+    return list(CompactionLog(files, PATHS).records())
 
 
 def _check_stops(world: World) -> None:

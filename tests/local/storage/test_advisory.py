@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made import claimed, commit, created, ended, finished, lives, refusing, texts
+from made import ID, claimed, commit, created, ended, finished, lives, refusing, texts
 from typer.testing import CliRunner
 
 import mops
@@ -30,7 +30,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 LIVE = {
     "format": 1,
     "at": 1.0,
@@ -139,7 +139,7 @@ def test_every_command_works_with_damaged_advisory_records(local, warnings, dama
     assert record.job == "whole"
     places = ("live/1.json", "events/1-1.json", "logs/1-1.txt", "finished.json")
     for name, place in itertools.product(("job", "whole"), places):
-        path = Path(local.url, JobPaths(name).root, place)
+        path = Path(local.url, JobPaths(name, ID).root, place)
         path.unlink(missing_ok=True)
         path.parent.mkdir(exist_ok=True)
         if damage == "a folder":
@@ -210,7 +210,8 @@ def test_a_copy_of_the_end_that_cannot_be_read_does_not_stop_the_list(memory, wa
 MODEL = "def simulate(params, seed):\n    print('a line for the log')\n    return {'out': {'x': [params['a']]}}\n"
 
 
-def test_a_job_succeeds_even_if_no_advisory_record_can_be_written(tmp_path, local, warnings):
+def test_a_job_succeeds_even_if_no_advisory_record_can_be_written(tmp_path, local, warnings, monkeypatch):
+    monkeypatch.setattr("mops.jobs.prepare.new_job_id", lambda: ID)
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(MODEL)
     study = tmp_path / "study.json"

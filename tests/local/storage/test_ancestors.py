@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import ID
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
@@ -27,7 +28,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import keep_reference, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.verify import coverage_problems
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts
 
@@ -178,7 +179,7 @@ def test_a_derived_job_shows_inherited_groups_before_it_runs(world: World) -> No
     job = world.derive(Job(world.files, "first"), "second", "timeout")
     assert (job.status().state, job.status().groups) == ("submitted", 3)
     assert job.status().counts == Counts(6, 0, 6, 0)
-    log = JobLog(world.files, JobPaths("second"))
+    log = JobLog(world.files, JobPaths("second", ID))
     log.claim("person")
     world.commit(log, "second", [4], {4: HEALTHY})
     assert job.record.todo(log.view.committed) == Ranges(((1, 2), (5, 6)))
@@ -196,7 +197,7 @@ def test_a_job_with_other_failures_left_is_partial() -> None:
 
 
 def test_a_derived_job_has_the_study_bundle_and_schema_of_its_parent(world: World, derived: Job) -> None:
-    own, its = JobPaths("second"), JobPaths("first")
+    own, its = JobPaths("second", ID), JobPaths("first", ID)
     for name in ("study", "params", "schema"):
         assert world.files.get(getattr(own, name)) == world.files.get(getattr(its, name))
     assert derived.record.bundle == load_job(world.files, "first").bundle
@@ -205,10 +206,10 @@ def test_a_derived_job_has_the_study_bundle_and_schema_of_its_parent(world: Worl
 def test_without_a_schema_of_the_parent_the_pilot_makes_it() -> None:
     world = World(Files.open(f"memory://{next(_numbers)}"), 1)
     job = world.first([Outcome(("error", "error"), (None, None))], [])
-    world.files.remove([JobPaths("first").schema])
+    world.files.remove([JobPaths("first", ID).schema])
     derived = world.derive(job, "second", "all")
     assert derived.output_names() == []
-    keep_reference(world.files, JobPaths("second"), {OUTPUT: {"y": "string"}})
+    keep_reference(world.files, JobPaths("second", ID), {OUTPUT: {"y": "string"}})
     world.assert_reads_true(world.run("second", {0: HEALTHY}, []))
 
 
@@ -216,7 +217,7 @@ def test_a_killed_retry_can_be_repeated(world: World) -> None:
     """A retry writes `job.json` last, so the files of a killed retry are not a job and do not block its name."""
     job = Job(world.files, "first")
     world.derive(job, "second", "all")
-    world.files.remove([JobPaths("second").record])
+    world.files.remove([NamePaths("second").record])
     world.derive(job, "second", "all")
     with pytest.raises(JobError, match="job 'second' exists already"):
         world.derive(job, "second", "all")
@@ -237,7 +238,7 @@ def test_a_missing_parent_is_an_error_and_never_fewer_rows(world: World, derived
 
 def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, derived: Job) -> None:
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
-    World(world.files, 6).first([HEALTHY] * 6, [2, 2])
+    World(world.files, 6).first([HEALTHY] * 6, [2, 2], job_id="fedcba9876543210")
     with pytest.raises(CorruptRecord, match="was deleted or replaced"):
         Job(world.files, "second").losses().to_arrow()
     assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
@@ -245,7 +246,7 @@ def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, deriv
 
 def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:
     world.derive(Job(world.files, "first"), "second", "timeout")
-    log = JobLog(world.files, JobPaths("second"))
+    log = JobLog(world.files, JobPaths("second", ID))
     log.claim("person")
     world.commit(log, "second", [0, 1], dict.fromkeys((0, 1), HEALTHY))
     assert verify_job(world.files, "second") == ["record 2: commits groups 0 to 0, which belong to the parent"]
@@ -253,7 +254,7 @@ def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:
 
 def test_verify_finds_a_group_that_never_ran_again(world: World) -> None:
     world.derive(Job(world.files, "first"), "second", "timeout")
-    log = JobLog(world.files, JobPaths("second"))
+    log = JobLog(world.files, JobPaths("second", ID))
     log.claim("person")
     world.commit(log, "second", [1], {1: HEALTHY})
     log.end("succeeded", totals=log.view.counts)
@@ -262,14 +263,14 @@ def test_verify_finds_a_group_that_never_ran_again(world: World) -> None:
 
 
 def test_verify_checks_the_parts_of_the_parent(world: World, derived: Job) -> None:
-    part = world.files.list("jobs/first/losses")[0].path
+    part = world.files.list(f"jobs/first/{ID}/losses")[0].path
     Path(world.files.url, part).unlink()
     assert verify_job(world.files, "second") == [f"{part}: missing"]
 
 
-@pytest.mark.parametrize("field", ["job", "k", "nonce", "groups", "counts"])
+@pytest.mark.parametrize("field", ["job", "id", "groups", "counts"])
 def test_a_record_whose_parent_is_malformed_is_corrupt(world: World, derived: Job, field: str) -> None:
-    path = Path(world.files.url, JobPaths("second").record)
+    path = Path(world.files.url, NamePaths("second").record)
     record = json.loads(path.read_text())
     del record["parent"][field]
     path.write_text(json.dumps(record))

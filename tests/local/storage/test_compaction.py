@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made import AtRequest, created, hooked
+from made import ID, AtRequest, created, hooked
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
 from mops.errors import CorruptRecord, JobError, MopsError, PartsReplaced, Superseded
@@ -36,7 +36,7 @@ from mops.storage.joblog.verify import verify
 from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
 
-PATHS = JobPaths("first")
+PATHS = JobPaths("first", ID)
 ILL = Outcome((None, "timeout"), (None, None))
 N_GROUPS = 8
 _numbers = itertools.count()
@@ -71,11 +71,11 @@ def rows_of(job: Job) -> list[list[dict]]:
 
 
 def part_files(files: Files, job: str = "first") -> set[str]:
-    return {e.path for kind in ("outputs", "losses", "failures") for e in files.list(f"jobs/{job}/{kind}")}
+    return {e.path for kind in ("outputs", "losses", "failures") for e in files.list(f"jobs/{job}/{ID}/{kind}")}
 
 
 def current(files: Files, job: str = "first") -> set[str]:
-    return {one.part.path for one in read_whole(files, JobPaths(job)).parts}
+    return {one.part.path for one in read_whole(files, JobPaths(job, ID)).parts}
 
 
 def assert_intact(world: World, rows: list[list[dict]]) -> None:
@@ -112,7 +112,7 @@ def test_a_job_that_is_not_complete_is_refused(state):
     files = Files.open(f"memory://compaction-{next(_numbers)}")
     created(files, "job")
     if state != "submitted":
-        log = JobLog(files, JobPaths("job"))
+        log = JobLog(files, JobPaths("job", ID))
         log.claim("person")
         if state == "cancelled":
             log.end("cancelled", log.view.counts)
@@ -197,16 +197,14 @@ def test_a_missing_part_is_an_error(storage, world):
 
 def test_verify_finds_a_compaction_that_does_not_fit(fresh):
     fresh.compact("first")
-    view = read_whole(fresh.files, PATHS).view
-    folder = PATHS.compactions_behind(view.end.nonce)
-    path = f"{folder}/00000002.json"
+    path = f"{PATHS.compactions}/00000002.json"
     good = json.loads(fresh.files.get(path))
     for change, problem in {
         ("removed", ()): "it names no part to remove",
         (
             "removed",
-            ("jobs/first/losses/9-9.parquet",),
-        ): "it removes parts that do not count: jobs/first/losses/9-9.parquet",
+            (f"jobs/first/{ID}/losses/9-9.parquet",),
+        ): f"it removes parts that do not count: jobs/first/{ID}/losses/9-9.parquet",
         ("removed", tuple(good["removed"][::-1])): "it removes parts that do not follow one another in the table of",
         ("ranges", ((0, 5),)): "its groups are not those of the parts that it removes",
         ("part", (good["part"][0], 99, *good["part"][2:])): "its part has 99 rows instead of",
@@ -279,10 +277,9 @@ def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
 
 def test_a_clean_of_the_last_compaction_stops_it(fresh):
     files = fresh.files
-    end = read_whole(files, PATHS).view.end
-    log = CompactionLog(files, PATHS, end)
+    log = CompactionLog(files, PATHS)
     log.claim("person")
-    path = PATHS.compacted("losses", None, 1, 1, end.nonce)
+    path = PATHS.compacted("losses", None, 1, 1)
     files.put(path, b"rows")
     assert (clean(Job(files, "first")).paths, clean(Job(files, "first")).kept) == ((), 1)
     assert clean(Job(files, "first"), last_attempt=True, dry_run=True).paths == (path,)
@@ -297,7 +294,7 @@ def test_a_clean_of_the_last_compaction_stops_it(fresh):
 
 MOMENTS = {
     "before the claim": ("put_new", "/compactions/", 1),
-    "before a part": ("put", "/outputs/", 1),
+    "before a part": ("put_new", "/outputs/", 1),
     "between a part and its record": ("put_new", "/compactions/", 2),
     "between the record and the removal": ("remove", "/outputs/", 1),
     "during the removal": ("remove", "/outputs/", 3),
@@ -515,7 +512,7 @@ def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem()
     for number in itertools.count(1):
         world = World(Files.open(f"memory://ends-{number}"), 4)
         job = world.first([HEALTHY] * 4, [1] * 4)
-        ends = JobPaths("first").log_record(6)
+        ends = JobPaths("first", ID).log_record(6)
         end = world.files.get(ends)
         world.files.remove([ends])
 
@@ -524,7 +521,7 @@ def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem()
             compact(world.files, load_job(world.files, "first"), plan=pairs)
 
         act = AtRequest(number, finish)
-        found = verify(hooked(world.files, act), JobPaths("first"), 4)
+        found = verify(hooked(world.files, act), JobPaths("first", ID), 4)
         assert not [problem for problem in found if "missing" in problem], number
         if not act.has_acted:
             return
@@ -587,16 +584,11 @@ def test_a_compaction_of_a_deleted_job_does_not_touch_the_next_job_of_its_name()
 
         def replace(next_job: World = next_job) -> None:
             list(delete(next_job.files, ["first"]))
-            next_job.first([HEALTHY] * 4, [1] * 4, at="later")
+            next_job.first([HEALTHY] * 4, [1] * 4, at="later", job_id="fedcba9876543210")
 
         act = AtRequest(number, replace)
-
-        def before(name: str, path: str | None, act: AtRequest = act) -> None:
-            if name != "remove":  # between the last look at the job and the removal is one moment without protection
-                act(name, path)
-
         with contextlib.suppress(MopsError):
-            compact(hooked(files, before), record, plan=pairs)
+            compact(hooked(files, act), record, plan=pairs)
         (next_job if act.has_acted else world).assert_reads_true(Job(files, "first"))
         assert Job(files, "first").verify() == []
         if not act.has_acted:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made import claimed, created
+from made import ID, claimed, created
 
 from mops.errors import CorruptRecord
 from mops.jobs.job import Job
@@ -21,7 +21,7 @@ from mops.study.ranges import Ranges
 from mops.task import FAILURES
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 
 
 def failures(messages: list[tuple[str, str]], traceback: str = "T" * 2000) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from made import ID
 
 from mops.storage.files import Files
 from mops.storage.live_record import Live, read_live, write_live
@@ -10,7 +11,7 @@ from mops.storage.paths import JobPaths
 from mops.storage.samples import SAMPLES, Sample, as_table, read_samples, write_samples
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 
 
 def sample(at: float) -> Sample:

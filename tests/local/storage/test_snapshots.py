@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from made import created, hooked, refusing
+from made import ID, created, hooked, refusing
 
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
@@ -18,7 +18,7 @@ from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 EVERY = 10
 FAMILIES = {"daily": {"x": "number float"}}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import StorageError
+from mops.storage.backends.base import Put
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from small_disk import small_disk
@@ -61,7 +62,7 @@ def test_a_local_storage_links_the_file_and_does_not_copy_it(tmp_path: Path) -> 
     for path in ("a/part", "a/part", "b/part"):
         files.put(path, spool)  # as in a retry
         assert files.get(path) == DATA
-    assert not files.put_new("a/part", spool)
+    assert files.put_new("a/part", spool) is Put.SAME
     assert [entry.path for entry in files.list("")] == ["a/part", "b/part"]
     stored, named = (tmp_path / "a/part").stat(), tmp_path / "named"
     named.write_bytes(b"")

@@ -11,12 +11,13 @@ from pathlib import Path
 import azurite
 import pytest
 from azure.core import exceptions as azure_errors
+from made import ID
 from servers import CuttingProxy, Scripted, serving
 from tenacity import RetryError, stop_after_attempt
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.azure_faults import azure_fault_of
-from mops.storage.backends.base import BRIEF, PATIENT
+from mops.storage.backends.base import BRIEF, PATIENT, Put
 from mops.storage.backends.faults import fault_of
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
@@ -190,7 +191,7 @@ def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(stat
     script = Scripted(bad, bad, bad, bad, CREATED)
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying())
-        assert files.put_new("log/1", b"x") is True
+        assert files.put_new("log/1", b"x") is Put.CREATED
     assert len(script.requests) == 5, "the client itself must not retry"
     assert clock.slept == sorted(clock.slept)
     assert len(clock.slept) == 4
@@ -201,7 +202,7 @@ def test_a_connection_that_closes_without_an_answer_is_retried(clock, monkeypatc
     script = Scripted(None, None, None, None, None, None, CREATED)
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying())
-        assert files.put_new("log/1", b"x") is True
+        assert files.put_new("log/1", b"x") is Put.CREATED
     assert len(script.requests) == 7
     # aiohttp repeats a PUT if a reused connection breaks.
     assert 3 <= len(clock.slept) <= 6
@@ -326,7 +327,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(local):
 
 
 def claimed(files):
-    log = JobLog(files, JobPaths("job"))
+    log = JobLog(files, JobPaths("job", ID))
     log.claim("person")
     return log
 
@@ -349,7 +350,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(azure, clock, monkeypatch):
     assert len(proxy.lost) == 1
     assert len(puts) == 2, "mops or aiohttp repeated it, and the storage said that the record exists"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(azure.port))
-    view = JobLog(Files.open(azure.url), JobPaths("job")).read()
+    view = JobLog(Files.open(azure.url), JobPaths("job", ID)).read()
     assert (view.k, list(view.committed), view.counts.simulations_good) == (3, [0, 1], 2)
 
 
@@ -380,4 +381,4 @@ def test_a_commit_whose_answers_were_lost_counts_once_on_other_storages(kind, re
         lossy.to_lose = to_lose
         log.commit(Ranges.of([group]), [], Counts())
     assert log.view.k == 5
-    assert JobLog(files, JobPaths("job")).read().committed == Ranges.of(range(4))
+    assert JobLog(files, JobPaths("job", ID)).read().committed == Ranges.of(range(4))

@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from made import Hooked
 from servers import CuttingProxy
 
-from mops.storage.backends.base import Entry
+from mops.errors import InternalError, UsageError
+from mops.storage.backends.base import Entry, Put
 from mops.storage.backends.local import _make_folder
 from mops.storage.files import Files
 
@@ -32,7 +34,7 @@ files.list("race")
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(10):
-    if files.put_new(f"race/{n}", sys.argv[2].encode()):
+    if files.put_new(f"race/{n}", sys.argv[2].encode()).value == "created":
         print(n, flush=True)
 """
 WRITE = """
@@ -99,16 +101,34 @@ def test_put_overwrites(storage, files):
 
 
 def test_put_new_creates_and_never_overwrites(storage, files):
-    assert files.put_new("log/1", b"first") is True
-    assert files.put_new("log/1", b"second") is False
-    assert files.put_new("log/1", b"first") is False
+    assert files.put_new("log/1", b"first") is Put.CREATED
+    assert files.put_new("log/1", b"second") is Put.OTHER
+    assert files.put_new("log/1", b"first") is Put.SAME
     assert storage.bytes_at("log/1") == b"first"
 
 
 def test_put_new_does_not_overwrite_a_file_of_another_program(storage, files):
     storage.lay("log/1", b"theirs")
-    assert files.put_new("log/1", b"ours") is False
+    assert files.put_new("log/1", b"ours") is Put.OTHER
+    with pytest.raises(InternalError, match="another process has written a file that belongs to this one"):
+        files.create("log/1", b"ours")
     assert storage.bytes_at("log/1") == b"theirs"
+
+
+def test_a_lost_answer_is_not_taken_for_a_file_of_another_process(storage, files, clock):
+    """Regression: a submit whose answer was lost said that its job exists already."""
+    lost = []
+
+    def lose(name, path) -> None:
+        if name == "put_new" and not lost:
+            lost.append(files.put_new(path, b"mine"))
+            raise TimeoutError
+
+    lossy = Files(Hooked(files._backend, lose), files.url, clock.retrying())
+    assert lossy.put_new("log/1", b"mine") is Put.SAME
+    lost.clear()
+    lossy.create("log/2", b"mine")
+    assert lost == [Put.CREATED]
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer])
@@ -222,7 +242,7 @@ def test_remove_removes_files_and_ignores_absent_ones(storage, files):
 def test_a_url_that_is_opened_twice_has_the_same_files(storage, files):
     Files.open(storage.url).put("a", b"1")
     assert files.get("a") == b"1"
-    assert files.put_new("a", b"2") is False
+    assert files.put_new("a", b"2") is Put.OTHER
 
 
 def test_pyarrow_reads_parts_in_several_threads(storage, files):
@@ -245,7 +265,7 @@ def test_only_one_of_several_threads_creates_a_file(storage, files):
 
     def compete(me: int) -> list[int]:
         gate.wait()
-        return [n for n in range(20) if files.put_new(f"race/{n}", str(me).encode())]
+        return [n for n in range(20) if files.put_new(f"race/{n}", str(me).encode()) is Put.CREATED]
 
     with ThreadPoolExecutor(N_WRITERS) as threads:
         won = list(threads.map(compete, range(N_WRITERS)))
@@ -323,9 +343,9 @@ def test_a_killed_writer_leaves_a_whole_file_and_no_temporary_file_in_a_listing(
 def test_a_part_larger_than_one_request_is_created_once(azure):
     files = Files.open(azure.url)
     data = bytes(range(256)) * (65 << 12)
-    assert files.put_new("big", data) is True
-    assert files.put_new("big", b"small") is False
-    assert files.put_new("big", data) is False
+    assert files.put_new("big", data) is Put.CREATED
+    assert files.put_new("big", b"small") is Put.OTHER
+    assert files.put_new("big", data) is Put.SAME
     assert files.get("big") == data
 
 
@@ -339,6 +359,14 @@ def test_a_record_is_created_by_one_conditional_request(azure, monkeypatch):
     files.get("log/1")
     proxy.close()
     assert [line.split()[0] for line in seen] == [b"PUT", b"GET"]
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_by_name(tmp_path):
+    """Regression: the path ended in an error of Python while the job's record was written."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    with pytest.raises(UsageError, match=r"caf\\udce9'") as caught:
+        Files.open(folder)
+    assert caught.value.what == "the storage's folder cannot be used: its name is not UTF-8 text"
 
 
 def test_local_urls_name_folders(tmp_path, monkeypatch):

@@ -64,6 +64,7 @@ class Credulous(JobLog):
 
     def commit(self, ranges, parts, counts, families=None):
         head = {"k": self.view.k + 1, "n": self.view.attempt, "nonce": "x", "time": 0.0, "host": self._host}
+        head["claim"] = self.view.owner
         early = Commit(ranges=ranges, parts=tuple(parts), counts=counts, **head)
         self._files.put(self._paths.snapshot, SNAPSHOTS.encode(Snapshot.of(self.view.extended([early]), early)))
         super().commit(ranges, parts, counts, families)
@@ -112,10 +113,10 @@ def test_no_invariant_breaks_with_any_two_changes_to_the_plainest_schedule(cast)
 
 
 class Deaf(JobLog):
-    """Continues after the claim of another attempt."""
+    """Continues after the claim of another attempt, and takes that for its own."""
 
     def _fence(self):
-        pass
+        return self._view.owner
 
     def _meet(self, records):
         self._view = self._view.extended(records)
@@ -246,7 +247,7 @@ class GreedyCompaction(CompactionLog):
 MUTANTS = {
     "deaf": ("mops.storage.compaction.compactor.CompactionLog", DeafCompaction),
     "greedy": ("mops.storage.compaction.compactor.CompactionLog", GreedyCompaction),
-    "removes parts of the last compaction": ("mops.jobs.clean.compaction_of", lambda path, end: -1),
+    "removes parts of the last compaction": ("mops.jobs.clean.compaction_of", lambda path: -1),
     "removes parts without looking at compactions": (
         "mops.jobs.clean.read_whole",
         lambda files, paths: replace(read_whole(files, paths), compactions=CompactionView(k=9, attempt=9)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from made import N_GROUPS, claimed, commit, created, ended, lives
+from made import ID, N_GROUPS, claimed, commit, created, ended, lives
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
@@ -68,7 +68,7 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
     assert losses["rate"].to_pylist() == [1.0 + i for i in range(N_SETS)]
     assert job.failures().to_arrow().num_rows == 0
     files = Files.open(storage.url)
-    assert verify(files, JobPaths(job.name), N_SETS) == []
+    assert verify(files, job.record.paths, N_SETS) == []
     with pytest.raises(JobError, match="complete"):
         mops.resume(mops.open_job(job.name, storage.url))
 
@@ -126,7 +126,7 @@ def test_an_interrupted_job_is_resumed_to_the_same_rows(study: Path, storage: An
     assert (job.status().state, job.status().attempt) == ("succeeded", 2)
     assert rows(job, "daily").equals(rows(whole, "daily"))
     assert job.losses().to_arrow().sort_by("group").equals(whole.losses().to_arrow().sort_by("group"))
-    assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []
+    assert verify(Files.open(storage.url), job.record.paths, N_SETS) == []
 
 
 def test_a_study_is_written_without_a_copy_in_memory(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_study_is_written_without_a_copy_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < len(study) / 4
-    assert json.loads(files.get(JobPaths("job").study))["study"] == json.loads(study)
+    assert json.loads(files.get(JobPaths("job", ID).study))["study"] == json.loads(study)

@@ -7,7 +7,7 @@ import os
 import time
 
 import pytest
-from made import below, claimed, commit, created, ended, finished, hooked, lives
+from made import ID, claimed, commit, created, ended, finished, hooked, lives
 
 import mops
 from mops.cli.jobs import status
@@ -19,7 +19,7 @@ from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, lis
 from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, NamePaths
 from mops.ui.facts import ListQuery
 from mops.ui.reading import JobReader, ListReader
 from mops.ui.runners import Runners
@@ -74,10 +74,10 @@ def test_an_unknown_state_is_refused_with_the_nearest():
     assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: did you mean 'running'?")
 
 
-@pytest.mark.parametrize("lost", ["no copy", "not JSON", "of a newer mops", "another kind", "another job's"])
+@pytest.mark.parametrize("lost", ["no copy", "not JSON", "of a newer mops", "another kind"])
 def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
     finished(files, "job", failed=1)
-    path = JobPaths("job").finished
+    path = JobPaths("job", ID).finished
     copy = json.loads(storage.bytes_at(path))
     if lost == "no copy":
         storage.drop(path)
@@ -86,8 +86,6 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
             "not JSON": b"{",
             "of a newer mops": json.dumps(copy | {"format": 2}).encode(),
             "another kind": json.dumps(copy | {"kind": "claim", "by": "auto"}).encode(),
-            # Written by a silent runner after its job was deleted and another created under the same name.
-            "another job's": json.dumps(copy | {"created": AT.format(1), "state": "succeeded"}).encode(),
         }
         storage.lay(path, changed[lost])
     assert [(job.state, job.groups, job.simulations_failed) for job in list_jobs(files)] == [("partial", 3, 1)]
@@ -95,9 +93,9 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
 
 def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, files):
     make_one_of_each(files)
-    storage.lay(JobPaths("new").record, b"{not json")
-    storage.lay(JobPaths("whole").record, b'{"format": 2, "mops": "9.1.0"}')
-    storage.lay(JobPaths("killed").log_record(1), b"{}")
+    storage.lay(NamePaths("new").record, b"{not json")
+    storage.lay(NamePaths("whole").record, b'{"format": 2, "mops": "9.1.0"}')
+    storage.lay(JobPaths("killed", ID).log_record(1), b"{}")
     listed = {job.job: job for job in list_jobs(files)}
     assert len(listed) == 7
     assert list(listed)[-2:] == ["whole", "new"]
@@ -159,11 +157,11 @@ def test_a_later_list_leaves_out_deleted_jobs_and_shows_new_jobs_of_their_names(
     finished(files, "one", at=AT.format(1))
     finished(files, "two", at=AT.format(2))
     assert [job.job for job in lists.read()] == ["two", "one"]
-    files.remove([f"jobs/two/{path}" for path in below(files, "two")])
+    files.remove([entry.path for entry in files.list("jobs/two")])
     created(files, "two", AT.format(3))  # before the next list
     clock.now_s += RECORD_SECONDS + 1
     assert [(job.job, job.state) for job in lists.read()] == [("two", "submitted"), ("one", "succeeded")]
-    files.remove([f"jobs/one/{path}" for path in below(files, "one")])
+    files.remove([entry.path for entry in files.list("jobs/one")])
     assert [job.job for job in lists.read()] == ["two"]
 
 
@@ -290,7 +288,7 @@ def test_a_new_job_of_a_deleted_jobs_name_is_found_by_its_own_date_and_state(fil
     finished(files, "two", at=AT.format(1))
     finished(files, "one", at=AT.format(2))
     assert [job.job for job in lists.read()] == ["one", "two"]
-    files.remove([f"jobs/two/{path}" for path in below(files, "two")])
+    files.remove([entry.path for entry in files.list("jobs/two")])
     created(files, "two", AT.format(3))
     clock.now_s += RECORD_SECONDS + 1
     assert [(job.job, job.state, job.created) for job in lists.read(**asked)] == [("two", "submitted", AT.format(3))]
@@ -313,13 +311,13 @@ class ActsAfter:
         return ask
 
 
-@pytest.mark.parametrize("path", [JobPaths("job").record, JobPaths("job").finished])
+@pytest.mark.parametrize("path", [NamePaths("job").record, JobPaths("job", ID).finished])
 def test_a_slow_thread_does_not_put_a_deleted_job_in_the_place_of_a_new_one(files, clock, path):
     """Regression: the deleted job came back, because a thread had read it before another thread saw the new one."""
     finished(files, at=AT.format(1))
 
     def replace_job() -> None:
-        files.remove([f"jobs/job/{path}" for path in below(files)])
+        files.remove([entry.path for entry in files.list("jobs/job")])
         assert lists.read() == []
         finished(files, failed=1, at=AT.format(3))
         assert [job.created for job in lists.read()] == [AT.format(3)]

@@ -10,15 +10,16 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import hooked
+from made import ID, hooked
 
 import mops
-from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
+from mops.errors import CorruptRecord, JobDeleted, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
@@ -30,7 +31,7 @@ from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", ID)
 HEAD = {"n": 1, "nonce": "00", "time": 1.5, "host": "here"}
 ONE = Counts(1, 0, 1, 0)
 
@@ -63,7 +64,7 @@ heads = {
 }
 parts = st.builds(
     Part,
-    st.text("ab.%", min_size=1).map(lambda o: f"jobs/j/outputs/{o}/1-1.parquet"),
+    st.text("ab.%", min_size=1).map(lambda o: f"jobs/j/id/outputs/{o}/1-1.parquet"),
     st.integers(0),
     st.integers(0),
     st.text(),
@@ -77,13 +78,20 @@ records = st.one_of(
     ),
     st.builds(
         Commit,
+        claim=st.text(),
         ranges=st.lists(st.integers(0, 50)).map(Ranges.of),
         parts=st.lists(parts, max_size=3).map(tuple),
         counts=counts,
         **heads,
     ),
     st.builds(Cancel, who=st.text(), **heads),
-    st.builds(End, state=st.sampled_from(["succeeded", "partial", "cancelled", "failed"]), totals=counts, **heads),
+    st.builds(
+        End,
+        claim=st.text(),
+        state=st.sampled_from(["succeeded", "partial", "cancelled", "failed"]),
+        totals=counts,
+        **heads,
+    ),
 )
 
 
@@ -125,13 +133,13 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
                 {"time": None},
                 {"format": "1"},
                 {"k": 2},
-                {"kind": "end", "state": "odd", "totals": {}},
-                {"kind": "end", "state": "failed", "totals": {"x": 1}},
-                {"kind": "end", "state": "failed", "totals": []},
-                {"kind": "commit", "ranges": [], "parts": [], "counts": []},
-                {"kind": "commit", "ranges": [[1]], "parts": [], "counts": {}},
-                {"kind": "commit", "ranges": [], "parts": [["short"]], "counts": {}},
-                {"kind": "commit", "ranges": [], "parts": [["no/part", 1, 1, ""]], "counts": {}},
+                {"kind": "end", "claim": "", "state": "odd", "totals": {}},
+                {"kind": "end", "claim": "", "state": "failed", "totals": {"x": 1}},
+                {"kind": "end", "claim": "", "state": "failed", "totals": []},
+                {"kind": "commit", "claim": "", "ranges": [], "parts": [], "counts": []},
+                {"kind": "commit", "claim": "", "ranges": [[1]], "parts": [], "counts": {}},
+                {"kind": "commit", "claim": "", "ranges": [], "parts": [["short"]], "counts": {}},
+                {"kind": "commit", "claim": "", "ranges": [], "parts": [["no/part/of/this", 1, 1, ""]], "counts": {}},
             ]
         ),
     ],
@@ -147,7 +155,7 @@ def test_an_invalid_record_is_refused_with_its_path(data):
 
 def commit(k: int, *groups: int, output: str = "daily") -> Commit:
     part = Part(PATHS.part("outputs", output, 1, k), 1, 1, "")
-    return Commit(k=k, ranges=Ranges.of(groups), parts=(part,), counts=Counts(len(groups)), **HEAD)
+    return Commit(k=k, claim=HEAD["nonce"], ranges=Ranges.of(groups), parts=(part,), counts=Counts(len(groups)), **HEAD)
 
 
 def test_a_view_is_the_same_for_records_in_any_portions():
@@ -211,7 +219,7 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     parts = [part for commit in whole.commits for part in commit.parts]
     assert [(part.rows, table_of(part.path)) for part in parts] == [(3, ("outputs", "daily"))] * 2
     assert verify(files, PATHS, 3) == []
-    fields = json.loads(storage.bytes_at("jobs/job/log/00000002.json"))
+    fields = json.loads(storage.bytes_at(f"jobs/job/{ID}/log/00000002.json"))
     assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()
     assert len(fields["nonce"]) == 32
 
@@ -311,10 +319,10 @@ def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(behind, b
     for what in behind:
         head = {**HEAD, "k": view.k + 1, "n": view.attempt + (what in ("claim", "mine"))}
         record = {
-            "commit": lambda head=head: Commit(ranges=Ranges.of([head["k"]]), parts=(), counts=ONE, **head),
+            "commit": lambda head=head: Commit(claim="00", ranges=Ranges.of([head["k"]]), parts=(), counts=ONE, **head),
             "cancel": lambda head=head: Cancel(who="anna", **head),
-            "end": lambda head=head: End(state="failed", totals=ONE, **head),
-            "complete": lambda head=head: End(state="partial", totals=ONE, **head),
+            "end": lambda head=head: End(claim="00", state="failed", totals=ONE, **head),
+            "complete": lambda head=head: End(claim="00", state="partial", totals=ONE, **head),
             "claim": lambda head=head: Claim(by="person", asked=Asked(1, "another"), **head),
             "mine": lambda head=head: Claim(by="person", asked=REQUEST, **head),
         }[what]()
@@ -355,7 +363,7 @@ def test_verify_finds_a_claim_for_a_void_request():
         Cancel(k=2, who="anna", **HEAD),
         Claim(k=3, by="person", asked=REQUEST, **{**HEAD, "n": 2}),
     ]
-    assert order_problems(log) == ["record 3: a claim for a request that record 2 (cancel) had made void"]
+    assert order_problems(log, PATHS) == ["record 3: a claim for a request that record 2 (cancel) had made void"]
 
 
 def test_cancelling_a_job_with_a_long_log_takes_one_write(files):
@@ -376,7 +384,9 @@ def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
     def held_after(start: int, stop: int) -> int:
         for group in range(start, stop):
             log.commit(Ranges.of([group]), parts, ONE)
-            log._files.remove([PATHS.log_record(log.view.k)])  # this storage is in memory too
+            log._files.remove(
+                [PATHS.log_record(log.view.k - 1)] if log.view.k > 2 else []
+            )  # this storage is in memory too
         # Other threads of this process hold memory too.
         held = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, f"{Path(mops.__file__).parent}/*")])
         return sum(one.size for one in held.statistics("filename"))
@@ -437,7 +447,7 @@ from mops.storage.files import Files
 from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
-log = JobLog(Files.open(sys.argv[1]), JobPaths("job"))
+log = JobLog(Files.open(sys.argv[1]), JobPaths("job", "0123456789abcdef"))
 for group in log.claim("auto").committed.complement(1_000_000):
     log.commit(Ranges.of([group]), [], Counts(1))
     print(group, flush=True)
@@ -490,7 +500,7 @@ def faulty(memory, clock):
     files = Files.open(memory.url)
     backend = Faulty(files._backend)
     retrying = clock.retrying(total_s=10)
-    return backend, JobLog(Files(backend, files.url, retrying), PATHS, retrying=retrying), files
+    return backend, JobLog(Files(backend, files.url, retrying), PATHS), files
 
 
 def test_a_record_that_cannot_be_seen_yet_is_read_again(faulty, clock):
@@ -506,7 +516,7 @@ def test_a_record_that_is_never_seen_is_an_error(faulty):
     backend, log, files = faulty
     owner(files)
     backend.stale = 10**9
-    with pytest.raises(StorageUnavailable, match="it is unknown whether the storage has the claim record"):
+    with pytest.raises(StorageUnavailable, match="the file exists and cannot be read"):
         log.claim("person")
 
 
@@ -534,8 +544,40 @@ def test_commits_need_a_claim(files):
 def test_a_commit_that_is_not_by_the_owner_is_corrupt(storage, files):
     log = owner(files)
     storage.lay(PATHS.log_record(2), LOG_RECORDS.encode(commit(2, 0)))
-    with pytest.raises(CorruptRecord, match="not by the job's owner"):
-        log.poll()
+    for read in (log.poll, opened(files).read, lambda: read_whole(files, PATHS)):
+        with pytest.raises(CorruptRecord, match="a commit that is not by the job's owner"):
+            read()
+    assert verify(files, PATHS, 1)[0] == "record 2: a commit that is not by the job's owner"
+
+
+@pytest.mark.parametrize(
+    "path", [JobPaths("job", "0" * 16).part("losses", None, 1, 1), PATHS.part("losses", None, 2, 1)]
+)
+def test_a_commit_of_a_part_of_another_job_or_attempt_is_corrupt(storage, files, path):
+    """Regression: a runner of a deleted job added 1,143 rows to the next job of its name, and verify found nothing."""
+    log = owner(files)
+    files.put(path, b"rows")
+    part = Part(path, 3, 4, hashlib.sha256(b"rows").hexdigest())
+    foreign = replace(commit(2, 0), claim=log.view.owner, parts=(part,))
+    storage.lay(PATHS.log_record(2), LOG_RECORDS.encode(foreign))
+    with pytest.raises(CorruptRecord, match="is not a part of attempt 1 of this job"):
+        opened(files).read()
+    assert verify(files, PATHS, 1) == [f"record 2: it commits {path}, which is not a part of attempt 1 of this job"]
+
+
+def test_a_runner_notices_at_its_next_commit_or_poll_that_its_job_was_deleted(files):
+    """Regression: mops noticed it at the end of the job."""
+    for act in (
+        lambda log: log.commit(Ranges.of([1]), [], ONE),
+        lambda log: log.poll(),
+        lambda log: log.end("failed", ONE),
+    ):
+        log = owner(files)
+        log.commit(Ranges.of([0]), [], ONE)
+        files.remove([entry.path for entry in files.list(PATHS.root)])
+        with pytest.raises(JobDeleted, match="record 2 of its log no longer exists"):
+            act(log)
+        files.remove([entry.path for entry in files.list(PATHS.root)])
 
 
 # Verify

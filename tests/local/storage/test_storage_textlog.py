@@ -7,7 +7,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import claimed, commit, created, ended, finished, lives, texts
+from made import ID, claimed, commit, created, ended, finished, lives, texts
 
 from mops.errors import JobError
 from mops.jobs import text_log
@@ -25,7 +25,7 @@ def two_attempts(files) -> None:
     texts(files, "job", a1_2="one\n", a1_10="two\nthr", a1_11="ee\n")
     log = claimed(files)
     texts(files, "job", a2_1="four\n")
-    files.put("jobs/job/logs/notes.txt", b"mine\n")
+    files.put(f"jobs/job/{ID}/logs/notes.txt", b"mine\n")
     ended(files, log, record, "cancelled")
 
 
@@ -67,7 +67,7 @@ def test_a_missing_log_is_empty(files):
 
 def test_invalid_utf8_is_replaced(storage, files):
     finished(files)
-    storage.lay("jobs/job/logs/1-12.txt", b"caf\xe9\n")
+    storage.lay(f"jobs/job/{ID}/logs/1-12.txt", b"caf\xe9\n")
     assert whole(files) == "began\nended\ncaf\N{REPLACEMENT CHARACTER}\n"
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from made import AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
+from made import ID, AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 
 from mops.errors import JobError, StorageError, Superseded
 from mops.jobs.clean import Cleaned, clean
@@ -20,11 +20,11 @@ from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-LOG = JobPaths("job").log
+LOG = JobPaths("job", ID).log
 
 
 def outputs(files: Files) -> list[str]:
-    return [entry.path.rpartition("/")[2] for entry in files.list("jobs/job/outputs")]
+    return [entry.path.rpartition("/")[2] for entry in files.list(f"jobs/job/{ID}/outputs")]
 
 
 def two_attempts(files: Files) -> JobLog:
@@ -41,10 +41,10 @@ def two_attempts(files: Files) -> JobLog:
 def test_parts_of_dead_attempts_are_removed_and_those_of_the_last_attempt_kept(files):
     log = two_attempts(files)
     lives(files, "job", 2, age_s=0)
-    assert clean(Job(files, "job")) == Cleaned("job", ("jobs/job/outputs/daily/1-7.parquet",), 11, kept=1)
+    assert clean(Job(files, "job")) == Cleaned("job", (f"jobs/job/{ID}/outputs/daily/1-7.parquet",), 11, kept=1)
     assert outputs(files) == ["1-0.parquet", "2-1.parquet", "2-8.parquet"]
     commit(files, log, "job", 2)
-    assert verify(files, JobPaths("job"), 3) == []
+    assert verify(files, JobPaths("job", ID), 3) == []
     assert clean(Job(files, "job")) == Cleaned("job", (), 0, kept=1)
 
 
@@ -59,10 +59,13 @@ def test_a_dry_run_reports_the_same_and_removes_nothing(files):
 def test_of_a_complete_job_every_part_without_a_commit_is_removed(files):
     finished(files)
     part(files, "job", 1, 77)
-    files.put("jobs/job/losses/1-78.parquet", b"rows")
+    files.put(f"jobs/job/{ID}/losses/1-78.parquet", b"rows")
     found = clean(Job(files, "job"))
-    assert (found.paths, found.kept) == (("jobs/job/outputs/daily/1-77.parquet", "jobs/job/losses/1-78.parquet"), 0)
-    assert verify(files, JobPaths("job"), 3) == []
+    assert (found.paths, found.kept) == (
+        (f"jobs/job/{ID}/outputs/daily/1-77.parquet", f"jobs/job/{ID}/losses/1-78.parquet"),
+        0,
+    )
+    assert verify(files, JobPaths("job", ID), 3) == []
     assert Job(files, "job").status().state == "succeeded"
 
 
@@ -84,12 +87,12 @@ def test_cleaning_the_last_attempt_of_a_stopped_job_claims_it_and_keeps_its_stat
         ended(files, log, record, ended_as)
     assert clean(Job(files, "job")).kept == 1
     foreseen = clean(Job(files, "job"), last_attempt=True, dry_run=True)
-    assert JobLog(files, JobPaths("job")).read().attempt == 1
-    assert foreseen == Cleaned("job", ("jobs/job/outputs/daily/1-7.parquet",), 4, kept=0)
+    assert JobLog(files, JobPaths("job", ID)).read().attempt == 1
+    assert foreseen == Cleaned("job", (f"jobs/job/{ID}/outputs/daily/1-7.parquet",), 4, kept=0)
     assert clean(Job(files, "job"), last_attempt=True) == foreseen
     status = Job(files, "job").status()
     assert (status.state, status.attempt, status.groups) == (ended_as or "cancelled", 2, 1)
-    assert verify(files, JobPaths("job"), 3) == []
+    assert verify(files, JobPaths("job", ID), 3) == []
     if ended_as is None:
         with pytest.raises(Superseded):  # the runner was only silent
             commit(files, log, "job", 1)
@@ -126,13 +129,13 @@ def test_a_resume_just_before_the_claim_of_a_cleaning_wins(files, monkeypatch):
     def late_claim(self, by, **how):
         if not resumed:
             resumed.append(claimed)
-            claim(JobLog(files, JobPaths("job"), host="faster"), "person")
+            claim(JobLog(files, JobPaths("job", ID), host="faster"), "person")
         return claim(self, by, **how)
 
     monkeypatch.setattr(JobLog, "claim", late_claim)
     with pytest.raises(JobError, match="attempt 3 of job 'job' was started meanwhile on faster"):
         clean(Job(files, "job"), last_attempt=True)
-    assert JobLog(files, JobPaths("job")).read().claim.host == "faster"
+    assert JobLog(files, JobPaths("job", ID)).read().claim.host == "faster"
     assert "2-9.parquet" in outputs(files)
 
 
@@ -160,12 +163,12 @@ def test_a_resume_at_any_step_of_a_cleaning_loses_no_part(has_run):
         if not resumed:
             break
         ((log, its_part),) = resumed
-        if JobLog(files, JobPaths("job")).read().owner == log.view.owner:
+        if JobLog(files, JobPaths("job", ID)).read().owner == log.view.owner:
             log.commit(Ranges.of([2]), [its_part], Counts(1))
         else:  # the claim of the cleaning came later
             with pytest.raises(Superseded):
                 log.poll()
-        assert verify(files, JobPaths("job"), 3) == []
+        assert verify(files, JobPaths("job", ID), 3) == []
     assert (refused > 0) is has_run, "without a claim before, cleaning claims nothing"
     assert cleaned > 5
 
@@ -205,13 +208,13 @@ def test_old_temporary_files_are_removed_new_ones_and_the_log_are_kept(local):
     old, new = "outputs/daily/.1-9.parquet.0a.tmp", "outputs/daily/.2-9.parquet.0b.tmp"
     in_log = "log/.00000009.json.0c.tmp"
     for name in (old, new, in_log):
-        local.lay(f"jobs/job/{name}", b"half")
+        local.lay(f"jobs/job/{ID}/{name}", b"half")
     long_ago = time.time() - 7200
     for name in (old, in_log):
-        os.utime(Path(local.url, "jobs/job", name), (long_ago, long_ago))
+        os.utime(Path(local.url, "jobs/job", ID, name), (long_ago, long_ago))
     log_before = sorted(Path(local.url, LOG).iterdir())
-    assert clean(Job(files, "job")).paths == ("jobs/job/outputs/daily/1-7.parquet", f"jobs/job/{old}")
-    assert Path(local.url, "jobs/job", new).exists()
+    assert clean(Job(files, "job")).paths == (f"jobs/job/{ID}/outputs/daily/1-7.parquet", f"jobs/job/{ID}/{old}")
+    assert Path(local.url, "jobs/job", ID, new).exists()
     assert sorted(Path(local.url, LOG).iterdir()) == log_before
 
 
@@ -243,5 +246,5 @@ def test_repeated_cleaning_during_take_overs_removes_no_committed_part(files):
         thread.join()
     assert errors == []
     clean(Job(files, "job"))
-    assert verify(files, JobPaths("job"), 3) == []
+    assert verify(files, JobPaths("job", ID), 3) == []
     assert outputs(files) == ["2-0.parquet", "4-1.parquet", "6-2.parquet"]

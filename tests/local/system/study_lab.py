@@ -26,7 +26,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit, Record, decode_record
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from programs import environment
 from waiting import until
@@ -265,21 +265,25 @@ class StudyLab:
         return open_job(name, str(self.storage))
 
     def exists(self, name: str = "job") -> bool:
-        return (self.storage / JobPaths(name).record).is_file()
+        return (self.storage / NamePaths(name).record).is_file()
+
+    def paths(self, name: str = "job") -> JobPaths:
+        """Return the paths of a job that exists."""
+        return self.job(name).record.paths
 
     def view(self, name: str = "job") -> LogView:
         """Return the current view of the log."""
-        return JobLog(self.job(name).files, JobPaths(name)).read()
+        return JobLog(self.job(name).files, self.paths(name)).read()
 
     def records(self, name: str = "job") -> list[Record]:
         """Return the log's records in their order."""
-        paths = sorted((self.storage / JobPaths(name).record).with_name("log").glob("*.json"))
+        paths = sorted((self.storage / self.paths(name).log).glob("*.json"))
         return [decode_record(path.read_bytes(), k, str(path)) for k, path in enumerate(paths, start=1)]
 
     def assert_sound(self, name: str = "job") -> None:
         """Verify the log and its parts, and check that no group is in two commits."""
         files = self.job(name).files
-        assert verify(files, JobPaths(name), len(self.study["parameter_sets"])) == []
+        assert verify(files, self.paths(name), len(self.study["parameter_sets"])) == []
         commits = [record for record in self.records(name) if isinstance(record, Commit)]
         groups = Counter(group for commit in commits for group in commit.ranges)
         assert set(groups.values()) <= {1}

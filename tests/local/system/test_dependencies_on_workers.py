@@ -57,7 +57,7 @@ def values(lab: StudyLab, column: str) -> set[str]:
 
 
 def log_of(lab: StudyLab) -> str:
-    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
+    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
 
 
 def error_of(runner: Runner) -> list[str]:

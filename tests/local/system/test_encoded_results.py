@@ -15,7 +15,7 @@ from dask_processes import dask_in
 import mops
 from mops.settings import Settings
 from mops.storage.joblog.whole import read_whole
-from mops.storage.paths import JobPaths, numbers_of
+from mops.storage.paths import numbers_of
 from mops.worker.results import part_store
 
 MODEL = """
@@ -88,7 +88,7 @@ def rows(job: mops.Job) -> list[pa.Table]:
 
 
 def parts_of(job: mops.Job) -> list[str]:
-    log = read_whole(job.files, JobPaths(job.name))
+    log = read_whole(job.files, job.record.paths)
     return [part.path for commit in log.commits for part in commit.parts]
 
 

@@ -366,7 +366,7 @@ def test_slots_increase_with_new_workers(lab: StudyLab, dask: DaskProcesses) -> 
     wait_for(lambda: (live := lab.job().status().live) and live.slots == 5, of=runner)
     dask.let_go()
     assert runner.wait() == 0, runner.said
-    text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
+    text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
     assert "slots: 5 (before: 2)" in text
 
 

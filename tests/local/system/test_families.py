@@ -20,7 +20,6 @@ from mops.settings import Settings
 from mops.storage.ancestors import ResultSource
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.whole import read_whole
-from mops.storage.paths import JobPaths
 
 MODEL = """
 import datetime as dt
@@ -178,7 +177,9 @@ def test_values_without_a_common_type_fail_with_the_name_of_the_column(run: Run)
 
 
 def problems_of(job: Job) -> list[str]:
-    return dataset_problems(job.files, job.name, [ResultSource(job.name, read_whole(job.files, JobPaths(job.name)))])
+    return dataset_problems(
+        job.files, job.record.paths, [ResultSource(job.name, read_whole(job.files, job.record.paths))]
+    )
 
 
 def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
 def test_each_kind_of_write_reports_a_full_disk_at_once_and_keeps_existing_files(
     lab: StudyLab, disk: SmallDisk, what: str
 ) -> None:
-    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    files, paths = Files.open(str(lab.storage)), JobPaths("job", "0" * 16)
     write_live(files, paths, 1, live(1.0))
     write_samples(files, paths, 1, 1, [sample_of(SNAPSHOT, 1.0, 1, 1)])
     log = JobLog(files, paths)
@@ -148,7 +148,7 @@ def test_each_kind_of_write_reports_a_full_disk_at_once_and_keeps_existing_files
 
 
 def test_the_next_attempt_makes_a_commit_that_failed_on_a_full_disk(lab: StudyLab, disk: SmallDisk) -> None:
-    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    files, paths = Files.open(str(lab.storage)), JobPaths("job", "0" * 16)
     log = JobLog(files, paths)
     log.claim(by="person")
     disk.fill()

@@ -14,7 +14,6 @@ import pytest
 from study_lab import MOPS, Runner, StudyLab, wait_for
 
 import mops
-from mops.storage.paths import JobPaths
 
 MIB = 1 << 20
 LIMIT = 400
@@ -126,11 +125,10 @@ def test_an_attempt_after_an_out_of_memory_attempt_starts_with_half_the_window(
     settings = {"SLOTS": 2, "SIM_MEMORY": "400MiB", "BATCH_SIZE": 12, "CHECKPOINT_SECONDS": 0}
     runner = lab.submit(**settings)
     (cgroup_of(720 * MIB) / "cgroup.procs").write_text(str(runner.process.pid))
-    live = JobPaths("job").live(1)
 
     def full() -> bool:
-        path = lab.storage / live
-        found = json.loads(path.read_text()) if path.exists() else {}
+        path = lab.storage / lab.paths().live(1) if lab.exists() else None
+        found = json.loads(path.read_text()) if path is not None and path.exists() else {}
         return bool(found) and found["memory_bytes"] > 0.8 * found["limit_bytes"]
 
     wait_for(full, of=runner)
@@ -142,7 +140,7 @@ def test_an_attempt_after_an_out_of_memory_attempt_starts_with_half_the_window(
     said = " ".join(again.said.split())
     assert "it probably ran out of memory; window: 6 parameter sets (before: 12)" in said
     assert "MODELOPS_JOB_BATCH_SIZE=6" in said
-    assert json.loads((lab.storage / JobPaths("job").live(2)).read_text())["window"] >= 6
+    assert json.loads((lab.storage / lab.paths().live(2)).read_text())["window"] >= 6
     lab.assert_sound()
 
 
@@ -163,7 +161,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
         r"batch size: 1 of \d+ simulations at once \(up to [34]\d\d MiB each, [\d.,]+ [MG]iB on a worker\)", said
     ), said
     assert len(lab.job().outputs("output")) == 40 * 5000
-    live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())
+    live = json.loads((lab.storage / lab.paths().live(1)).read_text())
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
     assert live["sizing"] in log_of(runner)

@@ -227,7 +227,7 @@ def test_a_port_in_use_is_a_warning_in_the_log_of_the_job(lab: StudyLab, runs: R
 
 
 def text_log(lab: StudyLab, name: str = "job") -> str:
-    return "".join(path.read_text() for path in sorted(lab.storage.glob(f"jobs/{name}/logs/*.txt")))
+    return "".join(path.read_text() for path in sorted(lab.storage.glob(f"jobs/{name}/*/logs/*.txt")))
 
 
 def test_without_a_port_nothing_listens_and_port_0_chooses_a_free_port(

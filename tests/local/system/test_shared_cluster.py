@@ -171,7 +171,7 @@ def test_a_short_job_gets_its_share_and_ends_before_a_long_job(
         assert rows_of(lab.job(name)) == lab.serial()
         lab.assert_sound(name)
     assert Counter(dask.tally).most_common(1)[0][1] == 1, "nothing ran twice"
-    log = "".join(path.read_text() for path in one.storage.glob("jobs/one/logs/*.txt"))
+    log = "".join(path.read_text() for path in one.storage.glob("jobs/one/*/logs/*.txt"))
     assert "other jobs on this cluster: 1; share of this job: 2 of 4 slots" in log
     assert "other jobs on this cluster: 0; share of this job: 4 of 4 slots" in log
 

@@ -10,7 +10,6 @@ from study_lab import StudyLab, betas, rows_of, wait_for
 from mops.jobs.clean import clean
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
-from mops.storage.paths import JobPaths
 
 
 def test_a_runner_that_wakes_up_after_a_take_over_commits_nothing(lab: StudyLab) -> None:
@@ -68,7 +67,7 @@ def test_a_runner_that_takes_over_while_the_job_is_cleaned_loses_nothing(
     before, listing, taken_over = len(lab.view().committed), Files.list, []
 
     def take_over_first(files: Files, folder: str) -> list[Entry]:
-        if folder == f"{JobPaths('job').root}/outputs" and not taken_over:
+        if folder == f"{lab.paths().root}/outputs" and not taken_over:
             taken_over.append(runner := lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=20))
             wait_for(lambda: lab.view().attempt == 3 and len(lab.view().committed) > before, of=runner)
         return listing(files, folder)

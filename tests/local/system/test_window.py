@@ -24,7 +24,6 @@ from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit
 from mops.storage.params_file import encode_groups, load_groups
-from mops.storage.paths import JobPaths
 from mops.task import TaskRequest
 
 SLOTS, BATCH = 2, 12
@@ -63,16 +62,16 @@ def test_groups_in_memory_never_exceed_the_batch(
     drained = (
         f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several groups; the check is for all
     )
-    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    files = Files.open(str(lab.storage))
     record = make_record("job", prepared, NO_OPTIONS)
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster)
         monkeypatch.setattr(cluster, "submit", watch.submit)
-        log = JobLog(files, paths)
+        log = JobLog(files, record.paths)
         log.claim(by="person")
-        job = ClaimedJob(files, record, load_groups(files, "job"), log, context, settings)
+        job = ClaimedJob(files, record, load_groups(files, record.paths), log, context, settings)
         runner = Runner(cluster, job, text)
         drained_before: list[bool] = []
         finish = cluster.finish

@@ -33,7 +33,7 @@ from mops.verdicts import Counts
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)
 KINDS = {"daily": {"day": "number", "y": "number"}}
-PATHS = JobPaths("job")
+PATHS = JobPaths("job", "0123456789abcdef")
 
 
 def committed(n_groups: int, rows: int, *, parts: int = 1, failed: int = 0) -> LogView:
@@ -159,6 +159,15 @@ def test_a_job_that_ends_before_the_forecast_gets_none() -> None:
     found.committed(committed(1, 100), KINDS)
     clock.now = 9.0
     assert found.estimate(0, 2) is None
+
+
+def test_only_what_is_left_needs_room() -> None:
+    """Regression: a job whose only commit held all its results failed, because they would not have fitted again."""
+    whole = forecast(Disk(1000))
+    whole.committed(committed(400, 100), KINDS)
+    half = forecast(Disk(1000))
+    with pytest.raises(StorageError, match="not enough room"):
+        half.committed(committed(200, 100), KINDS)
 
 
 def test_a_resumed_attempt_checks_the_room_at_once_from_what_is_committed() -> None:

@@ -18,6 +18,8 @@ from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.study.study_file import parse_study
 
+PATHS = JobPaths("job", "0123456789abcdef")
+
 
 @dataclass
 class Source:
@@ -28,7 +30,7 @@ class Source:
 
     @property
     def record(self) -> Any:
-        return SimpleNamespace(job=self.name)
+        return SimpleNamespace(job=self.name, id="")
 
     @property
     def view(self) -> Any:
@@ -49,10 +51,10 @@ def groups(numbers: range) -> Any:
 
 def opened(table: Any, digest: str) -> ReusePlan:
     files = Files.open("memory://reuse-plan")
-    path = JobPaths("job").reused(digest)
+    path = PATHS.reused(digest)
     files.remove([path])
     files.put_new(path, table.content)
-    record: Any = SimpleNamespace(job="job", reuse=SimpleNamespace(digest=digest))
+    record: Any = SimpleNamespace(job="job", paths=PATHS, reuse=SimpleNamespace(digest=digest))
     return ReusePlan(files, record, ["source"])
 
 

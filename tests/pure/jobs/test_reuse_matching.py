@@ -51,7 +51,7 @@ class Job:
 
     @property
     def record(self) -> Any:
-        return SimpleNamespace(job=self.name)
+        return SimpleNamespace(job=self.name, id="")
 
     @property
     def view(self) -> Any:

@@ -17,6 +17,7 @@ I4 what is finished stays as it is; nothing follows a complete end
 I5 no group is started that was validly committed before its runner's claim
 I6 nothing of a fenced or stopped runner becomes valid; an automatic claim never follows a cancel
 I7 no wrong stop: where no step is left, the job is finished or cancelled
+I8 a request for a runner does not undo a claim, a cancel or an end that its maker had not read
 """
 
 import argparse
@@ -29,8 +30,8 @@ Rn = namedtuple("Rn", "pc n inh seq pend")  # the log: n records read, but not t
 IDLE = Rn("idle", 0, None, 0, None)
 Opt = namedtuple(
     "Opt",
-    "stale reader cancel cleaner mutant rule finish rename order naive compactors",
-    defaults=(False, False, False, False, "", "newest", "bare", False, "claims-first", False, ()),
+    "stale reader cancel cleaner mutant rule finish rename order naive compactors asks",
+    defaults=(False, False, False, False, "", "newest", "bare", False, "claims-first", False, (), False),
 )
 
 
@@ -73,6 +74,9 @@ class Log:
     def __init__(self, opt, groups):
         self.o, self.all = opt, range(groups)
 
+    def initial(self):
+        return frozenset()
+
     def log(self, d):
         out = []
         while ("L", len(out) + 1) in d:
@@ -90,6 +94,13 @@ class Log:
         me, marks = "ABC"[i], [r[0] for r in known if r[0] in ("claim", "cancel")]
         if i == 2 and not log:
             return
+        if i == 2 and self.o.asks and not rn.seq:
+            yield f"{me} reads log 1..{len(log)} and asks for a runner", setrun(st, i, n=len(log), seq=1 + len(log))
+            return
+        asked = max([rn.seq - 1, *(k for k, r in enumerate(known, 1) if rn.seq and r == ("claim", i))])
+        if rn.seq and any(r[0] != "commit" for r in known[asked:]) and self.o.mutant != "blind resume":
+            yield f"{me} sees that others came first, stops", setrun(st, i, pc="stop")
+            return
         if rn.n < len(log):
             yield f"{me} gets log/{rn.n + 1}", setrun(st, i, n=rn.n + 1)
         if any(r[-1] == "complete" for r in known) or (marks[-1:] == ["cancel"] and i < 2):
@@ -98,7 +109,9 @@ class Log:
             at = len(log) + 1 if self.o.mutant == "unread claim" else rn.n + 1
             for s, a in put(st, ("L", at), ("claim", i)):
                 to = {"pc": "run", "n": at, "inh": range(rn.n, at - 1) if at > rn.n + 1 else None}
-                yield f"{me} put log/{at} claim: {a}", setrun(s, i, **(to if a == "mine" else {}))
+                undoes = rn.seq and any(r[0] != "commit" for r in log[asked : at - 1])
+                bad = " !I8" if undoes and a == "mine" else ""
+                yield f"{me} put log/{at} claim: {a}{bad}", setrun(s, i, **(to if a == "mine" else {}))
 
     def work(self, st, i, rn, log, known):
         me, mine = "ABC"[i], max(k for k, r in enumerate(known) if r == ("claim", i))
@@ -135,11 +148,17 @@ class Log:
         if self.o.reader and n < len(self.log(dict(st.store))):
             yield f"reader gets log/{n + 1}", st._replace(reader=(n + 1, self.log(dict(st.store))[n]))
 
-    def cancels(self, st):  # if the place is taken, it reads that record and tries the next place
-        log = self.log(dict(st.store))
-        late = any(r[-1] == "complete" for r in log) and self.o.mutant != "blind cancel"
-        add = set() if late else {(("L", len(log) + 1), ("cancel",))}
-        yield "cancel put" if add else "cancel: too late", st._replace(cancel=False, store=st.store | add)
+    def cancels(self, st):  # reads the log, then puts; if the place is taken, it reads that record and decides again
+        log, n = self.log(dict(st.store)), st.cancel[0] if st.cancel != (None,) else None
+        if n is None or n < len(log):
+            late = any(r[-1] == "complete" for r in log) and self.o.mutant != "blind cancel"
+            yield (
+                "cancel: too late" if late else "cancel reads the log",
+                st._replace(cancel=() if late else (len(log),)),
+            )
+        if n is not None:
+            for s, a in put(st, ("L", n + 1), ("cancel",)):
+                yield f"cancel put log/{n + 1}: {a}", s._replace(cancel=() if a == "mine" else st.cancel)
 
     def clean(self, st):  # lists parts, then reads the log, then removes: each at its own moment
         d, c = dict(st.store), st.clean
@@ -198,7 +217,7 @@ class Log:
 def explore(model, faults, cap, first=False):
     """Search at most about ``cap`` states; ``first``: only up to the first break."""
     o = model.o
-    first = St(frozenset(), frozenset(), (IDLE,) * 3, (), o.cancel, (), faults, None)
+    first = St(model.initial(), frozenset(), (IDLE,) * 3, (), (None,) if o.cancel else (), (), faults, None)
     seen, queue, found = {first: None}, deque([first]), {}
     while queue and len(seen) < cap and not (first and found):
         st = queue.popleft()
@@ -236,12 +255,14 @@ SCENARIOS = {
     "log": (Log, Opt(reader=True)),
     "log-stale": (Log, Opt(stale=True)),
     "log-cancel": (Log, Opt(stale=True, cancel=True)),
+    "log-asks": (Log, Opt(cancel=True, asks=True)),
     "log-clean": (Log, Opt(cleaner=True)),
     "log-all": (Log, Opt(stale=True, cancel=True, cleaner=True)),
     "log!skip": (Log, Opt(mutant="skip")),  # a put without an answer is repeated under the next number
     "log!deaf": (Log, Opt(mutant="deaf")),  # a runner that meets a claim continues
     "log!unread-claim": (Log, Opt(stale=True, mutant="unread claim")),  # a claim jumps to the end unread
     "log!blind-cancel": (Log, Opt(cancel=True, mutant="blind cancel")),  # cancels without looking for an end
+    "log!blind-resume": (Log, Opt(cancel=True, asks=True, mutant="blind resume")),  # ignores a cancel after its request
     "log!rash-clean": (Log, Opt(cleaner=True, mutant="rash clean")),  # removes what the live attempt has not named yet
 }
 
@@ -252,9 +273,14 @@ def main():
     ap.add_argument("-g", type=int, default=2, help="groups")
     ap.add_argument("-f", type=int, default=1, help="lost or late answers")
     ap.add_argument("-c", type=int, default=3_000_000, help="most states")
-    ap.add_argument("--rules", choices=["log", "compaction", "rejected"], default="log")
+    ap.add_argument("--rules", choices=["log", "compaction", "deletion", "rejected"], default="log")
     a = ap.parse_args()
-    modules = {"log": __name__, "compaction": "compaction_model", "rejected": "rejected_rules"}
+    modules = {
+        "log": __name__,
+        "compaction": "compaction_model",
+        "deletion": "deletion_model",
+        "rejected": "rejected_rules",
+    }
     table = importlib.import_module(modules[a.rules]).SCENARIOS
     for name in [a.t] if a.t else table:
         kind, opt = table[name]

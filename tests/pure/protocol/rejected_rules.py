@@ -17,6 +17,9 @@ class Claims:
     def __init__(self, opt, groups):
         self.o, self.all = opt, frozenset(range(groups))
 
+    def initial(self):
+        return frozenset()
+
     def valid(self, d, upto=99):
         inh = {k[1]: v[1] for k, v in d.items() if k[0] == "A" and k[1] <= upto}
         top, out = max(inh, default=0), {}

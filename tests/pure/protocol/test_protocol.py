@@ -6,12 +6,13 @@ Larger spaces were searched by hand: docs/internals/storage.md has their sizes.
 from __future__ import annotations
 
 import compaction_model
+import deletion_model
 import protocol_model
 import pytest
 import rejected_rules
 
 GROUPS, FAULTS = 2, 1
-SCENARIOS = {**protocol_model.SCENARIOS, **compaction_model.SCENARIOS}
+SCENARIOS = {**protocol_model.SCENARIOS, **compaction_model.SCENARIOS, **deletion_model.SCENARIOS}
 HOLD_STATES = 20_000
 """The search is breadth first, so these are the shortest interleavings of a scenario."""
 BREAK_STATES = 100_000

@@ -17,7 +17,7 @@ from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-PATHS, END = JobPaths("job"), "0123456789abcdef"
+PATHS = JobPaths("job", "0123456789abcdef")
 HEAD = {"nonce": "", "time": 0.0, "host": ""}
 TABLES = (("losses", None), ("outputs", "daily"))
 
@@ -28,6 +28,7 @@ def commits_of(sizes: list[list[int]]) -> list[Commit]:
         Commit(
             k=k,
             n=1,
+            claim="",
             ranges=Ranges.of([k]),
             parts=tuple(Part(PATHS.part(*TABLES[t], 1, 10 * k + t), k, size, "") for t, size in enumerate(of_tables)),
             counts=Counts(),
@@ -39,7 +40,7 @@ def commits_of(sizes: list[list[int]]) -> list[Commit]:
 
 def compact_of(run: list[CurrentPart], k: int, c: int) -> Compact:
     kind, output = table_of(run[0].part.path)
-    part = Part(PATHS.compacted(kind, output, 1, c, END), sum(one.part.rows for one in run), 1, "")
+    part = Part(PATHS.compacted(kind, output, 1, c), sum(one.part.rows for one in run), 1, "")
     removed = tuple(one.part.path for one in run)
     return Compact(k=k, n=1, removed=removed, part=part, ranges=union(one.ranges for one in run), **HEAD)
 
@@ -103,7 +104,7 @@ def test_a_record_that_removes_parts_that_do_not_count_is_corrupt():
     compact = compact_of(current_parts(commits, ())[::2], 2, 1)
     with pytest.raises(CorruptRecord, match="record 2 of the compaction log is damaged: it removes parts"):
         current_parts(commits, [compact, compact])
-    assert compaction_problems(commits, [compact], END) == [
+    assert compaction_problems(commits, [compact]) == [
         "record 2 of the compactions: it names compaction 1 instead of compaction 0",
         "record 2 of the compactions: its new part has the name of compaction 1, not of compaction 0",
     ]

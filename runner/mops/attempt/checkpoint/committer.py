@@ -289,6 +289,6 @@ class Committer:
         """Store files as parts of a checkpoint."""
         for kind, output, file in files:
             path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))
-            self._job.files.put(path, file.content)
+            self._job.files.create(path, file.content)
             self._pending.add_written(file.bytes)
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))

@@ -179,8 +179,13 @@ class Forecast:
         """
         if self._each is None and families is not None:
             self._each = output_per_simulation(view, families)
-            if self._each is not None:
-                check_room(self._job.files, self._job.name, self._bytes(self._each, None))
+            if self._each is not None and (n_groups := self._n_groups_left(view)):
+                before = self._job.inherited.counts
+                n_simulations = self._job.n_simulations - (view.counts.simulations - before.simulations)
+                check_room(self._job.files, self._job.name, self._bytes(self._each, None, n_simulations, n_groups))
+
+    def _n_groups_left(self, view: LogView) -> int:
+        return len(self._job.todo) - (len(view.committed) - len(self._job.inherited.committed))
 
     def task_finished(self, seconds: float, n_simulations: int) -> None:
         """Take the time of a task."""
@@ -202,10 +207,10 @@ class Forecast:
             seconds = None if each_s is None else n_left * each_s / max(slots, 1)
             rows = round(self._each.rows * self._job.n_simulations)
             more = bool(self._job.inherited.committed)
-            self._expected = Expected(seconds, rows, self._bytes(self._each, seconds), more)
+            whole = self._bytes(self._each, seconds, self._job.n_simulations, len(self._job.todo))
+            self._expected = Expected(seconds, rows, whole, more)
         return self._expected
 
-    def _bytes(self, each: OutputPerSimulation, seconds: float | None) -> int:
-        n_simulations, n_groups = self._job.n_simulations, len(self._job.todo)
+    def _bytes(self, each: OutputPerSimulation, seconds: float | None, n_simulations: int, n_groups: int) -> int:
         limits = self._job.checkpoint_limits
         return expected_bytes(each, limits, n_simulations=n_simulations, n_groups=n_groups, seconds=seconds)

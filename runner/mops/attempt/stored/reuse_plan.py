@@ -23,7 +23,6 @@ from mops.parquet.encoder import Encoded, Sink
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
-from mops.storage.paths import JobPaths
 from mops.study.groups import Recent
 
 PLAN = pa.schema(
@@ -103,7 +102,7 @@ class ReusePlan:
 
     def __init__(self, files: Files, record: JobRecord, jobs: Sequence[str]):
         assert record.reuse is not None
-        path = JobPaths(record.job).reused(record.reuse.digest)
+        path = record.paths.reused(record.reuse.digest)
         self._where, self._jobs = f"{files.url}/{path}", pa.array(jobs, pa.string())
         self._kept: Recent[PlannedRows] = Recent(_KEPT)
         self._lock = threading.Lock()

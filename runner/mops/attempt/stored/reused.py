@@ -32,9 +32,7 @@ from mops.storage.compaction.reading import read_current
 from mops.storage.dataset import dataset_of
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, ReuseSource, load_job
-from mops.storage.joblog.records import decode_record
 from mops.storage.joblog.whole import read_whole
-from mops.storage.paths import JobPaths
 from mops.study.casts import converted_table
 from mops.study.column_families import Families, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
@@ -94,7 +92,7 @@ class _Opened:
     def __init__(self, files: Files, record: JobRecord, sources: Sequence[ReuseSource]):
         self._files, self._job, self._sources = files, record.job, sources
         self.plan = ReusePlan(files, record, [source.job for source in sources])
-        self._families = {source.job: _families(files, source.job) for source in sources}
+        self._families = {source.job: _families(files, source) for source in sources}
         self._logs: list[ResultSource] = []
         self._outputs: dict[str, list[StoredOutput]] = {}
         self._chunks: Recent[dict[str, SortedRows]] = Recent(CHUNKS_KEPT)
@@ -137,10 +135,7 @@ class _Opened:
     def _load(self, planned: PlannedRows) -> dict[str, SortedRows]:
         used = np.unique(planned.sources[planned.sources >= 0]).tolist()
         some = {number: planned.where(planned.sources == number) for number in used}
-        found = self._read(lambda: {output: self._load_output(output, some) for output in self._outputs})
-        for number in used:
-            self._check_still_there(self._sources[number])
-        return found
+        return self._read(lambda: {output: self._load_output(output, some) for output in self._outputs})
 
     def _load_output(self, name: str, planned: Mapping[int, PlannedRows]) -> SortedRows:
         outputs = self._outputs[name]
@@ -191,17 +186,6 @@ class _Opened:
             found[name] = [StoredOutput(rows, schema, columns) for rows in parts]
         return found
 
-    def _check_still_there(self, source: ReuseSource) -> None:
-        """Check that rows that were just read are the source's.
-
-        A deletion removes the log before another job can have the name. So rows that were read before the log's last
-        record are the rows that this record counts.
-        """
-        path = JobPaths(source.job).log_record(source.k)
-        (data,) = self._files.get_many([path])
-        if data is None or decode_record(data, source.k, f"{self._files.url}/{path}").nonce != source.nonce:
-            raise self._gone(source)
-
     def _gone(self, source: ReuseSource) -> StorageError:
         return StorageError(
             f"job {source.job!r}, whose simulations job {self._job!r} reuses, was deleted or replaced meanwhile",
@@ -230,15 +214,16 @@ def _keys(groups: np.ndarray, replicates: np.ndarray) -> np.ndarray:
 
 
 def _log_of(files: Files, source: ReuseSource) -> ResultSource | None:
-    """Return the source with its log; None: it was deleted, or another job has its name."""
-    log = read_whole(files, JobPaths(source.job))
-    is_same = log.view.k == source.k and log.view.end is not None and log.view.end.nonce == source.nonce
-    return ResultSource(source.job, log) if is_same else None
+    """Return the source with its log; None: it was deleted."""
+    log = read_whole(files, source.paths)
+    return ResultSource(source.job, log) if log.view.complete else None
 
 
-def _families(files: Files, job: str) -> Families:
+def _families(files: Files, source: ReuseSource) -> Families:
     try:
-        record = load_job(files, job)
+        record = load_job(files, source.job)
     except JobError:  # deleted since: the next read of its log says so
         return {}
-    return stored_families(files, record, read_whole(files, JobPaths(job)).view) or {}
+    if record.id != source.id:
+        return {}
+    return stored_families(files, record, read_whole(files, source.paths).view) or {}

@@ -31,7 +31,6 @@ from mops.storage.dataset import dataset_of
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.storage.params_file import load_groups
-from mops.storage.paths import JobPaths
 from mops.study.casts import converted_table
 from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
@@ -55,7 +54,7 @@ class TakenOver:
         self._files, self._record = files, record
         self._groups, self._table, self._has_targets = Ranges(), None, has_targets
         if record.parent is not None and record.parent.simulated:
-            self._groups, self._table = record.parent.simulated, load_groups(files, record.parent.job)
+            self._groups, self._table = record.parent.simulated, load_groups(files, record.parent.paths)
         self._sources: list[ResultSource] = []
         self._outputs: dict[str, StoredOutput] = {}
         self._chunks: Recent[dict[str, SortedRows]] = Recent(CHUNKS_KEPT)
@@ -131,7 +130,7 @@ class TakenOver:
 
     def _opened(self, sources: list[ResultSource]) -> dict[str, StoredOutput]:
         job = self._record.job
-        families = families_of(self._files, JobPaths(job), (source.log.view for source in sources)) or {}
+        families = families_of(self._files, self._record.paths, (source.log.view for source in sources)) or {}
         found = {}
         for name, columns in families.items():
             rows = parts(sources, "outputs", name)

@@ -59,9 +59,4 @@ def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> l
     for deleted in delete(files, [job.job for job in plan]):
         done.append(deleted)
         terminal.say(f"deleted job {deleted.job}")
-        if deleted.hosts:
-            terminal.say(
-                f"  a silent runner on {', '.join(deleted.hosts)} may still be alive and will stop; "
-                f"do not use the name {deleted.job} again"
-            )
     return done

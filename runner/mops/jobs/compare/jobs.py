@@ -79,7 +79,7 @@ def compare(a: Job, b: Job) -> list[Comparison]:
     list of Comparison
         For the parameter sets, the simulations, each output, and the losses.
     """
-    tables = [load_groups(job.files, job.name) for job in (a, b)]
+    tables = [load_groups(job.files, job.record.paths) for job in (a, b)]
     batches = list(_batches(*tables))
     found = [
         _compare("parameter sets", _SET, [_reads_sets(table) for table in tables], batches),

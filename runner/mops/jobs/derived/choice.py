@@ -16,7 +16,6 @@ from mops.storage.job_records import JobRecord, Parent
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.params_file import load_groups
-from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts
@@ -50,7 +49,7 @@ def complete_view(job: Job) -> LogView:
     JobError
         The job is not complete.
     """
-    view = JobLog(job.files, JobPaths(job.name)).read()
+    view = JobLog(job.files, job.record.paths).read()
     if view.complete:
         return view
     state = job.status().state
@@ -78,10 +77,9 @@ class Choice:
     simulated: Ranges
 
 
-def parent_of(job: Job, view: LogView, choice: Choice, counts: Counts) -> Parent:
+def parent_of(record: JobRecord, choice: Choice, counts: Counts) -> Parent:
     """Return the parent entry of a job derived from a complete job."""
-    assert view.end is not None
-    return Parent(job.name, view.k, view.end.nonce, choice.again, counts, choice.simulated)
+    return Parent(record.job, record.id, choice.again, counts, choice.simulated)
 
 
 def retried(job: Job, verdicts: frozenset[str], failures: pa.Table) -> Choice:
@@ -171,7 +169,7 @@ def taken_over_counts(job: Job, choice: Choice, n_targets: int, failures: pa.Tab
     n_targets
         The number of targets of the derived job.
     """
-    table = load_groups(job.files, job.name)
+    table = load_groups(job.files, job.record.paths)
     whole = choice.again.complement(len(table))
     n_simulated = sum(map(table.n_replicates, choice.simulated))
     return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)

@@ -38,6 +38,7 @@ from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns
+from mops.storage.paths import new_job_id
 from mops.study.group_builder import SIMULATIONS_LIMIT
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -323,7 +324,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     settings_changed = changed_settings(job, view, launch.settings, launch.service)
     changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
     counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
-    parent = parent_of(job, view, new.choice, counts)
+    parent = parent_of(record, new.choice, counts)
     of_model = changed_model(record, new.spec, new.code) if counts.simulations else []
     if of_model:
         changes.append(
@@ -333,6 +334,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     derived = replace(
         record,
         job=name,
+        id=new_job_id(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent=parent,
         options=launch.options,
@@ -376,7 +378,7 @@ def _extended(
     if replicates is None and sets is None:
         return None, []
     notes: list[str] = []
-    old, added = load_groups(job.files, job.name), None
+    old, added = load_groups(job.files, job.record.paths), None
     n_replicates = n_now = n_replicates_of(old)
     if replicates is not None:
         with wrong.at(f"--replicates {replicates}"):

@@ -57,24 +57,24 @@ class FailedJob:
     """
 
     files: Files
-    name: str
+    paths: JobPaths
     failures: Sequence[PartRows]
     finished: Ranges
 
     def causes(self) -> pa.Table:
         """Return the table of :meth:`mops.jobs.job.Job.causes`."""
-        dataset = dataset_of(self.files, self.name, self.failures, FAILURES, dictionaries=("traceback",))
+        dataset = dataset_of(self.files, self.paths.job, self.failures, FAILURES, dictionaries=("traceback",))
         batches = dataset.to_batches(columns=list(COLUMNS), batch_size=CHUNK_ROWS, fragment_readahead=1)
         causes = causes_of(batches)
         ranges = narrow_ranges(self._params, [cause.groups for cause in causes[:_WITH_RANGES]], self.finished)
         ranges += [[]] * (len(causes) - len(ranges))
         rows = [_row(cause, list(map(str, narrow))) for cause, narrow in zip(causes, ranges, strict=True)]
-        groups = load_groups(self.files, self.name)
+        groups = load_groups(self.files, self.paths)
         params = [{"params": canonical_json(groups.group(row["group"]).params)} for row in rows]
         return pa.Table.from_pylist([row | its for row, its in zip(rows, params, strict=True)], schema=CAUSES)
 
     def _params(self) -> Iterator[pa.RecordBatch]:
-        path = JobPaths(self.name).params
+        path = self.paths.params
         try:
             with self.files.reader(path) as source:
                 file = pq.ParquetFile(source)

@@ -44,7 +44,7 @@ from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.json_records import RESTORE_HINT
 from mops.storage.live_record import read_live
-from mops.storage.paths import JobPaths, bundle_path
+from mops.storage.paths import bundle_path
 
 
 class JobTables(Protocol):
@@ -79,7 +79,7 @@ class JobTables(Protocol):
 def timeline_of(job: JobTables) -> Timeline:
     """Return the job over time."""
     status = job.status()
-    live = read_live(job.files, JobPaths(job.name), status.attempt) if status.attempt else None
+    live = read_live(job.files, job.record.paths, status.attempt) if status.attempt else None
     limit = live.limit_bytes or None if live else None
     return timeline(job.samples().to_arrow(), status.n_simulations, limit)
 
@@ -87,7 +87,7 @@ def timeline_of(job: JobTables) -> Timeline:
 def scored_of(job: JobTables, target: str | None = None, weights: Mapping[str, float] | None = None) -> ScoredSets:
     """Return the parameter sets that have a loss; the arguments and errors are those of :func:`scored_sets`."""
     scored = scored_without_parameters(job, target, weights)
-    table = Parameters(job.files, job.name).joined(scored.table)
+    table = Parameters(job.files, job.record.paths).joined(scored.table)
     return replace(scored, table=table, parameters=tuple(table.column_names[scored.table.num_columns :]))
 
 
@@ -100,8 +100,9 @@ def scored_without_parameters(
 
 def groups_run(job: JobTables) -> Integers:
     """Return the groups that have run, sorted."""
-    committed = JobLog(job.files, JobPaths(job.name)).read().committed
-    return np.fromiter(job.record.taken_over | committed, np.int64)
+    record = job.record
+    committed = JobLog(job.files, record.paths).read().committed
+    return np.fromiter(record.taken_over | committed, np.int64)
 
 
 def course_of(
@@ -270,7 +271,7 @@ def divisions_of(job: JobTables, own: Collection[str], rows: pa.Table, names: Se
 
 def _parameters_next_to(job: JobTables, taken: Collection[str]) -> pa.Table:
     """Return the columns of the parameters, with the names that they have next to other columns."""
-    parameters = Parameters(job.files, job.name)
+    parameters = Parameters(job.files, job.record.paths)
     fields = parameters.fields(taken)
     return parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
 
@@ -385,7 +386,7 @@ def failure_bins_of(job: JobTables) -> FailureBins:
 
 def parameters_of(job: JobTables) -> pa.Table:
     """Return the columns of the parameters; row ``i`` is group ``i``."""
-    parameters = Parameters(job.files, job.name)
+    parameters = Parameters(job.files, job.record.paths)
     fields = parameters.fields(())
     return parameters.columns(list(fields)).rename_columns([field.name for field in fields.values()])
 

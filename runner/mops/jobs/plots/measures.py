@@ -130,7 +130,7 @@ def measured_of(job: JobTables, wanted: Wanted = Wanted()) -> MeasuredSets:
             found.notes.append(f"No measure shows {output!r}: {several.what}.")
     if found.left_out:
         found.notes.append(_left_out_note(found.left_out, most))
-    table = Parameters(job.files, job.name).joined(found.sets)
+    table = Parameters(job.files, job.record.paths).joined(found.sets)
     parameters = tuple(table.column_names[found.sets.num_columns :])
     return MeasuredSets(table, tuple(found.names), parameters, design, tuple(found.notes))
 

@@ -133,9 +133,9 @@ def match(
 
     encoded = encode_plan(tables(), spool())
     sources = tuple(
-        ReuseSource(offer.record.job, offer.view.k, offer.view.end.nonce, counts[offer.record.job])
+        ReuseSource(offer.record.job, offer.record.id, counts[offer.record.job])
         for offer in offers
-        if offer.view.end is not None and counts[offer.record.job]
+        if counts[offer.record.job]
     )
     return Found(Reuse(sources, encoded.digest), encoded) if sources else None
 

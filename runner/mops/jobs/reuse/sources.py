@@ -25,7 +25,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import options_records
 from mops.storage.params_file import load_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import NamePaths
 from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -61,7 +61,7 @@ class Offer:
     @cached_property
     def groups(self) -> GroupTable:
         """The job's groups."""
-        return load_groups(self.files, self.record.job)
+        return load_groups(self.files, self.record.paths)
 
     @cached_property
     def stored(self) -> npt.NDArray[np.bool_]:
@@ -97,7 +97,7 @@ class Offer:
     @cached_property
     def _parents_groups(self) -> GroupTable | None:
         parent = self.record.parent
-        return load_groups(self.files, parent.job) if parent is not None and parent.simulated else None
+        return load_groups(self.files, parent.paths) if parent is not None and parent.simulated else None
 
 
 def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found | None:
@@ -185,12 +185,12 @@ def find_good_simulations(job: Job, view: LogView, groups: Pieces, wanted: Range
 def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
     """Yield the jobs with the code names of the new job, the newest first."""
     names = [name for name in job_names(files) if name != new.job]
-    contents = files.get_many([JobPaths(name).record for name in names])
+    contents = files.get_many([NamePaths(name).record for name in names])
     records = []
     for name, data in zip(names, contents, strict=True):
         try:
             if data is not None:
-                records.append(JOB_RECORDS.decode(data, f"{files.url}/{JobPaths(name).record}"))
+                records.append(JOB_RECORDS.decode(data, f"{files.url}/{NamePaths(name).record}"))
         except UNREADABLE as bad:
             warn_unreadable(name, bad)
     for record in sorted(records, key=lambda one: (one.created, one.job), reverse=True):
@@ -209,7 +209,7 @@ class _Search:
     def offer(self, record: JobRecord) -> tuple[Offer | None, Families]:
         """Return what a job offers, and the families of its columns; None: nothing."""
         try:
-            view = JobLog(self._files, JobPaths(record.job)).read()
+            view = JobLog(self._files, record.paths).read()
             if not view.complete:
                 return None, {}
             offer = Offer(self._files, record, view)

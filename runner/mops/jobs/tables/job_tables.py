@@ -32,7 +32,7 @@ class JobTables(JobParts):
     """One job with the tables of its results. A :class:`Table` reads its rows when you convert it."""
 
     def _parameters(self) -> Parameters:
-        return Parameters(self.files, self.name)
+        return Parameters(self.files, self.record.paths)
 
     def _title(self, what: str) -> str:
         return f"{what} of job {self.name!r}"
@@ -254,7 +254,7 @@ class JobTables(JobParts):
             if not (record.taken_over_counts + view.counts).failed:
                 return CAUSES.empty_table()
             finished = record.taken_over | view.committed
-            return FailedJob(self.files, self.name, parts(sources, "failures"), finished).causes()
+            return FailedJob(self.files, self.record.paths, parts(sources, "failures"), finished).causes()
 
         return Table(self._title("causes of failures"), lambda: Computed(self._read(read), Selection()))
 
@@ -282,7 +282,7 @@ class JobTables(JobParts):
         """
 
         def opened() -> Computed:
-            return Computed(as_table(read_samples(self.files, self._paths, newest)), Selection())
+            return Computed(as_table(read_samples(self.files, self.record.paths, newest)), Selection())
 
         return Table(self._title("samples"), opened)
 

@@ -21,8 +21,8 @@ class Parameters:
     Row ``i`` of ``params.parquet`` is group ``i``.
     """
 
-    def __init__(self, files: Files, job: str):
-        filesystem, path = files.arrow(JobPaths(job).params)
+    def __init__(self, files: Files, paths: JobPaths):
+        filesystem, path = files.arrow(paths.params)
         self._filesystem, self._path = filesystem, path
 
     @functools.cached_property

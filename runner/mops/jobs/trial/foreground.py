@@ -32,7 +32,6 @@ from mops.storage.ancestors import stored_families
 from mops.storage.joblog.log import JobLog
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import load_groups
-from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import told_apart
@@ -142,13 +141,13 @@ def of_job(job: Job, settings: Settings, *, with_new_code: bool = False, project
     options = read_options(job.files, record).options
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
     here = settings.over(options.limits).model_copy(update={"scheduler": None})
-    groups = load_groups(job.files, job.name)
+    groups = load_groups(job.files, record.paths)
     bundle = record.bundle
     if with_new_code:
         bundle = present_bundle(job, record, given_project(project) if project is not None else None)[0].digest
     context = child.of(job_context(job.name, bundle, job.files.url, record.spec, here))
     context = replace(context, parameters=tuple(groups.group(0).params))
-    return Source(context, groups, stored_families(job.files, record, JobLog(job.files, JobPaths(job.name)).read()))
+    return Source(context, groups, stored_families(job.files, record, JobLog(job.files, record.paths).read()))
 
 
 def run_in_foreground(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from tenacity import (
@@ -24,6 +25,16 @@ Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | Spool"
 """A file's content."""
 
 T = TypeVar("T")
+
+
+class Put(Enum):
+    """The answer to a request to create a file."""
+
+    CREATED = "created"
+    SAME = "same"
+    """The file exists with the same bytes: another process wrote them, or this one, and the answer was lost."""
+    OTHER = "other"
+    """The file exists with other bytes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Backend(Protocol):
     """One kind of storage. It makes each call once. faults.py has the errors that it raises."""
 
     def put_new(self, path: str, data: Data) -> bool:
-        """As :meth:`mops.storage.files.Files.put_new`."""
+        """Create a file, whole or not at all, and durable; False: a file of this path exists."""
 
     def put(self, path: str, data: Data) -> None:
         """As :meth:`mops.storage.files.Files.put`."""

@@ -20,14 +20,14 @@ from mops.storage.compaction.merge import merged
 from mops.storage.compaction.plan import Merge, merges
 from mops.storage.compaction.reading import part_missing
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, check_still_there
+from mops.storage.job_records import JobRecord, check_not_deleted
 from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.current_parts import CurrentPart, current_parts
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import By, End, Part
+from mops.storage.joblog.records import By, Part
 from mops.storage.joblog.view import union
 from mops.storage.joblog.whole import WholeLog, read_whole
-from mops.storage.paths import JobPaths, table_of
+from mops.storage.paths import table_of
 from mops.study.column_families import Families, Family
 
 logger = logging.getLogger(__name__)
@@ -87,12 +87,12 @@ def compact(
     StorageError
         The storage refuses, is out of reach, or is full.
     """
-    began, whole = time.monotonic(), read_whole(files, JobPaths(record.job))
-    if whole.view.end is None or not whole.view.complete:
+    began, whole = time.monotonic(), read_whole(files, record.paths)
+    if not whole.view.complete:
         raise _incomplete(files, record.job)
     if not plan(whole.parts):
         return _compacted(record, whole.parts, whole.parts)
-    compaction = _Compaction(files, record, whole, whole.view.end, merge)
+    compaction = _Compaction(files, record, whole, merge)
     compaction.claim(by)
     before = compaction.parts
     for run in plan(before):
@@ -114,7 +114,7 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
     """
     fewest = MANY_PARTS if files.folder is None else MANY_LOCAL_PARTS
     try:
-        if all(stored.parts < fewest for stored in JobLog(files, JobPaths(record.job)).read().stored.values()):
+        if all(stored.parts < fewest for stored in JobLog(files, record.paths).read().stored.values()):
             return  # without reading all of a long log
         plan = partial(merges, fewest_in_table=fewest, most_in_merge=MOST_AT_END)
         done = compact(files, record, by="auto", plan=plan, seconds=WAIT_SECONDS)
@@ -132,10 +132,9 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
 class _Compaction:
     """One compaction of one job by this process."""
 
-    def __init__(self, files: Files, record: JobRecord, whole: WholeLog, end: End, merge: Merger):
-        self._files, self._record, self._whole, self._end, self._merge = files, record, whole, end, merge
-        self._paths = JobPaths(record.job)
-        self._log = CompactionLog(files, self._paths, end)
+    def __init__(self, files: Files, record: JobRecord, whole: WholeLog, merge: Merger):
+        self._files, self._record, self._whole, self._merge = files, record, whole, merge
+        self._log = CompactionLog(files, record.paths)
         self._file_numbers = itertools.count(1)
         self._families: Families = {}
         self._number = 0
@@ -143,7 +142,7 @@ class _Compaction:
     def claim(self, by: By) -> None:
         """Become the owner of the job's parts."""
         self._number = self._log.claim(by).attempt
-        check_still_there(self._files, self._record)
+        check_not_deleted(self._files, self._record.paths)
         self._families = stored_families(self._files, self._record, self._whole.view) or {}
 
     @property
@@ -160,8 +159,6 @@ class _Compaction:
         except Superseded:
             self._files.remove([part.path])  # no record names it, and this process writes no more records
             raise
-        # These may be paths of another job by now, whose name is the same.
-        check_still_there(self._files, self._record)
         self._files.remove(removed)
         logger.debug("%s: merged %d parts into %s", self._record.job, len(removed), part.path)
 
@@ -172,12 +169,11 @@ class _Compaction:
         try:
             file = self._merge(self._files, [one.part for one in run], families)
         except FileNotFoundError as missing:
-            check_still_there(self._files, self._record)
+            check_not_deleted(self._files, self._record.paths)
             self._log.poll()
             raise part_missing(self._record.job, str(missing)) from missing
-        path = self._paths.compacted(kind, output, self._number, next(self._file_numbers), self._end.nonce)
-        check_still_there(self._files, self._record)
-        self._files.put(path, file.content)
+        path = self._record.paths.compacted(kind, output, self._number, next(self._file_numbers))
+        self._files.create(path, file.content)
         return Part(path, file.rows, file.bytes, file.digest)
 
 

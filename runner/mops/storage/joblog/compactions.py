@@ -14,7 +14,7 @@ from mops.errors import Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.current_parts import COMPACTION_RECORDS, Compact, CompactionRecord
 from mops.storage.joblog.numbered import NumberedLog
-from mops.storage.joblog.records import By, Claim, End, Part
+from mops.storage.joblog.records import By, Claim, Part
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 
@@ -53,19 +53,17 @@ class CompactionView:
 
 
 class CompactionLog(NumberedLog[CompactionRecord, CompactionView]):
-    """The log of the compactions behind a job's complete end.
+    """The log of a job's compactions. Only a complete job has any (rule 16).
 
     Parameters
     ----------
-    end
-        The complete end (rule 16).
     options
         Those of :class:`mops.storage.joblog.numbered.NumberedLog`.
     """
 
-    def __init__(self, files: Files, paths: JobPaths, end: End, **options: Any):
-        folder, hint = paths.compactions_behind(end.nonce), f"mops jobs compact {paths.job}"
-        super().__init__(files, folder, COMPACTION_RECORDS, CompactionView(), hint, **options)
+    def __init__(self, files: Files, paths: JobPaths, **options: Any):
+        hint = f"mops jobs compact {paths.job}"
+        super().__init__(files, paths.compactions, COMPACTION_RECORDS, CompactionView(), hint, **options)
         self._claim: CompactionRecord | None = None
 
     def read(self) -> CompactionView:

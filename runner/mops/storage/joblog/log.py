@@ -9,11 +9,12 @@ that names them. :mod:`mops.storage.joblog.whole` reads a log with every commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from mops.errors import CorruptRecord, Superseded
 from mops.storage import advisory
 from mops.storage.files import Files
+from mops.storage.joblog.belonging import foreign_records
 from mops.storage.joblog.numbered import NumberedLog
 from mops.storage.joblog.records import (
     LOG_RECORDS,
@@ -35,8 +36,6 @@ from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
-
-Owned = TypeVar("Owned", Commit, End)
 
 
 class JobLog(NumberedLog[Record, LogView]):
@@ -132,16 +131,14 @@ class JobLog(NumberedLog[Record, LogView]):
         Raises
         ------
         Superseded
-            A newer attempt owns the job; the groups do not count.
+            A newer attempt owns the job, or someone has deleted it; the groups do not count.
         StorageUnavailable
             No answer in time. The storage may still write the record: exit the process.
         """
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
-        named, fixed = tuple(parts), families or {}
-        record = self._append(
-            lambda head: self._owned(Commit(ranges=ranges, parts=named, counts=counts, families=fixed, **head))
-        )
+        fixed: dict[str, Any] = {"ranges": ranges, "parts": tuple(parts), "counts": counts, "families": families or {}}
+        record = self._append(lambda head: Commit(claim=self._owning(), **fixed, **head))
         if record is not None and record.k - self._snapshot_k >= self._snapshot_records:
             self._snapshot_k = record.k
             snapshot = SNAPSHOTS.encode(Snapshot.of(self._view, record))
@@ -155,7 +152,7 @@ class JobLog(NumberedLog[Record, LogView]):
         Superseded, StorageUnavailable
             As for :meth:`commit`.
         """
-        self._append(lambda head: self._owned(End(state=state, totals=totals, **head)))
+        self._append(lambda head: End(claim=self._owning(), state=state, totals=totals, **head))
 
     def cancel(self, who: str) -> bool:
         """Ask the owner to stop (rule 10); False: the job is complete already.
@@ -175,10 +172,11 @@ class JobLog(NumberedLog[Record, LogView]):
         Raises
         ------
         Superseded
-            A newer attempt owns the job.
+            A newer attempt owns the job, or someone has deleted it.
         StorageUnavailable
             No answer in time.
         """
+        self._require(self._view.k)
         self.read()
         self._fence()
         return self._view
@@ -188,14 +186,15 @@ class JobLog(NumberedLog[Record, LogView]):
         by = check_start(self._view, by, asked, job=self._paths.job, where=where)
         return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})
 
-    def _owned(self, record: Owned) -> Owned:
-        self._fence()
+    def _owning(self) -> str:
+        """Return the nonce of this process's claim, which commits and ends carry."""
+        nonce = self._fence()
         if self._view.end:
             raise RuntimeError("this attempt has ended")
-        return record
+        return nonce
 
-    def _fence(self) -> None:
-        """Raise if a newer attempt owns the job (rule 8)."""
+    def _fence(self) -> str:
+        """Return the nonce of this process's claim; raise if a newer attempt owns the job (rule 8)."""
         if self._claim is None:
             raise RuntimeError("this process has not claimed")
         if self._view.owner != self._claim.nonce:
@@ -204,15 +203,9 @@ class JobLog(NumberedLog[Record, LogView]):
                 where=f"{self._files.url}/{self._paths.log}",
                 hint="leave the job to the newer runner",
             )
+        return self._claim.nonce
 
     def _meet(self, records: Sequence[Record]) -> None:
+        for record, why in foreign_records(self._view.owner, records, self._paths):
+            raise CorruptRecord(f"this record is damaged: {why}", where=self._where(record.k), hint=RESTORE_HINT)
         super()._meet(records)
-        if self._claim is None or self._view.owner != self._claim.nonce:
-            return
-        for record in records:
-            if isinstance(record, Commit | End):
-                raise CorruptRecord(
-                    f"this record is a {record.kind} that is not by the job's owner",
-                    where=self._where(record.k),
-                    hint=RESTORE_HINT,
-                )

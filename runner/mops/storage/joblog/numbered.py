@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from tenacity import RetryError, Retrying, retry_if_result
-
-from mops.errors import StorageUnavailable
-from mops.storage.backends.base import PATIENT
+from mops.errors import JobDeleted, StorageUnavailable
+from mops.storage.backends.base import Put
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import Record, decode_numbered
 from mops.storage.json_records import JsonCodec
@@ -60,8 +58,6 @@ class NumberedLog(Generic[R, V]):
         Seconds since the epoch, for people to read.
     nonce
         Draws 128 random bits, hexadecimal.
-    retrying
-        How long to wait for a record that exists and cannot be read yet.
     """
 
     def __init__(
@@ -75,11 +71,9 @@ class NumberedLog(Generic[R, V]):
         host: str | None = None,
         clock: Callable[[], float] = time.time,
         nonce: Callable[[], str] = lambda: os.urandom(16).hex(),
-        retrying: Retrying = PATIENT,
     ):
         self._files, self._folder, self._codec, self._host = files, folder, codec, host or socket.gethostname()
         self._clock, self._nonce, self._resume_hint = clock, nonce, resume_hint
-        self._retrying = retrying.copy(retry=retry_if_result(lambda there: there is None))
         self._view = view
         self._open: R | None = None
 
@@ -125,9 +119,28 @@ class NumberedLog(Generic[R, V]):
                 return None
             there = self._settle(record)
             if there.nonce == record.nonce:
+                self._require(self._view.k)
                 self._view = self._view.extended([there])
                 return there
             self._meet([there])
+
+    def _require(self, k: int) -> None:
+        """Check that record ``k``, which this process has read or written, is still there (rule 23).
+
+        Raises
+        ------
+        JobDeleted
+            It no longer exists.
+        """
+        if k:
+            self._there(k)
+
+    def _there(self, k: int) -> bytes:
+        data = self._files.get_many([record_path(self._folder, k)])[0]
+        if data is None:
+            what = f"someone has deleted the job or its storage: record {k} of its log no longer exists"
+            raise JobDeleted(what, where=self._where(k), hint="submit the study again")
+        return data
 
     def _settle(self, record: R) -> R:
         """Put a record until its file exists; return the record in that file."""
@@ -135,21 +148,11 @@ class NumberedLog(Generic[R, V]):
             raise self._unanswered(self._open)
         self._open = record
         # The record stays open if an error leaves this method: its request may still land, so nothing else may be put.
-        try:
-            there = self._retrying(self._put, record)
-        except RetryError:
-            raise self._unanswered(record) from None
-        assert there is not None
+        path, there = record_path(self._folder, record.k), record
+        if self._files.put_new(path, self._codec.encode(record)) is Put.OTHER:
+            there = self._decoded(self._there(record.k), record.k)
         self._open = None
         return there
-
-    def _put(self, record: R) -> R | None:
-        """Return the record at this one's path, perhaps another process's; None: it cannot be read yet."""
-        path = record_path(self._folder, record.k)
-        if self._files.put_new(path, self._codec.encode(record)):
-            return record
-        data = self._files.get_many([path])[0]
-        return None if data is None else self._decoded(data, record.k)
 
     def _unanswered(self, record: R) -> StorageUnavailable:
         return StorageUnavailable(

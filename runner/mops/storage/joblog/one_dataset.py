@@ -17,7 +17,7 @@ from mops.study.ranges import Ranges
 _IDENTITY = [field.name for field in IDENTITY_FIELDS]
 
 
-def dataset_problems(files: Files, job: str, sources: Sequence[ResultSource]) -> list[str]:
+def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[ResultSource]) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
     The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). This function holds one row
@@ -35,7 +35,7 @@ def dataset_problems(files: Files, job: str, sources: Sequence[ResultSource]) ->
     StorageError
         The storage refuses, or is out of reach.
     """
-    families = families_of(files, JobPaths(job), (source.log.view for source in sources)) or {}
+    families = families_of(files, paths, (source.log.view for source in sources)) or {}
     problems = [
         f"output {output!r}: the commits fix column {name!r} to families that do not fit together"
         for output, columns in families.items()

@@ -34,7 +34,7 @@ class Part(NamedTuple):
         SHA-256 of the bytes, hexadecimal.
     """
 
-    path: Annotated[str, Field(pattern="^[^/]*(/[^/]*){3,}$")]  # what paths.table_of takes
+    path: Annotated[str, Field(pattern="^[^/]*(/[^/]*){4,}$")]  # what paths.table_of takes
     rows: int
     bytes: int
     digest: str
@@ -117,11 +117,14 @@ class Commit(Record):
 
     Parameters
     ----------
+    claim
+        The nonce of the claim of the attempt that commits.
     families
         The families that these parts fix for their columns, beyond ``schema.json`` and earlier commits.
     """
 
     kind: Literal["commit"] = "commit"
+    claim: str
     ranges: StoredRanges
     parts: tuple[Part, ...]
     counts: Counts
@@ -138,9 +141,16 @@ class Cancel(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Ends the attempt. With a state of :data:`COMPLETE` it ends the job too."""
+    """Ends the attempt. With a state of :data:`COMPLETE` it ends the job too.
+
+    Parameters
+    ----------
+    claim
+        The nonce of the claim of the attempt that ends.
+    """
 
     kind: Literal["end"] = "end"
+    claim: str
     state: State
     totals: Counts
 

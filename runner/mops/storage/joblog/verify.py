@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mops.errors import CorruptRecord
 from mops.storage import advisory
 from mops.storage.files import AT_ONCE, Files
+from mops.storage.joblog.belonging import foreign_records
 from mops.storage.joblog.current_parts import COMPACTION_RECORDS, Compact, CompactionRecord, current_parts
 from mops.storage.joblog.records import LOG_RECORDS, Claim, Commit, End, Part, R, Record, decode_numbered
 from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
@@ -46,26 +47,26 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
         The storage refuses, or is out of reach.
     """
     records, problems = _readable(files, paths.log, LOG_RECORDS)
-    problems += order_problems(records)
+    problems += order_problems(records, paths)
     problems += _snapshot_problems(files, paths, records)
     problems += coverage_problems(records, total_groups, taken_over)
     commits = [record for record in records if isinstance(record, Commit)]
-    end = next((record.nonce for record in records if isinstance(record, End) and record.complete), None)
+    complete = any(isinstance(record, End) and record.complete for record in records)
     while True:
-        compactions, bad = _compactions(files, paths, end)
-        bad += compaction_problems(commits, compactions, end or "")
+        compactions, bad = _compactions(files, paths, complete)
+        bad += compaction_problems(commits, compactions)
         # Without records that do not fit, because it is unknown which parts count.
         compacts = [] if bad else [record for record in compactions if isinstance(record, Compact)]
         bad += _part_problems(files, [one.part for one in current_parts(commits, compacts)])
-        if bad and end is None and len(_readable(files, paths.log, LOG_RECORDS)[0]) > len(records):
+        if bad and not complete and len(_readable(files, paths.log, LOG_RECORDS)[0]) > len(records):
             return verify(files, paths, total_groups, taken_over)  # the job has ended meanwhile, and was compacted
-        if not bad or len(_compactions(files, paths, end)[0]) == len(compactions):
+        if not bad or len(_compactions(files, paths, complete)[0]) == len(compactions):
             return problems + bad
 
 
-def _compactions(files: Files, paths: JobPaths, end: str | None) -> tuple[list[CompactionRecord], list[str]]:
+def _compactions(files: Files, paths: JobPaths, complete: bool) -> tuple[list[CompactionRecord], list[str]]:
     """Return the records of the job's compactions, and the problem with the first that cannot be read."""
-    return ([], []) if end is None else _readable(files, paths.compactions_behind(end), COMPACTION_RECORDS)
+    return _readable(files, paths.compactions, COMPACTION_RECORDS) if complete else ([], [])
 
 
 def _readable(files: Files, folder: str, codec: JsonCodec[R]) -> tuple[list[R], list[str]]:
@@ -97,11 +98,12 @@ def _snapshot_problems(files: Files, paths: JobPaths, records: Sequence[Record])
     return [f"{paths.snapshot}: it differs from records 1 to {last.k}; remove the file"]
 
 
-def order_problems(records: Iterable[Record]) -> list[str]:
-    """Return a sentence for each record that does not belong in its place (rules 4, 5 and 12)."""
+def order_problems(records: Iterable[Record], paths: JobPaths) -> list[str]:
+    """Return a sentence for each record that does not belong in its place (rules 4, 5, 12 and 24)."""
     view, problems = LogView(), []
     for record in records:
-        problems += [f"record {record.k}: {problem}" for problem in _misplaced(view, record)]
+        found = [*_misplaced(view, record), *(why for _, why in foreign_records(view.owner, [record], paths))]
+        problems += [f"record {record.k}: {problem}" for problem in found]
         view = view.extended([record])
     return problems
 

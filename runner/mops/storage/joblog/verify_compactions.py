@@ -44,27 +44,21 @@ class _Tables:
         return old
 
 
-def compaction_problems(commits: Iterable[Commit], records: Iterable[CompactionRecord], end: str) -> list[str]:
-    """Return a sentence for each record that does not belong in its place, or replaces parts by other rows.
-
-    Parameters
-    ----------
-    end
-        The nonce of the job's complete end.
-    """
+def compaction_problems(commits: Iterable[Commit], records: Iterable[CompactionRecord]) -> list[str]:
+    """Return a sentence for each record that does not belong in its place, or replaces parts by other rows."""
     tables, view, problems = _Tables(commits), CompactionView(), list[str]()
     for record in records:
-        found = [*_misplaced(view, record, end), *(_unlike(tables, record) if isinstance(record, Compact) else ())]
+        found = [*_misplaced(view, record), *(_unlike(tables, record) if isinstance(record, Compact) else ())]
         problems += [f"record {record.k} of the compactions: {problem}" for problem in found]
         view = view.extended([record])
     return problems
 
 
-def _misplaced(view: CompactionView, record: CompactionRecord, end: str) -> Iterator[str]:
+def _misplaced(view: CompactionView, record: CompactionRecord) -> Iterator[str]:
     claims = isinstance(record, Claim)
     if record.n != view.attempt + claims:
         yield f"it names compaction {record.n} instead of compaction {view.attempt + claims}"
-    if isinstance(record, Compact) and (n := compaction_of(record.part.path, end)) != view.attempt:
+    if isinstance(record, Compact) and (n := compaction_of(record.part.path)) != view.attempt:
         said = "no compaction" if n is None else f"compaction {n}"
         yield f"its new part has the name of {said}, not of compaction {view.attempt}"
 

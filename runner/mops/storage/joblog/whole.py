@@ -37,6 +37,4 @@ def read_whole(files: Files, paths: JobPaths) -> WholeLog:
 
 def read_compactions(files: Files, paths: JobPaths, view: LogView) -> CompactionView:
     """Read the compactions of a job with this log; raises as :meth:`CompactionLog.read`."""
-    if view.end is None or not view.complete:
-        return CompactionView()
-    return CompactionLog(files, paths, view.end).read()
+    return CompactionLog(files, paths).read() if view.complete else CompactionView()

@@ -52,7 +52,7 @@ def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
         return
     try:
         files = _open_files(context.storage).brief()
-        result.files = [_stored(file, files, JobPaths(context.job), attempt) for file in result.files]
+        result.files = [_stored(file, files, JobPaths(context.job, context.job_id), attempt) for file in result.files]
     except MopsError as fault:
         if context.run not in _refused:
             host = socket.gethostname()
@@ -66,5 +66,5 @@ def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
 def _stored(file: PartFile, files: Files, paths: JobPaths, attempt: int) -> PartFile:
     # A random number: Dask may run a task on two workers, and each writes its own file.
     path = paths.part("outputs", file.output, attempt, secrets.randbelow(1 << 63) + _FIRST_NUMBER)
-    files.put(path, file.content)
+    files.create(path, file.content)
     return replace(file, content=None, path=path)
