@@ -92,18 +92,9 @@ class ReuseSource:
 
 @dataclass(frozen=True)
 class Reuse:
-    """The simulations that a job takes from other jobs instead of running them.
-
-    Parameters
-    ----------
-    sources
-        The jobs from which it takes simulations.
-    digest
-        The SHA-256 of the table that says which simulation comes from where.
-    """
+    """The simulations that a job takes from other jobs. ``reused.parquet`` says which simulation comes from where."""
 
     sources: tuple[ReuseSource, ...]
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -222,7 +213,7 @@ def create_job(
     _keep_bundle(files, bundle)
     files.create(paths.params, params.content)
     if reused is not None:
-        files.create(paths.reused(reused.digest), reused.content)
+        files.create(paths.reused, reused.content)
     give_name(files, record)
 
 

@@ -5,7 +5,7 @@
     bundles/<sha256>.zip
     jobs/<job>/job.json                                         create-only: names the id of the job
     jobs/<job>/<id>/study.json  params.parquet  schema.json     create-only
-                    reused-<digest>.parquet                     create-only: simulations taken from other jobs
+                    reused.parquet                              create-only: simulations taken from other jobs
                     options/00000001.json  ...                  create-only
                     log/00000001.json  00000002.json  ...       create-only: decides what is committed
                     outputs/<output>/<n>-<c>.parquet            create-only: they count once a log record names them
@@ -41,7 +41,6 @@ _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
 _COMPACTED = re.compile(r"compacted-(\d+)-\d+\.parquet", re.ASCII)
 _ID_BYTES = 8
 _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
-_DIGEST_CHARACTERS = 16
 
 
 def bundle_path(digest: str) -> str:
@@ -123,12 +122,10 @@ class JobPaths:
         """The groups: ids, seeds and parameters."""
         return f"{self.root}/params.parquet"
 
-    def reused(self, digest: str) -> str:
-        """Return the path of the table, with this SHA-256, of the simulations that are taken from other jobs.
-
-        A killed submit may leave a table of other simulations, so the name depends on the content.
-        """
-        return f"{self.root}/reused-{digest[:_DIGEST_CHARACTERS]}.parquet"
+    @property
+    def reused(self) -> str:
+        """The table of the simulations that are taken from other jobs."""
+        return f"{self.root}/reused.parquet"
 
     @property
     def schema(self) -> str:

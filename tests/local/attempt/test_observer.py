@@ -117,7 +117,7 @@ def test_an_object_of_samples_is_small_json(tmp_path: Path, clock: Clock) -> Non
         clock.now = 1000.0 + second
         observer.tick(0)
     (entry,) = job.files.list(job.paths.samples)
-    assert entry.path == "jobs/job/events/1-1.json"
+    assert entry.path == f"{job.paths.root}/events/1-1.json"
     assert entry.size < 3000
     record = json.loads(job.files.get(entry.path))
     assert record["format"] == 1

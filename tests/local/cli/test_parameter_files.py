@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from job_folders import folder_of
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.study.study_file import parse_study
 
@@ -376,7 +377,7 @@ def test_a_study_with_a_file_gives_the_rows_of_one_with_a_list(lab: CommandLab) 
     ran = lab.submit("--name", "file", "--json")
     assert ran.code == 0, ran.err
     assert (ran.json["n_groups"], ran.json["n_simulations"]) == (2, 3)
-    params = pq.read_table(lab.storage / "jobs" / "file" / "params.parquet")
+    params = pq.read_table(folder_of(lab.storage, "file") / "params.parquet")
     assert params["x"].to_pylist() == [1.0, 2.5]
     assert params["params"].to_pylist() == ['{"x":1}', '{"x":2.5}']
     assert params["seeds"].to_pylist()[1] == [7]
@@ -401,4 +402,4 @@ def test_a_submit_does_not_use_the_sets_of_a_killed_submit(lab: CommandLab) -> N
     ran = lab.submit("--name", "job")
     assert ran.code == 2
     assert "job 'job' exists already" in ran.err
-    assert json.loads((lab.storage / "jobs" / "job" / "study.json").read_text())["params_sha256"]
+    assert json.loads((folder_of(lab.storage, "job") / "study.json").read_text())["params_sha256"]

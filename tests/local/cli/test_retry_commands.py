@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.storage.joblog.log import JobLog
 
 from .command_lab import CommandLab, make_lab
@@ -107,7 +108,7 @@ def test_results_of_a_derived_job_cover_the_whole_study(mended: CommandLab, tmp_
 def test_json_lists_the_parts_and_their_groups_that_do_not_count(mended: CommandLab) -> None:
     daily, _losses, failures = mended.run("jobs", "results", "mended", "--json").json
     assert sorted(span for part in daily["filtered"] for span in part["without"]) == [[1, 2], [3, 4]]
-    assert "/jobs/partly/outputs/daily/" in daily["filtered"][0]["path"]
+    assert "/outputs/daily/" in daily["filtered"][0]["path"]
     assert any("/jobs/mended/" in path for path in daily["paths"])
     assert not {part["path"] for part in daily["filtered"]} & set(daily["paths"])
     assert failures["rows"] == 0
@@ -219,7 +220,7 @@ def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
 
 
 def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
-    log = copied.storage / "jobs" / "partly" / "log"
+    log = folder_of(copied.storage, "partly") / "log"
     max(log.iterdir()).unlink()  # the state after a kill of its runner before the end
     assert_says(
         copied,
@@ -237,11 +238,12 @@ def test_an_invalid_setting_is_reported_before_anything_is_written(read_only: Co
 
 
 def test_a_derived_job_whose_parent_was_removed_by_hand(copied: CommandLab) -> None:
-    shutil.rmtree(copied.storage / "jobs" / "partly")
+    removed = folder_of(copied.storage, "partly")
+    shutil.rmtree(removed.parent)
     ran = copied.run("jobs", "results", "mended")
     assert (ran.code, ran.out) == (4, "")
     assert ran.err == (
         "error: job 'mended' takes rows over from job 'partly', which was deleted or replaced\n"
-        f"  at: {copied.storage}/jobs/partly\n"
+        f"  at: {removed}\n"
         "hint: restore that folder from a backup or the storage's own history, or submit the study again\n"
     )

@@ -16,6 +16,7 @@ import pyarrow
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.cli.early_child import start_early_child
 from mops.settings import Settings
 from mops.storage.kept_options import read_options
@@ -98,7 +99,7 @@ def test_variables_reach_the_model_and_values_are_kept_only_if_given(model: Comm
     found = row(model, "j")
     assert (found["MODE"], found["API_TOKEN"], found["EMPTY"]) == ("a=b c", SECRET, "")
     assert options_of(model)["env"] == {"MODE": "a=b c", "API_TOKEN": None, "EMPTY": ""}
-    outputs = model.storage / "jobs" / "j" / "outputs"  # only where the model has written it
+    outputs = folder_of(model.storage, "j") / "outputs"  # only where the model has written it
     written = [path for path in model.storage.rglob("*") if path.is_file() and not path.is_relative_to(outputs)]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
     assert SECRET not in ran.out + ran.err
@@ -131,7 +132,7 @@ def test_a_resume_changes_a_variable_for_later_resumes_and_retries(model: Comman
     assert "--env MODE: slow before, fast now" in ran.err
     assert set(table(model, "j")["MODE"].to_pylist()) == {"slow", "fast"}
     assert options_of(model)["env"]["MODE"] == "slow", "what was submitted stays as it was"
-    (changed,) = (model.storage / "jobs" / "j" / "options").iterdir()
+    (changed,) = (folder_of(model.storage, "j") / "options").iterdir()
     assert SECRET not in changed.read_text() + ran.err
     job = mops.open_job("j", str(model.storage))
     assert read_options(job.files, job.record).options.env == {

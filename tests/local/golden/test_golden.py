@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from job_folders import folder_of
+
 MOPS = Path(sys.executable).with_name("mops")
 GOLDEN = Path(__file__).with_name("golden.json")
 MODEL = """
@@ -112,10 +114,11 @@ def look(folder: Path) -> dict[str, Any]:
         "exit code of a partial job": run("jobs", "submit", "study.json", "--name", "one").returncode
     }
     job = folder / "storage" / "jobs" / "one"
+    record, job = job / "job.json", folder_of(folder / "storage", "one")
     files = sorted({re.sub(r"\d+", "N", path.relative_to(job).as_posix()) for path in job.rglob("*") if path.is_file()})
     found["files"] = [name for name in files if not name.startswith("samples")]
     found["bundle"] = sorted(path.suffix for path in (folder / "storage" / "bundles").iterdir())
-    found["job.json"] = record_of(job / "job.json")
+    found["job.json"] = record_of(record)
     found["schema.json"] = json.loads((job / "schema.json").read_text())
     found["live"] = record_of(max(job.glob("live/*.json")))
     records = [json.loads(path.read_text()) for path in sorted(job.glob("log/*.json"))]

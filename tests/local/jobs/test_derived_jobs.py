@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mops
+from job_folders import folder_of
 from mops.cli.main import app
 from mops.errors import OptionsError, UsageError
 from mops.jobs.compare.jobs import compare
@@ -107,7 +108,7 @@ def test_replicates_for_sets_with_explicit_seeds_are_refused_with_what_to_do(pro
 
 def test_an_extension_without_targets_does_not_read_the_parents_rows(project: Path) -> None:
     job = submit("first", SETS[::2])
-    shutil.rmtree(project / "results" / "jobs" / "first" / "outputs")
+    shutil.rmtree(folder_of(project / "results", "first") / "outputs")
     assert job.extend(replicates=3, name="more").status().state == "succeeded"
 
 
@@ -233,24 +234,6 @@ def test_another_scenario_is_not_reused(project: Path) -> None:
         job = mops.submit({**study, "scenario": scenario}, name=f"job{number}", storage="results", reuse=True)
         assert (job.record.reuse is not None) == (number == 2)
         assert set(job.outputs("output").to_arrow()["x"].to_pylist()) == {len(scenario)}
-
-
-def test_a_submit_that_was_killed_may_leave_another_table_of_reused_simulations(project: Path) -> None:
-    submit("first", SETS[:1])
-    job = submit("job", SETS[:1], reuse=True)
-    assert job.record.reuse is not None
-    folder = project / "results" / "jobs" / "job"
-    left = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".parquet"}
-    study = (folder / "study.json").read_bytes()
-    shutil.rmtree(folder)
-    folder.mkdir()
-    for name, data in {**left, "study.json": study}.items():
-        (folder / name).write_bytes(data)
-    submit("second", SETS[:1])
-    again = submit("job", SETS[:1], reuse=True)
-    assert again.record.reuse is not None
-    assert [source.job for source in again.record.reuse.sources] == ["second"]
-    assert again.status().counts.simulations_good == 2
 
 
 def test_a_derived_job_knows_the_best_losses_that_it_takes_over(project: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from figure_jobs import sets, submitted
 from scipy import stats
 
+from job_folders import folder_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
@@ -52,7 +53,7 @@ def raw(job: Job) -> dict[str, pd.DataFrame]:
 
 
 def raw_of(job: Job) -> dict[str, pd.DataFrame]:
-    root = Path(job.files.url) / "jobs" / job.name
+    root = folder_of(job.files.url, job.name)
     files = {"params": [root / "params.parquet"]}
     for folder in ("losses", "failures", "outputs/daily", "outputs/summary", "outputs/people"):
         files[folder] = sorted((root / folder).glob("*.parquet"))
@@ -263,7 +264,7 @@ def test_failed_sets_are_counted_by_cause_and_bin(job: Job, raw: dict[str, pd.Da
 
 def test_the_timeline_ends_with_all_simulations(job: Job) -> None:
     found = timeline_of(job)
-    folder = Path(job.files.url) / "jobs" / job.name / "events"
+    folder = folder_of(job.files.url, job.name) / "events"
     samples = [sample for path in sorted(folder.rglob("*.json")) for sample in json.loads(path.read_text())["samples"]]
     points = found.points.to_pandas()
     assert points["simulations"].tolist() == [s["simulations_good"] + s["simulations_failed"] for s in samples]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.jobs.reuse.matching import Found, Refused, match
 from mops.jobs.reuse.sources import Offer
 from mops.storage.backends.spool import Spool
@@ -136,11 +137,11 @@ def remove_bundle(project: Path) -> None:
 
 
 def remove_groups(project: Path) -> None:
-    (project / "results" / "jobs" / "first" / "params.parquet").unlink()
+    (folder_of(project / "results", "first") / "params.parquet").unlink()
 
 
 def damage_options(project: Path) -> None:
-    folder = project / "results" / "jobs" / "first" / "options"
+    folder = folder_of(project / "results", "first") / "options"
     folder.mkdir()
     (folder / "00000001.json").write_text("{")
 
@@ -169,7 +170,7 @@ def test_a_job_that_goes_during_the_submit_is_left_out(
     def match_later(
         groups: NewGroups, offers: list[Offer], spool: Callable[[], Spool], refused: Refused
     ) -> Found | None:
-        (project / "results" / "jobs" / "second" / "params.parquet").write_bytes(b"")
+        (folder_of(project / "results", "second") / "params.parquet").write_bytes(b"")
         return match(groups, offers, spool, refused)
 
     monkeypatch.setattr("mops.jobs.reuse.sources.match", match_later)

@@ -243,7 +243,7 @@ def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -
 def test_options_of_a_deleted_job_do_not_apply_to_a_new_job_of_the_same_name(service: Service, study: Path) -> None:
     """Regression: a resume wrote options after the deletion of its job, and a new job of that name used them."""
     job = submitted(service, study)
-    deleted = replace(job.record, created="2026-01-01T00:00:00+00:00")
+    deleted = replace(job.record, id="0" * 16)
     keep_options(job.files, deleted, KeptOptions(0, deleted.options), options("fast"))
     assert resume(job, service) == []
     assert read_options(job.files, job.record).options == job.record.options

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.jobs.job import Job
 from mops.report.prior import prior_of
 from mops.report.render import render
@@ -67,7 +68,7 @@ def trials(job: Job) -> pd.DataFrame:
 
 
 def parts(job: Job, table: str) -> list[Path]:
-    return sorted((Path(job.files.url) / "jobs" / job.name / table).glob("*.parquet"))
+    return sorted((folder_of(job.files.url, job.name) / table).glob("*.parquet"))
 
 
 PRIORS: dict[str, Callable[[float, float], float]] = {

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import Method
 from mops.errors import JobFailed
@@ -76,10 +77,9 @@ def facts(fit: Calibration) -> Facts:
 
 def outputs_of(fit: Calibration) -> pd.DataFrame:
     """Return the rows of all rounds with the weight of their set, from the files."""
-    folder = Path(fit.storage) / "jobs"
     frames = []
     for each in fit.rounds:
-        parts = (folder / each.asked.job / "outputs" / "daily").glob("*.parquet")
+        parts = (folder_of(fit.storage, each.asked.job) / "outputs" / "daily").glob("*.parquet")
         frames.append(pd.concat(map(pd.read_parquet, parts)).assign(round=each.asked.k))
     trials = fit.trials().to_pandas()[["round", "param_id", "weight"]]
     return pd.concat(frames).merge(trials, on=["round", "param_id"])
@@ -168,7 +168,8 @@ def test_deleted_and_damaged_rounds_are_named(tmp_path: Path) -> None:
     facts = Facts.of(mops.open_job("fit-r2", storage, local=True))
     damaged(mops.open_job("fit-r1", storage, local=True), "outputs/daily")
     (note,) = notes(facts, fit)
-    assert note.startswith(f"{NONE} a committed part of job 'fit-r1' is damaged ({storage}/jobs/fit-r1/outputs/daily")
+    folder = folder_of(storage, "fit-r1")
+    assert note.startswith(f"{NONE} a committed part of job 'fit-r1' is damaged ({folder}/outputs/daily")
     mops.open_job("fit-r1", storage, local=True).delete()
     assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted."]
     (tmp_path / "model.py").write_text(OTHER_MODEL)

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 
 import mops
+from job_folders import folder_of
 from mops.errors import CorruptRecord, JobFailed
 from mops.figures.choices import Course
 from mops.jobs.job import Job
@@ -250,7 +251,7 @@ def test_fewer_than_ten_simulations_are_single_lines(tmp_path: Path) -> None:
     section = outputs(Facts.of(job))
     assert section is not None
     (figure,) = next(part for part in section.parts if isinstance(part, Gallery)).figures
-    raw = pd.concat(map(pd.read_parquet, (Path(job.files.url) / "jobs/waves/outputs/daily").glob("*.parquet")))
+    raw = pd.concat(map(pd.read_parquet, (folder_of(job.files.url, "waves") / "outputs/daily").glob("*.parquet")))
     raw = raw.merge(job.params().to_pandas()[["group", "policy"]], on="group")
     expected = raw.sort_values(["policy", "group", "replicate", "day"])["cases"].tolist()
     assert figure.data["y"].to_pylist() == expected
@@ -286,7 +287,7 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
 
 def damaged(job: Job, folder: str, n: int | None = None) -> Path:
     """Change the first bytes of the pages in the first part of a table; None: all of them."""
-    path = min((Path(job.files.url) / "jobs" / job.name / folder).glob("*.parquet"))
+    path = min((folder_of(job.files.url, job.name) / folder).glob("*.parquet"))
     content = bytearray(path.read_bytes())
     end = len(content) - 8 - int.from_bytes(content[-8:-4], "little") if n is None else 4 + n
     content[4:end] = bytes(byte ^ 0x5A for byte in content[4:end])
@@ -311,7 +312,8 @@ def test_changed_text_that_is_no_text_any_more_is_damage_and_not_a_defect_of_mop
     with pytest.raises(UnicodeDecodeError):
         damage_of(job, bad)
     path = damaged(job, "failures", 1)
-    assert damage_of(job, bad).where == f"jobs/waves/failures/{path.name}: its SHA-256 differs from the committed one"
+    where = f"{job.record.paths.root}/failures/{path.name}"
+    assert damage_of(job, bad).where == f"{where}: its SHA-256 differs from the committed one"
 
 
 def test_damaged_pages_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:

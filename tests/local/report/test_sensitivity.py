@@ -12,6 +12,7 @@ import pytest
 from SALib.analyze import sobol as salib
 from SALib.sample import sobol as sampling
 
+from job_folders import folder_of
 from mops.errors import UsageError
 from mops.jobs.job import Job
 from mops.jobs.plots import measures
@@ -63,7 +64,7 @@ def blocks_of(values: pd.Series) -> np.ndarray:
 
 
 def raw(job: Job, folder: str) -> pd.DataFrame:
-    root = Path(job.files.url) / "jobs" / job.name / folder
+    root = folder_of(job.files.url, job.name) / folder
     return pd.concat(map(pd.read_parquet, sorted(root.glob("*.parquet"))))
 
 

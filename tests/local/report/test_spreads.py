@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import axe
+from job_folders import folder_of
 from mops.jobs.job import Job
 from mops.report.content import Block, Figure, Gallery
 from mops.report.facts import Facts
@@ -65,7 +66,7 @@ def parts(job: Job) -> tuple[list[Figure], list[str]]:
 
 def stored(job: Job, column: str) -> pd.DataFrame:
     """Return the finite values in the files of a job, with the policies of their sets."""
-    files = (Path(job.files.url) / "jobs" / job.name / "outputs").rglob("*.parquet")
+    files = (folder_of(job.files.url, job.name) / "outputs").rglob("*.parquet")
     rows = pd.concat(map(pd.read_parquet, files)).merge(job.params().to_pandas()[["group", "policy"]], on="group")
     return rows[np.isfinite(rows[column].astype(float))]
 
@@ -159,7 +160,7 @@ def test_a_single_row_with_a_time_has_histograms_and_no_course(tmp_path: Path) -
     assert [figure.title for figure in figures] == ["cases (daily)", "time (end)", "cost (end)"]
     assert notes == []
     rows = figures[1].data.to_pandas()
-    files = (Path(job.files.url) / "jobs/waves/outputs/end").glob("*.parquet")
+    files = (folder_of(job.files.url, "waves") / "outputs/end").glob("*.parquet")
     stored_times = pd.concat(map(pd.read_parquet, files))["time"]
     assert rows["n"].tolist() == np.histogram(stored_times, [*rows["low"], rows["high"].iloc[-1]])[0].tolist()
 

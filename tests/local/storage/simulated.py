@@ -195,7 +195,11 @@ class Requests:
         return [Entry(path, len(data)) for path, data in self._world.store.items() if path.startswith(f"{folder}/")]
 
     def folders(self, folder: str) -> set[str]:
-        return {PATHS.job}
+        below = [path.removeprefix(f"{folder}/") for path in self._world.store if path.startswith(f"{folder}/")]
+        return {path.partition("/")[0] for path in below if "/" in path}
+
+    def prune(self, folder: str) -> None:
+        pass
 
     def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
         return []

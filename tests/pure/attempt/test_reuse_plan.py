@@ -49,12 +49,12 @@ def groups(numbers: range) -> Any:
     return parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
 
 
-def opened(table: Any, digest: str) -> ReusePlan:
+def opened(table: Any) -> ReusePlan:
     files = Files.open("memory://reuse-plan")
-    path = PATHS.reused(digest)
+    path = PATHS.reused
     files.remove([path])
     files.put_new(path, table.content)
-    record: Any = SimpleNamespace(job="job", paths=PATHS, reuse=SimpleNamespace(digest=digest))
+    record: Any = SimpleNamespace(job="job", paths=PATHS, reuse=SimpleNamespace())
     return ReusePlan(files, record, ["source"])
 
 
@@ -63,7 +63,7 @@ def test_a_large_job_takes_little_from_a_small_one(first: int) -> None:
     """More groups than submit matches at once: none of some batches is stored."""
     found = match(groups(range(66_000)), [Source(groups(range(first, first + 1000)))], Spool)
     assert found is not None
-    plan = opened(found.table, found.reuse.digest)
+    plan = opened(found.table)
     stored = [group for group in range(0, 66_000, 250) if plan.n_stored(group)]
     assert stored == list(range(first, first + 1000, 250))
     assert plan.replicates(first) == [0]
@@ -79,7 +79,7 @@ def test_a_group_in_several_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [pa.array(column, pa.int32()) for column in (*columns, *columns)]
     table = pa.table([*arrays[:2], pa.array(sources).dictionary_encode(), *arrays[2:]], schema=PLAN)
     encoded = encode_plan([PLAN.empty_table(), table.slice(0, 5), PLAN.empty_table(), table.slice(5)], Spool())
-    plan = opened(encoded, encoded.digest)
+    plan = opened(encoded)
     assert plan.replicates(2) == [0, 2, 6, 8, 10, 12, 14, 16, 18]
     assert [plan.n_stored(group) for group in range(6)] == [1, 0, 9, 1, 0, 1]
     assert plan.positions(2, [2, 12, 18]).tolist() == [2, 7, 10]

@@ -102,7 +102,7 @@ class ReusePlan:
 
     def __init__(self, files: Files, record: JobRecord, jobs: Sequence[str]):
         assert record.reuse is not None
-        path = record.paths.reused(record.reuse.digest)
+        path = record.paths.reused
         self._where, self._jobs = f"{files.url}/{path}", pa.array(jobs, pa.string())
         self._kept: Recent[PlannedRows] = Recent(_KEPT)
         self._lock = threading.Lock()

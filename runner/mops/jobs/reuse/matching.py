@@ -137,7 +137,7 @@ def match(
         for offer in offers
         if counts[offer.record.job]
     )
-    return Found(Reuse(sources, encoded.digest), encoded) if sources else None
+    return Found(Reuse(sources), encoded) if sources else None
 
 
 def _batches(groups: Pieces) -> Iterator[list[GroupChunk]]:
