@@ -207,7 +207,7 @@ class Launch:
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
             before = JobLog(files, record.paths).read().attempt
-            runner = start_runner(self.settings.to_environment(), str(asked))
+            runner = start_runner(self.settings.to_environment(), str(replace(asked, job=record.id)))
         job = Job(files, record.job, local=self.service is None)
         self.on_detach(job, runner)
         if self.service is not None and self.wait:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
-from mops.errors import BundleError, JobError, UsageError
+from mops.errors import BundleError, JobDeleted, JobError, UsageError
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, StudyParts, SubmitOptions, shows_options
 from mops.jobs.prepare import (
@@ -416,9 +416,14 @@ def run(
         There is nothing to run.
     Overtaken
         The request is void: someone has cancelled, ended or claimed the job since.
+    JobDeleted
+        The request is for a deleted job of the same name.
     """
     settings, process = settings or Settings.from_environment(), process or RunnerProcess()
     record = job.record
+    if asked is not None and asked.job not in ("", record.id):
+        what = f"job {job.name!r}, for which this runner was started, was deleted; another job has its name"
+        raise JobDeleted(what, where=job.files.url, hint="leave the new job to its own runner")
     view = JobLog(job.files, record.paths).read()
     by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     options = read_options(job.files, record).options

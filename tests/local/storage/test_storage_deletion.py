@@ -19,6 +19,8 @@ from mops.errors import JobDeleted, JobError, MopsError, NewerFormat, StorageUna
 from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
+from mops.jobs.submit import run
+from mops.settings import Settings
 from mops.storage.ancestors import verify_job
 from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
@@ -32,7 +34,7 @@ from mops.storage.job_records import (
     mark_deletion,
 )
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Part
+from mops.storage.joblog.records import Asked, Part
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, NamePaths, bundle_path
 from mops.study.ranges import Ranges
@@ -157,6 +159,14 @@ def test_a_runner_of_a_deleted_job_stops_and_writes_nothing_into_the_next_job_of
     assert verify_job(files, "job") == []
     gone(files, "job")
     assert below(files) == [], "also what the runner of the deleted job has written"
+
+
+def test_a_runner_that_was_asked_for_a_deleted_job_does_not_run_the_next_job_of_its_name(files):
+    """A pod of the deleted job starts again, or starts a day later."""
+    created(files, job_id=OTHER_ID)
+    with pytest.raises(JobDeleted, match="for which this runner was started, was deleted; another job has its name"):
+        run(Job(files, "job"), asked=Asked(0, "ab", ID), settings=Settings())
+    assert Job(files, "job").status().attempt == 0
 
 
 def test_a_resume_during_a_deletion_keeps_the_job_or_learns_of_the_deletion(memory):

@@ -348,6 +348,7 @@ def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
 def test_a_request_is_stored_with_its_claim(files):
     asked = Asked.behind(7)
     assert Asked.parse(str(asked)) == asked
+    assert Asked.parse(str(replace(asked, job=ID))) == replace(asked, job=ID)
     assert Asked.behind(7) != asked
     for text in ("", "7", "7-", "-ab", "x-ab", "-1-ab"):
         with pytest.raises(ValueError, match="is not a request"):

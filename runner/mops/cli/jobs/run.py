@@ -30,7 +30,7 @@ def run(
         Asked | None,
         typer.Option(
             parser=Asked.parse,
-            metavar="K-NONCE",
+            metavar="K-NONCE-ID",
             help="Carry out this request, unless others changed the job since",
         ),
     ] = None,

@@ -74,10 +74,13 @@ class Asked:
         How many records the person's command had read. A cancel, an end or another claim after them voids the request.
     nonce
         Identifies the request. Claims that carry it out have the same nonce, so a restarted runner recognises its own.
+    job
+        The id of the job, for a runner that another process starts; empty: the runner is this process.
     """
 
     k: int
     nonce: str
+    job: Annotated[str, Field(exclude_if=not_)] = ""
 
     @classmethod
     def behind(cls, k: int) -> Asked:
@@ -85,15 +88,16 @@ class Asked:
         return cls(k, os.urandom(8).hex())
 
     def __str__(self) -> str:
-        return f"{self.k}-{self.nonce}"
+        return "-".join([str(self.k), self.nonce, *([self.job] if self.job else [])])
 
     @classmethod
     def parse(cls, text: str) -> Asked:
         """Return the request that :meth:`__str__` wrote; ValueError: the text is not a request."""
-        k, _, nonce = text.partition("-")
+        k, _, rest = text.partition("-")
+        nonce, _, job = rest.partition("-")
         if not (k.isdecimal() and nonce):
             raise ValueError(f"{text!r} is not a request: expected a number, a hyphen and a nonce")
-        return cls(int(k), nonce)
+        return cls(int(k), nonce, job)
 
 
 @dataclass(frozen=True, kw_only=True)
