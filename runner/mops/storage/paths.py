@@ -102,6 +102,9 @@ class JobPaths:
     job: str
     id: str
 
+    def __post_init__(self) -> None:
+        assert is_job_id(self.id)
+
     @property
     def root(self) -> str:
         """The job's folder."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from made import ID
 
 from mops.storage.files import Files
 from mops.storage.paths import numbers_of, table_of
@@ -17,7 +18,7 @@ CONTENT = b"PAR1 and so on"
 
 
 def context(storage: str, run: str) -> JobContext:
-    return JobContext("job", run, "bundle", storage, "model:run", "baseline", (), None, slots=None)
+    return JobContext("job", run, "bundle", storage, "model:run", "baseline", (), None, slots=None, job_id=ID)
 
 
 def result_with(*outputs: str) -> TaskResult:
