@@ -211,7 +211,8 @@ class _MarkedJob:
     def remove(self) -> Deleted:
         """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
         record = NamePaths(self.job).record
-        removed = [entry for entry in self.files.list(NamePaths(self.job).root) if entry.path == record]
+        data = self.files.get_many([record])[0]
+        removed = [] if data is None else [Entry(record, len(data))]
         self.files.remove([record])
         marks = [paths.deleted for paths in self.folders]
         for _ in range(2):  # twice, for a runner that has not yet noticed the deletion

@@ -232,7 +232,7 @@ def give_name(files: Files, record: JobRecord) -> None:
     """Write the record of a job whose other files exist: the last step of creating it. Raises as :func:`create_job`."""
     if files.put_new(record.paths.record, JOB_RECORDS.encode(record, mops=mops.__version__)) is Put.OTHER:
         files.remove([entry.path for entry in files.list(record.paths.root)])
-        _refuse_taken(files, record.job)
+        raise _taken(files, record.job)
     _withdraw_if_deleted(files, record, record.paths)
 
 
@@ -241,18 +241,22 @@ def _withdraw_if_deleted(files: Files, record: JobRecord, needed: JobPaths) -> N
     try:
         check_not_deleted(files, needed)
     except JobError:
-        files.remove([record.paths.record])
+        if JOB_RECORDS.read(files, record.paths.record) == record:  # else another job has the name by now
+            files.remove([record.paths.record])
         raise
 
 
 def _refuse_taken(files: Files, job: str) -> None:
     """Refuse the name of a job that exists."""
     found = JOB_RECORDS.read(files, NamePaths(job).record)
-    if found is None:
-        return
-    _refuse_marked(files, found.paths)
+    if found is not None:
+        _refuse_marked(files, found.paths)
+        raise _taken(files, job)
+
+
+def _taken(files: Files, job: str) -> JobError:
     hint = f"choose another name; to continue a job that has stopped: mops jobs resume {job}"
-    raise JobError(f"job {job!r} exists already", where=files.url, hint=hint)
+    return JobError(f"job {job!r} exists already", where=files.url, hint=hint)
 
 
 def _refuse_marked(files: Files, paths: JobPaths) -> None:
@@ -297,12 +301,7 @@ def check_not_deleted(files: Files, paths: JobPaths) -> None:
     except FileNotFoundError:
         found = None
     if found is None or found.id != paths.id:
-        raise deleted_meanwhile(files, paths)
-
-
-def deleted_meanwhile(files: Files, paths: JobPaths) -> JobError:
-    """Return the error of a process whose job someone has deleted."""
-    return JobError(f"job {paths.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+        raise JobError(f"job {paths.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
 
 
 # The jobs that this process runs. A living process does not mean a living runner: a notebook outlives its jobs.
