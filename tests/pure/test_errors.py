@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from mops.errors import known_name, nearest, similar
+from mops.errors import UsageError, check_text_path, known_name, nearest, similar
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,13 @@ def test_a_hint_has_the_nearest_name_or_what_the_caller_says_or_all_names() -> N
     assert known_name("runing", ["running", "failed"]) == "did you mean 'running'?"
     assert known_name("x", ["running", "failed"], "the table has 2 columns") == "the table has 2 columns"
     assert known_name("x", ["running", "failed"]) == "use one of running, failed"
+
+
+def test_a_path_that_is_not_utf8_is_refused_by_name() -> None:
+    """Regression: the record of the job could not be written, with an error of Python."""
+    check_text_path("/srv/caf\u00e9", "the project folder")
+    with pytest.raises(UsageError) as refused:
+        check_text_path(os.fsdecode(b"/srv/caf\xe9"), "the project folder")
+    assert str(refused.value) == (
+        "the project folder cannot be used: its name is not UTF-8 text\n  at: '/srv/caf\\udce9'\nhint: rename it"
+    )
