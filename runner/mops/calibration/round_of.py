@@ -25,7 +25,7 @@ def differs_from_round(job: Job, record: CalibrationRecord, asked: Asked) -> lis
     for entry in entries_of(asked, record.seed, record.n_replicates):
         wanted.setdefault(param_id(entry["params"]), {})[entry["seed"]] = None
     found: dict[str, dict[int, None]] = {}
-    for piece in load_groups(job.files, job.name).pieces():
+    for piece in load_groups(job.files, job.record.paths).pieces():
         seeds, offsets = piece.seeds.tolist(), piece.offsets.tolist()
         for identity, (start, stop) in zip(piece.ids.to_pylist(), pairwise(offsets), strict=True):
             found[identity] = dict.fromkeys(seeds[start:stop])

@@ -368,7 +368,7 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
     if new.bundle is not None:
         _keep_bundle(files, new.bundle)
     if new.reused is not None:
-        files.create(own.reused(new.reused.digest), new.reused.content)
+        files.create(own.reused, new.reused.content)
     for path, data in contents:
         files.create(path, data)
     give_name(files, record)

@@ -388,7 +388,7 @@ def _extended(
         with wrong.at("--sets"):
             added = _added_sets(job.record, n_replicates, sets)
             notes = [*added.warnings, *_new_names(old, added)]
-    columns = parameter_columns(job.files, job.name)
+    columns = parameter_columns(job.files, job.record.paths)
     return ExtendedGroups(old, replicates, added.groups if added else None, columns), notes
 
 
