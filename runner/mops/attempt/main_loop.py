@@ -28,10 +28,11 @@ from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
+from mops.attempt.reporting.display import slow_text
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
 from mops.attempt.reporting.results_so_far import ResultsSoFar, earlier_best
-from mops.attempt.reporting.slow_steps import SlowSteps, slow_text
+from mops.attempt.reporting.slow_steps import SlowSteps
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
 from mops.attempt.task_recovery import TaskRecovery

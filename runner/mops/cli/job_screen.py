@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from mops import units
-from mops.attempt.reporting.slow_steps import slow_text
+from mops.attempt.reporting.display import slow_text
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:

@@ -316,7 +316,7 @@ class ExternalCluster:
         self.count_slots()
         self._warm_new_workers()
         self._exchange_requests()
-        steps = self._ask(lambda: self.client.run_on_scheduler(_long_steps, pool=self.pool)) or []
+        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
         self._long_steps = [RunningStep(**step) for step in steps]
         self._losses.judge()
         if ask_sources:

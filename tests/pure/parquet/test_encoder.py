@@ -20,7 +20,7 @@ from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns, read_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, new_job_id
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import param_id
@@ -243,9 +243,10 @@ def test_an_extension_keeps_the_order_of_the_parameters() -> None:
     files, sets = Files.open("memory://order"), [{"z": 1, "seeds": 2, "b": 3}, {"b": 4, "z": 5, "seeds": 6}]
     study = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json")
     more = parse_study({"model": "m:f", "parameter_sets": [{"z": 1, "seeds": 2, "b": 3, "a": 7}]}, where="more.json")
-    files.put(JobPaths("first").params, encode_groups(study.groups, Spool()).content)
-    columns = parameter_columns(files, "first")
+    first, second = JobPaths("first", new_job_id()), JobPaths("second", new_job_id())
+    files.put(first.params, encode_groups(study.groups, Spool()).content)
+    columns = parameter_columns(files, first)
     assert columns == ["z", "param.seeds", "b"]
-    extended = ExtendedGroups(load_groups(files, "first"), 2, more.groups, columns)
-    files.put(JobPaths("second").params, encode_groups(extended, Spool()).content)
-    assert parameter_columns(files, "second") == [*columns, "a"]
+    extended = ExtendedGroups(load_groups(files, first), 2, more.groups, columns)
+    files.put(second.params, encode_groups(extended, Spool()).content)
+    assert parameter_columns(files, second) == [*columns, "a"]

@@ -14,7 +14,7 @@ from mops.storage.backends.memory import ProcessMemory
 from mops.storage.backends.remote_file import RemoteFile
 from mops.storage.files import Files
 from mops.storage.params_file import encode_groups, load_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, new_job_id
 from mops.study.study_file import parse_study
 
 MOVES = st.tuples(st.integers(0, 60), st.integers(-1, 60))
@@ -44,7 +44,8 @@ def test_opening_the_table_of_groups_loads_a_part_of_it(monkeypatch: pytest.Monk
     sets = [{"a": i} for i in range(10_000)]
     groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
     encoded = encode_groups(groups, files.spool())
-    files.put(JobPaths("job").params, encoded.content)
+    paths = JobPaths("job", new_job_id())
+    files.put(paths.params, encoded.content)
     loaded: list[int] = []
     get = ProcessMemory.get
 
@@ -54,5 +55,5 @@ def test_opening_the_table_of_groups_loads_a_part_of_it(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(ProcessMemory, "get", counted)
-    assert load_groups(files, "job").group(9_999).params == {"a": 9_999}
+    assert load_groups(files, paths).group(9_999).params == {"a": 9_999}
     assert 0 < sum(loaded) < encoded.bytes / 4

@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mops.units import bytes_text, rate, to_go
+from mops.study.ids_and_seeds import short_id
+from mops.units import bytes_text, duration, rate, to_go
 
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
+    from mops.storage.live_record import SlowStep
 
 _CELL_SECONDS = 0.5
 """The least time between two updates of a notebook, which keeps each of them as a message."""
@@ -43,6 +46,15 @@ def figures(now: Snapshot) -> str:
     if now.memory_bytes:
         parts.append(bytes_text(now.memory_bytes))
     return ", ".join(parts)
+
+
+def slow_text(step: SlowStep) -> str:
+    """Return a simulation or target that stands out, for people."""
+    what = f"target {step.target}" if step.replicate is None else f"replicate {step.replicate}"
+    times = f", {step.times_median:,.0f} times the median" if step.times_median else ""
+    since = datetime.fromtimestamp(step.since)
+    name = f"group {step.group} ({short_id(step.param_id)}) {what} on {step.worker}"
+    return f"{name}: {duration(step.seconds)}, since {since:%H:%M:%S}{times}"
 
 
 def displayed() -> AbstractContextManager[Callable[[Snapshot], None]]:

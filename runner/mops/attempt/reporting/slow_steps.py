@@ -8,15 +8,9 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
 
 from mops.storage.live_record import SlowStep
-from mops.study.ids_and_seeds import short_id
-from mops.units import duration
-
-if TYPE_CHECKING:
-    from mops.task import RunningStep  # which imports Arrow, and mops jobs status does without
+from mops.task import RunningStep
 
 LEAST_SECONDS = 30.0
 """A simulation that has run less than this never stands out."""
@@ -30,15 +24,6 @@ LOOK_SECONDS = 2.0
 _MOST_KEPT = 10
 _MOST_LOGGED = 20
 _MEASURED_TASKS = 200
-
-
-def slow_text(step: SlowStep) -> str:
-    """Return a simulation or target that stands out, for people."""
-    what = f"target {step.target}" if step.replicate is None else f"replicate {step.replicate}"
-    times = f", {step.times_median:,.0f} times the median" if step.times_median else ""
-    since = datetime.fromtimestamp(step.since)
-    name = f"group {step.group} ({short_id(step.param_id)}) {what} on {step.worker}"
-    return f"{name}: {duration(step.seconds)}, since {since:%H:%M:%S}{times}"
 
 
 class SlowSteps:
