@@ -19,7 +19,7 @@ Column: TypeAlias = Any
 
 
 def converted(column: Column, kind: pa.DataType) -> Column:
-    """Return the same values with another type.
+    """Return the same values with another type, in which a list is a ``pa.list_``.
 
     Floats of which all are NaN have no value of another family, so they become null there.
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.study.casts import converted
+from mops.study.casts import converted, is_list
 
 
 def differing(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
@@ -46,11 +46,7 @@ def _timeless(kind: pa.DataType) -> pa.DataType:
         return pa.struct([_timeless_field(field) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_timeless_field(kind.key_field), _timeless_field(kind.item_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_timeless_field(kind.value_field), kind.list_size)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_timeless_field(kind.value_field))
-    return pa.list_(_timeless_field(kind.value_field)) if pa.types.is_list(kind) else kind
+    return pa.list_(_timeless_field(kind.value_field)) if is_list(kind) else kind
 
 
 def _timeless_field(field: pa.Field) -> pa.Field:
