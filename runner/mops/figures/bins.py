@@ -69,7 +69,9 @@ class Bins:
     def _index_of_values(self, column: pa.ChunkedArray | pa.Array) -> Integers:
         if is_number(column.type):
             return self._index_of_numbers(numbers(column))
-        found: Any = pc.index_in(column, pa.array(self.values, column.type)) if self.values else pa.nulls(len(column))
+        found: Any = pa.nulls(len(column), pa.int32())
+        if self.values:
+            found = pc.index_in(column, pa.array(self.values, column.type))
         found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
         at: Integers = np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
         if self.values and self.values[-1] == OTHER_VALUES:
