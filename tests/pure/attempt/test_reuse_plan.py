@@ -37,8 +37,11 @@ class Source:
         return SimpleNamespace(k=1, end=SimpleNamespace(nonce="nonce"))
 
     @property
-    def good(self) -> Any:
+    def stored(self) -> Any:
         return np.ones(len(self.groups), np.bool_)
+
+    def has(self, _: int, replicates: Any) -> Any:
+        return np.ones(len(replicates), np.bool_)
 
     def first_replicate(self, _: int) -> int:
         return 0
