@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mops.errors import StudyError
@@ -209,6 +209,8 @@ NAMES = st.one_of(st.sampled_from(["beta", "a;b", "a\tb", " c", "Unnamed: 0", "x
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), st.sampled_from(["csv", "parquet"]))
+@example({"beta": ["True", "0\r0"]}, "csv")  # Python 3.11 writes it without quotes
+@example({"beta": [False, True], "0\r0": [False, True]}, "csv")
 def test_what_mops_samples_is_read_back(space: dict[str, list[Any]], ending: str) -> None:
     """A sample had names or texts that mops refused, or read otherwise."""
     import json

@@ -230,8 +230,11 @@ def _write_parquet(table: pa.Table, about: dict[str, Any], path: Path) -> None:
 
 def _write_csv(table: pa.Table, _about: dict[str, Any], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
+        # The writer of Python 3.11 does not quote a carriage return.
+        has_returns = any("\r" in name for name in table.column_names)
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.column_names)
+        head = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL) if has_returns else writer
+        head.writerow(table.column_names)
         for batch in table.to_batches(_ROWS_AT_ONCE):
             writer.writerows(zip(*(map(_cell, column.to_pylist()) for column in batch.columns), strict=True))
 
@@ -241,7 +244,7 @@ def _cell(value: bool | int | float | str) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     as_json = json.dumps(value, ensure_ascii=False)
     read = read_cell(text)
-    is_plain = read.look is None or (read.look == "text" and not invisible_in(text))
+    is_plain = "\r" not in text and (read.look is None or (read.look == "text" and not invisible_in(text)))
     return text if is_plain and read == Cell(as_json, read.kind, look=read.look) else as_json
 
 
