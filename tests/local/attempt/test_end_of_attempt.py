@@ -46,7 +46,7 @@ def test_what_hung_is_logged_and_still_shown_after_a_cancel(tmp_path: Path, capl
     lab.runner.stop(0.0)
     lab.cluster.steps = []  # it was killed
     lab.runner.run()
-    live = read_live(Files.open(str(tmp_path)), JobPaths("job"), 1)
+    live = read_live(Files.open(str(tmp_path)), JobPaths("job", ID), 1)
     assert live is not None
     assert [(step.group, step.worker) for step in live.slow] == [(0, "node-7")]
 

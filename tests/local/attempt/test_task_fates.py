@@ -401,7 +401,9 @@ def test_a_runner_that_does_not_keep_up_with_its_slots_says_which_setting_to_rai
     """Results wait for the runner, which is busy all the time. If the tasks still run, the slots are not idle."""
     lab = started(RunnerLab(tmp_path, [1] * 500, targets=False, slots=4))
     wall, cpu = Clock(time.monotonic()), Clock(time.process_time())
-    monkeypatch.setattr("mops.attempt.main_loop.time", SimpleNamespace(monotonic=wall, process_time=cpu))
+    monkeypatch.setattr(
+        "mops.attempt.main_loop.time", SimpleNamespace(monotonic=wall, process_time=cpu, time=time.time)
+    )
     for _ in range(200):
         wall.now, cpu.now = wall.now + 1, cpu.now + 0.97
         for future in () if slots_run else lab.cluster.running:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import axe
+from job_folders import folder_of
 from mops.jobs.job import open_job
 from waiting import until
 
@@ -302,7 +303,7 @@ def test_a_damaged_file_of_the_failures_hides_only_their_part(partial_lab: Comma
 
 def test_damaged_pages_of_the_failures_are_named_with_what_to_do(partial_lab: CommandLab) -> None:
     """Pages that Arrow could not read were once shown as a defect of mops."""
-    (path,) = (partial_lab.storage / "jobs" / "job" / "failures").glob("*.parquet")
+    (path,) = (folder_of(partial_lab.storage, "job") / "failures").glob("*.parquet")
     content = path.read_bytes()
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     path.write_bytes(content[:4] + bytes(byte ^ 0x5A for byte in content[4:footer]) + content[footer:])

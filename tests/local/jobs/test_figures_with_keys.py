@@ -6,7 +6,6 @@ Case 32: the rows of the regions of a day were counted as if they were simulatio
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ import pytest
 from scipy import stats
 
 import mops
+from job_folders import folder_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES, Fan
@@ -67,7 +67,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def raw(job: Job, output: str) -> pd.DataFrame:
-    return pd.concat(map(pd.read_parquet, (Path(job.files.url) / "jobs/keys/outputs" / output).glob("*.parquet")))
+    folder = folder_of(job.files.url, "keys") / "outputs" / output
+    return pd.concat(map(pd.read_parquet, folder.glob("*.parquet")))
 
 
 def check(fan: Fan, rows: pd.DataFrame, keys: list[str]) -> None:
