@@ -72,10 +72,6 @@ def _proposal(facts: Facts) -> str:
     )
 
 
-def _title(measure: str) -> str:
-    return "sum of losses" if measure == "loss" else measure
-
-
 def _share_figure(found: Sobol, measure: str) -> Figure | None:
     table: pa.Table = found.table.filter(pc.equal(found.table["measure"], measure))
     rows = [row for row in table.to_pylist() if row["index"] is not None]
@@ -84,13 +80,13 @@ def _share_figure(found: Sobol, measure: str) -> Figure | None:
     if not shown:
         return None
     first = next(row["index"] for row in rows if (row["parameter"], row["order"]) == (shown[0], "first"))
-    alt = f"{shown[0]} has the greatest total index of {_title(measure)}: {total[shown[0]]:.2f}. "
+    alt = f"{shown[0]} has the greatest total index of {measure}: {total[shown[0]]:.2f}. "
     alt += f"Its first-order index is {first:.2f}."
     keys = [Key(BLUE, "total"), Key(AMBER, "first-order")]
     keys += [Key(INK, "95 % interval")] if any(row["low"] is not None for row in rows) else []
     spec = _share_spec([row for row in rows if row["parameter"] in shown], shown)
     height = _AXIS_HEIGHT + _WIDE_ROW_HEIGHT * len(shown)
-    title = f"Sobol indices of {shortened(_title(measure), 50)}"
+    title = f"Sobol indices of {shortened(measure, 50)}"
     return Figure(title, found.caption(measure), alt, spec, table, keys, height=height)
 
 
@@ -125,11 +121,11 @@ def _rank_figure(found: Sensitivity, measure: str) -> Figure | None:
     rows = sorted(rows, key=lambda row: -abs(row["rho"]))[:_PARAMETERS_SHOWN]
     if not rows:
         return None
-    alt = f"{rows[0]['parameter']} has the strongest rank correlation with {_title(measure)}: {rows[0]['rho']:.2f}."
+    alt = f"{rows[0]['parameter']} has the strongest rank correlation with {measure}: {rows[0]['rho']:.2f}."
     n = max(row["n"] for row in rows)
     caption = f"Rank correlations over {counted(n, 'parameter set')}, and their 95 % intervals."
     height = _AXIS_HEIGHT + _ROW_HEIGHT * len(rows)
-    title = f"Rank correlations with {shortened(_title(measure), 50)}"
+    title = f"Rank correlations with {shortened(measure, 50)}"
     return Figure(title, caption, alt, _rank_spec(rows), table, height=height)
 
 
