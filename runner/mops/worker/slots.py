@@ -113,9 +113,10 @@ class PoolSlots:
             if self._n == 1:
                 return
             self._most = self._n = self._n - 1
-        what = "does not end: it may wait for a file server" if death.is_left else "was killed because memory ran out"
-        message = "%s: process %d %s; simulations at a time on this worker: %d"
-        logger.warning(message, job, death.pid, what, self._n)
+        what = f"the kernel killed process {death.pid} because memory ran out"
+        if death.is_left:
+            what = f"process {death.pid} does not end: it may wait for a file server"
+        logger.warning("%s: %s; simulations at a time on this worker: %d", job, what, self._n)
 
     def limit(self, n: int) -> None:
         """Use ``n`` of the slots, at least one."""
