@@ -67,14 +67,11 @@ class JobDisplay:
         """Print what the job runs and what it takes over."""
         self._job = job
         record = job.record
-        assert record.parent is not None
-        n_to_run = record.n_simulations - record.parent.counts.simulations
+        n_to_run = record.n_simulations - sum(record.origins.values())
         n_scored = len(record.due) * bool(record.spec.targets)
         scored = f" and scores {n_scored:,} of {units.counted(record.n_groups, 'parameter set')}" if n_scored else ""
-        terminal.say(
-            f"job {job.name}: runs {units.counted(n_to_run, 'simulation')}{scored}; "
-            f"takes over {units.counted(record.parent.counts.simulations, 'simulation')} from {record.parent.job}"
-        )
+        taken = ", ".join(f"{units.counted(n, 'simulation')} from {its}" for its, n in record.origins.items())
+        terminal.say(f"job {job.name}: runs {units.counted(n_to_run, 'simulation')}{scored}; takes over {taken}")
         _say_changes(changes)
         self._say_limits(job, "kept")
 

@@ -49,7 +49,7 @@ class DaskCalls:
         self.client = client
         self._client: Any = client  # Dask types its methods for callers outside of the event loop
         self._has_given_up = False
-        self._open: dict[tuple[Callable[..., Any], bool, str], asyncio.Future[Any]] = {}
+        self._open: dict[tuple[Callable[..., Any], str, bool, str], asyncio.Future[Any]] = {}
         """The questions that workers and nannies have not answered. Used in the event loop."""
 
     def run(self, function: Callable[[], Awaitable[T]], within_s: float = SCHEDULER_SECONDS) -> T:
@@ -110,7 +110,8 @@ class DaskCalls:
         """Call a function on workers; return, by their addresses, what each call returned or raised.
 
         A worker that does not answer has :class:`mops.errors.NoAnswer`, and holds up no other one. A worker is not
-        asked again while it owes an answer of the same function, because the scheduler keeps each open question.
+        asked again while it owes an answer of the same function with the same arguments by position, because the
+        scheduler keeps each open question.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class DaskCalls:
         """
 
         async def ask(worker: str) -> Any:
-            key, until = (function, nannies, worker), time.monotonic() + within_s
+            key, until = (function, repr(arguments), nannies, worker), time.monotonic() + within_s
             try:
                 if (before := self._open.get(key)) is not None:
                     await asyncio.wait({before}, timeout=within_s)
@@ -142,7 +143,7 @@ class DaskCalls:
         workers = list(self.threads() if only is None else only)
         return dict(zip(workers, self._in_loop(ask_all, within_s + _LOOP_SECONDS), strict=True))
 
-    def _answered(self, key: tuple[Callable[..., Any], bool, str], done: asyncio.Future[Any]) -> None:
+    def _answered(self, key: tuple[Callable[..., Any], str, bool, str], done: asyncio.Future[Any]) -> None:
         if self._open.get(key) is done:
             del self._open[key]
         if not done.cancelled():

@@ -78,9 +78,9 @@ class DaskConnection:
         try:
             workers = [worker for worker in self._calls.threads(answer_s) if holders is None or worker in holders]
             found = {"the scheduler": self._calls.on_scheduler(on_scheduler, answer_s, keys=keys)}
+            answers = self._calls.on_workers(on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
         except NoAnswer:
             return {"the scheduler": ["the scheduler does not answer"]}
-        answers = self._calls.on_workers(on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
         found |= {worker: _lines(worker, answer) for worker, answer in answers.items()}
         return {name: lines for name, lines in found.items() if lines}
 

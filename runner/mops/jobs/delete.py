@@ -176,8 +176,10 @@ class _MarkedJob:
 
     Parameters
     ----------
+    record
+        The record of the job that has the name; None: there is none.
     current
-        The job that has the name; None: no job, or one whose record cannot be read.
+        The paths of this job; None: no job, or one whose record cannot be read.
     log
         Its log; None: no runner can claim it.
     attempts
@@ -188,6 +190,7 @@ class _MarkedJob:
 
     files: Files
     job: str
+    record: bytes | None
     current: JobPaths | None
     log: JobLog | None
     attempts: int
@@ -210,10 +213,11 @@ class _MarkedJob:
 
     def remove(self) -> Deleted:
         """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
-        record = NamePaths(self.job).record
-        data = self.files.get_many([record])[0]
-        removed = [] if data is None else [Entry(record, len(data))]
-        self.files.remove([record])
+        record, removed = NamePaths(self.job).record, list[Entry]()
+        # Only that of the marked job: meanwhile someone may have submitted another one.
+        if self.record is not None and self.files.get_many([record])[0] == self.record:
+            self.files.remove([record])
+            removed.append(Entry(record, len(self.record)))
         marks = [paths.deleted for paths in self.folders]
         for _ in range(2):  # twice, for a runner that has not yet noticed the deletion
             entries = _all_of(self.files, self.job)
@@ -233,6 +237,7 @@ class _MarkedJob:
 def _mark(files: Files, job: str) -> _MarkedJob:
     """Mark what has the name of a job, so that no one submits, claims or derives from it."""
     current, log, attempts = _current(files, job), None, 0
+    record = files.get_many([NamePaths(job).record])[0]
     if current is not None:
         with suppress(CorruptRecord):
             idle = JobState(files, job).require_no_runner(_stop_hint(job))
@@ -242,7 +247,7 @@ def _mark(files: Files, job: str) -> _MarkedJob:
     mark = Deletion(os.environ.get("USER", "unknown"), datetime.now(UTC).isoformat(timespec="seconds"))
     for paths in folders:
         mark_deletion(files, paths, mark)
-    return _MarkedJob(files, job, current, log, attempts, folders)
+    return _MarkedJob(files, job, record, current, log, attempts, folders)
 
 
 def _current(files: Files, job: str) -> JobPaths | None:

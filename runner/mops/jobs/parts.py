@@ -33,11 +33,15 @@ class JobParts(JobState):
     """One job with its parts. Those of a derived job include the parts of its ancestors."""
 
     @functools.cached_property
-    def _ancestors(self) -> list[ResultSource]:
-        return ancestors(self.files, self.record)  # they are complete, so only a compaction changes them
+    def _ancestors(self) -> dict[str, list[ResultSource]]:
+        """The ancestors by the id of the job, because the name may have another job later."""
+        return {}
 
     def _sources(self) -> list[ResultSource]:
-        return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self.record.paths))]
+        record, known = self.record, self._ancestors
+        if record.id not in known:
+            known[record.id] = ancestors(self.files, record)  # they are complete, so only a compaction changes them
+        return [*known[record.id], ResultSource(self.name, read_whole(self.files, record.paths))]
 
     def _sources_now(self) -> list[ResultSource]:
         """Read also the logs of the ancestors again, whose parts a compaction may have replaced."""

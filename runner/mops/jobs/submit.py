@@ -176,7 +176,7 @@ def submit(
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
     prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
-    launch = launch.with_limits(prepared.limits)
+    given, launch = launch.settings, launch.with_limits(prepared.limits)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(NamePaths(name).root)  # a storage out of reach shows within seconds, before the model's import
@@ -186,7 +186,7 @@ def submit(
         is_complete = JobLog(files, job.record.paths).read().complete
         if if_exists == "open" or is_complete:
             return job
-        return resume(job, **(run_options | RunOptions(settings=launch.settings)))
+        return resume(job, **(run_options | RunOptions(settings=given)))
     pending = [prepared]
     del prepared
     return submit_prepared(pending, name, launch, reuse=reuse, on_start=on_start)

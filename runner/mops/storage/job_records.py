@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -163,10 +164,11 @@ class JobRecord:
 
     @property
     def origins(self) -> dict[str, int]:
-        """How many simulations come from which other job: the parent, or the sources of a reuse."""
-        if self.parent is not None:
-            return {self.parent.job: self.parent.counts.simulations}
-        return {source.job: source.simulations for source in self.reuse.sources} if self.reuse else {}
+        """How many simulations come from which other job: the parent, and the sources of a reuse."""
+        found = Counter({self.parent.job: self.parent.counts.simulations} if self.parent else {})
+        for source in self.reuse.sources if self.reuse else ():
+            found[source.job] += source.simulations
+        return dict(found)
 
     def todo(self, committed: Ranges) -> Ranges:
         """Return the groups that are left to run after the job's own log has committed these."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

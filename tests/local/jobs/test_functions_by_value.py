@@ -131,7 +131,7 @@ def near(replicates):
 
 
 job = mops.open_job("j", local=True).extend(targets=[near], name="more")
-print(job.best(2).to_arrow()["near"].to_pylist(), job.record.spec.targets)
+print(job.best(2, weights={{"distance": 1, "near": 1}}).to_arrow()["near"].to_pylist(), job.record.spec.targets)
 """
     done = ran(later, project)
     assert done.returncode == 0, done.stderr

@@ -43,14 +43,14 @@ def scored_sets(
     UsageError
         The target has no loss, or a weight names no loss; the error lists those that exist.
     """
-    labels = _of_target(target, loss_labels(losses))
+    labels, weights = _of_target(target, loss_labels(losses)), weights or None
     if unknown := sorted((weights or {}).keys() - labels.keys()):
         raise UsageError(
             f"no loss has the label {', '.join(map(repr, unknown))}",
             where="the weights",
             hint=f"the labels are {', '.join(map(repr, labels)) or 'none, because the job has no losses'}",
         )
-    return ScoredSets(wide_losses(losses, labels, weights), tuple(labels), (), sets_run, weights or None)
+    return ScoredSets(wide_losses(losses, labels, weights), tuple(labels), (), sets_run, weights)
 
 
 def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | None) -> pa.Table:

@@ -108,8 +108,10 @@ def _undrawn(why: UsageError) -> Block:
 
 def _figures(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool) -> list[Figure]:
     """Return a figure; of keys or of more than two divisions a figure for each, with the same axes."""
-    shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
     divisions = fan.table["division"].unique().to_pylist()
+    if fan.keys and len(divisions) == 1:
+        data = data and data.of_division(divisions[0])
+    shown = np.concatenate([fan.shown, *([numbers(data.table[data.y])] if data else [])])
     is_shared = len(divisions) > (1 if fan.keys else MOST_OVERLAID)  # areas would overlap
     y, note = value_axis(fan.y, shown, has_decades=has_decades, is_shared=is_shared)
     if not is_shared:
