@@ -288,7 +288,7 @@ def test_a_submit_during_a_deletion_gives_way_or_stops_the_deletion(memory, same
             outcomes.add("seen" if "submitted during" in error.what else error.what)
         if not submit_at.has_acted:
             break
-        if not same_job:
+        if not same_job and at > 1:  # the first request of a deletion says which job has the name
             assert load_job(files, name).id == OTHER_ID, "no deletion removes the record of another job"
         if files.get_many([record.paths.record])[0] is not None:
             check_not_deleted(files, load_job(files, name).paths)
