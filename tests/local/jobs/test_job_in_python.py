@@ -180,7 +180,7 @@ def test_ctrl_c_stops_the_wait_and_not_the_job(lab: Lab) -> None:
     assert waits.stdout.readline() == "shown\n"
     waits.send_signal(signal.SIGINT)
     _, said = waits.communicate(timeout=60)
-    assert "KeyboardInterrupt: stopped waiting; job 'job' continues: job.wait() waits again" in said
+    assert "Interrupted: stopped waiting; job 'job' continues: job.wait() waits again" in said
     assert job.status().state == "running"
     lab.gate.unlink()
     until(lambda: job.status().state == "succeeded")

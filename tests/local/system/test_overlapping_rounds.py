@@ -305,7 +305,7 @@ def test_the_jobs_of_a_killed_command_are_joined_and_stopped(study: StudyLab, da
     killed.signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     records = CalibrationRecords(study.job("fit-r1").files, "fit")
-    begun = Begun(records, {}, {}, study.project, None)
+    begun = Begun(records, records.calibration(), {}, {}, {}, None, None)
     job = Job(records.files, "fit-r1", local=True)
     alone, overlapping = (RoundJobs(begun, Plan.of({"overlap": share}), {}, lambda *_: None) for share in (1.0, 0.5))
     with pytest.raises(JobError, match="job 'fit-r1' is running"):
