@@ -72,7 +72,7 @@ class Originals:
         # Unpacked again, a folder may have its old number, but a file has another time.
         code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
         paths = (*folders, *itertools.islice(code, 1))
-        self._seen = {path: _look_if_any(path) or (before or {}).get(path) for path in paths}
+        self._seen = {path: self._reference(path, (before or {}).get(path)) for path in paths}
 
     @classmethod
     def of(cls, tree: Tree) -> Originals:
@@ -88,6 +88,15 @@ class Originals:
         """Return the same files, as they are now; those that were removed, as they were."""
         return Originals(self._folders, self._seen)
 
+    def _reference(self, path: str, before: _Look | None) -> _Look | None:
+        """Return how a path looks, or if a file is missing there, how it looked before."""
+        now = _look_if_any(path)
+        is_incomplete = now is None or (before is not None and now != before and self._lacks_a_file(path))
+        return before if is_incomplete else now
+
+    def _lacks_a_file(self, folder: str) -> bool:
+        return not all(os.path.lexists(f"{folder}/{name}") for name in self._folders.get(folder, ()))
+
     @property
     def are_lost(self) -> bool:
         """Whether one of them was removed, even if it is there again."""
@@ -95,8 +104,7 @@ class Originals:
             now = _look_if_any(path)
             if before is None or now == before:
                 continue
-            names = self._folders.get(path)
-            if now is None or names is None or not all(os.path.lexists(f"{path}/{name}") for name in names):
+            if now is None or path not in self._folders or self._lacks_a_file(path):
                 return True
         return False
 

@@ -14,7 +14,6 @@ from made import ID
 from mops.attempt.claimed_job import end_state
 from mops.jobs.derived.choice import (
     Choice,
-    failures_of,
     parent_of,
     retried,
     scored_again,
@@ -24,6 +23,7 @@ from mops.jobs.derived.choice import (
 )
 from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.jobs.job import Job
+from mops.jobs.reuse.sources import failures_of
 from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
