@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.calibration.calibration import Calibration
+from mops.calibration.round_of import is_round
 from mops.figures.calibration import thinned
 from mops.figures.columns import Floats
 from mops.figures.fan import MOST_SETS, MOST_VALUES
 from mops.jobs.job import Job
 from mops.jobs.tables.parameters import Parameters
 from mops.report.damage import READING_FAULTS, damage_of
+from mops.storage.calibration_records import CalibrationRecords
 from mops.storage.files import Files
 from mops.storage.job_records import job_names, load_job
 
@@ -39,11 +42,15 @@ class TrialRows:
     n_sets: int
 
 
-def lost_jobs(files: Files, trials: pa.Table) -> list[str]:
-    """Return the jobs of trials that have been deleted, or whose name another job has now."""
-    existing = set(job_names(files))
-    names = trials["job"].unique().to_pylist()
-    return [name for name in names if name not in existing or _ids_of(trials, name) - set(_group_ids(files, name))]
+def lost_jobs(files: Files, found: Calibration, names: Iterable[str]) -> list[str]:
+    """Return those of these jobs of rounds that have been deleted, or whose name another job has now."""
+    record, existing = CalibrationRecords(files, found.name).calibration(), set(job_names(files))
+    asked = {each.asked.job: each.asked for each in found.rounds}
+
+    def is_there(name: str) -> bool:
+        return record is not None and name in existing and is_round(Job(files, name, local=True), record, asked[name])
+
+    return [name for name in names if not is_there(name)]
 
 
 def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, columns: Sequence[str]) -> TrialRows:
@@ -103,10 +110,6 @@ def _damage_of(job: Job) -> Iterator[None]:
         yield
     except READING_FAULTS as fault:
         raise damage_of(job, fault) from fault
-
-
-def _ids_of(trials: pa.Table, job: str) -> set[str]:
-    return set(trials.filter(pc.equal(trials["job"], job))["param_id"].to_pylist())
 
 
 def _group_ids(files: Files, job: str) -> list[str]:

@@ -238,15 +238,16 @@ def test_a_column_of_parameters_holds_every_value_exactly(
     assert (column.type, column.to_pylist()) == (kind, texts or values)
 
 
-def test_an_extension_keeps_the_order_of_the_parameters() -> None:
-    """Regression: the columns of the parameters were in alphabetical order after `extend`."""
-    files, sets = Files.open("memory://order"), [{"z": 1, "seeds": 2, "b": 3}, {"b": 4, "z": 5, "seeds": 6}]
+@pytest.mark.parametrize("names", [["z", "seeds", "b"], ["a", "A"], ["A", "a"]])
+def test_an_extension_keeps_the_order_of_the_parameters(names: list[str]) -> None:
+    """Regression: the columns of the parameters were in alphabetical order after `extend`, with other names."""
+    files, sets = Files.open("memory://order"), [dict.fromkeys(names, 1), dict.fromkeys(reversed(names), 2)]
     study = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json")
-    more = parse_study({"model": "m:f", "parameter_sets": [{"z": 1, "seeds": 2, "b": 3, "a": 7}]}, where="more.json")
+    more = parse_study({"model": "m:f", "parameter_sets": [sets[0] | {"new": 7}]}, where="more.json")
     first, second = JobPaths("first", new_job_id()), JobPaths("second", new_job_id())
     files.put(first.params, encode_groups(study.groups, Spool()).content)
     columns = parameter_columns(files, first)
-    assert columns == ["z", "param.seeds", "b"]
+    assert columns == [name if name in (names[0], "b") else f"param.{name}" for name in names]
     extended = ExtendedGroups(load_groups(files, first), 2, more.groups, columns)
     files.put(second.params, encode_groups(extended, Spool()).content)
-    assert parameter_columns(files, second) == [*columns, "a"]
+    assert parameter_columns(files, second) == [*columns, "new"]

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.errors import UsageError
-from mops.storage.params_file import GROUP_FIELDS, free_names
 from mops.study.group_builder import SIMULATIONS_LIMIT, StudyGroups
 from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, GroupChunk, GroupTable
 from mops.study.ids_and_seeds import replicate_seed
@@ -72,12 +71,10 @@ class ExtendedGroups:
             for text in piece.params.to_pylist():
                 for name, value in json.loads(text).items():
                     self.kinds.setdefault(name, set()).add(kind_of(value))
-        # Canonical JSON sorts the names, and the study may have another order.
-        column_of = free_names(list(self.kinds), {field.name for field in GROUP_FIELDS})
+        # Canonical JSON sorts the names, and the study may have another order, which decides who is called param.NAME.
         places = {column: place for place, column in enumerate(columns)}
-        self.kinds = {
-            name: self.kinds[name] for name in sorted(self.kinds, key=lambda name: places.get(column_of[name], 0))
-        }
+        order = sorted(self.kinds, key=lambda name: places.get(name, places.get(f"param.{name}", len(places))))
+        self.kinds = {name: self.kinds[name] for name in order}
         for name, kinds in added.kinds.items() if added is not None else ():
             self.kinds.setdefault(name, set()).update(kinds)
         self.longer: list[int] = []

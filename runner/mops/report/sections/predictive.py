@@ -111,7 +111,8 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     """Return why there is no figure of the trials with a weight; empty: there may be one."""
     if found.method.gives_posterior and not found.has_weights:
         return "no set has a loss"
-    if lost := lost_jobs(facts.job.files, found.trials().filter(pa.array(weights > 0))):
+    names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
+    if lost := lost_jobs(facts.job.files, found, names):
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""
 
