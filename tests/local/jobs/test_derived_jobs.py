@@ -90,12 +90,15 @@ def test_an_extension_keeps_the_good_simulations_of_a_set_with_a_failed_one(proj
     (project / "calls").unlink()
     more = job.extend(replicates=4, name="more")
     assert sorted(map(int, (project / "calls").read_text().split())) == sorted([seeds[1], seeds[3]])
+    assert more.status().origins == {"first": 2}
     (project / "bad").unlink()
     (project / "calls").unlink()
     last = more.extend(replicates=5, name="last")
     assert sorted(map(int, (project / "calls").read_text().split())) == sorted(seeds[3:])
     assert [row["draw"] for row in last.outputs("output").to_arrow().sort_by("replicate").to_pylist()] == seeds
     assert last.losses().to_arrow()["loss"].to_pylist() == [float(sum(seeds))]
+    assert len(last.best(weights={})) == len(last.best()) == 1
+    assert sum(last.status().origins.values()) == 3
     assert last.status().state == "succeeded"
 
 
