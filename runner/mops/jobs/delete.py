@@ -16,7 +16,15 @@ from mops.errors import CorruptRecord, JobError
 from mops.jobs.status import JobState
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
-from mops.storage.job_records import Deletion, job_exists, job_names, load_job, mark_deletion, parent_named
+from mops.storage.job_records import (
+    JOB_RECORDS,
+    Deletion,
+    job_exists,
+    job_names,
+    load_job,
+    mark_deletion,
+    parent_named,
+)
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths, NamePaths, is_job_id
 
@@ -178,8 +186,6 @@ class _MarkedJob:
     ----------
     record
         The record of the job that has the name; None: there is none.
-    current
-        The paths of this job; None: no job, or one whose record cannot be read.
     log
         Its log; None: no runner can claim it.
     attempts
@@ -191,7 +197,6 @@ class _MarkedJob:
     files: Files
     job: str
     record: bytes | None
-    current: JobPaths | None
     log: JobLog | None
     attempts: int
     folders: Sequence[JobPaths]
@@ -207,7 +212,7 @@ class _MarkedJob:
 
     def _refuse_changed(self) -> None:
         is_resumed = self.log is not None and self.log.read().attempt > self.attempts
-        if is_resumed or _current(self.files, self.job) != self.current:
+        if is_resumed or _record(self.files, self.job) != self.record:
             what = f"job {self.job!r} was {'resumed' if is_resumed else 'submitted'} during the deletion"
             raise JobError(what, where=self.files.url, hint=_stop_hint(self.job))
 
@@ -215,7 +220,7 @@ class _MarkedJob:
         """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
         record, removed = NamePaths(self.job).record, list[Entry]()
         # Only that of the marked job: meanwhile someone may have submitted another one.
-        if self.record is not None and self.files.get_many([record])[0] == self.record:
+        if self.record is not None and _record(self.files, self.job) == self.record:
             self.files.remove([record])
             removed.append(Entry(record, len(self.record)))
         marks = [paths.deleted for paths in self.folders]
@@ -236,8 +241,10 @@ class _MarkedJob:
 
 def _mark(files: Files, job: str) -> _MarkedJob:
     """Mark what has the name of a job, so that no one submits, claims or derives from it."""
-    current, log, attempts = _current(files, job), None, 0
-    record = files.get_many([NamePaths(job).record])[0]
+    record, log, attempts = _record(files, job), None, 0
+    current = None
+    with suppress(CorruptRecord):
+        current = JOB_RECORDS.decode(record, f"{files.url}/{NamePaths(job).record}").paths if record else None
     if current is not None:
         with suppress(CorruptRecord):
             idle = JobState(files, job).require_no_runner(_stop_hint(job))
@@ -247,11 +254,9 @@ def _mark(files: Files, job: str) -> _MarkedJob:
     mark = Deletion(os.environ.get("USER", "unknown"), datetime.now(UTC).isoformat(timespec="seconds"))
     for paths in folders:
         mark_deletion(files, paths, mark)
-    return _MarkedJob(files, job, record, current, log, attempts, folders)
+    return _MarkedJob(files, job, record, log, attempts, folders)
 
 
-def _current(files: Files, job: str) -> JobPaths | None:
-    """Return the paths of the job that has a name; None: no job, or its record cannot be read."""
-    with suppress(CorruptRecord, JobError):
-        return load_job(files, job).paths
-    return None
+def _record(files: Files, job: str) -> bytes | None:
+    """Return the record of the job that has a name, as it is stored; None: no job."""
+    return files.get_many([NamePaths(job).record])[0]
