@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from mops.storage.live_record import SlowStep
 from mops.task import RunningStep
@@ -61,13 +62,4 @@ class SlowSteps:
 def _slow(step: RunningStep, now: float, median_s: float | None) -> SlowStep:
     # The median is that of simulations, so it says nothing about a target.
     times = step.seconds / median_s if median_s and step.replicate is not None else None
-    return SlowStep(
-        group=step.group,
-        param_id=step.param_id,
-        replicate=step.replicate,
-        target=step.target,
-        worker=step.worker,
-        since=max(now - step.seconds, 0.0),
-        seconds=step.seconds,
-        times_median=times,
-    )
+    return SlowStep(**asdict(step), since=max(now - step.seconds, 0.0), times_median=times)

@@ -1,4 +1,4 @@
-"""Writes and reads ``reused-<digest>.parquet``: which simulations of a job are taken from which other jobs.
+"""Writes and reads ``reused.parquet``: which simulations of a job are taken from which other jobs.
 
 A row is one simulation of the job, and the place of the same simulation in its source. Rows are sorted by group and
 replicate. Only a few row groups are in memory at a time.
