@@ -3,6 +3,7 @@
 import socket
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -113,6 +114,58 @@ def test_tables_stay_as_they_are_when_more_results_come():
     for n in range(50_000):
         task.read({"x": np.full(2, -float(n))}, 1)
     assert [table.to_pydict() for table in early] == [{"x": [n, n]} for n in range(3)]
+
+
+class TestMemoryOfEarlierResults:
+    """After results are handed over, later ones take their memory, unless a target has kept something of them."""
+
+    KEPT = {
+        "the rows": lambda part: part,
+        "a table": table_of,
+        "an array": lambda part: table_of(part)["x"].to_numpy(),
+        "a slice of an array": lambda part: table_of(part)["x"].to_numpy()[1:],
+        "polars": lambda part: pl.from_arrow(table_of(part)),
+    }
+
+    @staticmethod
+    def address(part):
+        return table_of(part)["x"].chunk(0).buffers()[1].address
+
+    def handed_over(self, task, number):
+        """Return a result that is handed over."""
+        part = task.read({"x": np.full(2, float(number))}, 1)["output"]
+        task.handed_over({})
+        return part
+
+    def test_it_serves_again(self):
+        task = task_after({"x": np.zeros(2)})
+        assert len({self.address(self.handed_over(task, n)) for n in range(10)}) <= 2
+
+    @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT.keys())
+    def test_what_a_target_keeps_does_not_change(self, keep):
+        task = task_after({"x": np.zeros(2)})
+        kept = [keep(self.handed_over(task, n)) for n in range(5)]
+        assert [self.values(each) for each in kept] == [self.values(keep(part)) for part in self.new_parts(5)]
+
+    def new_parts(self, n):
+        return [task_after({"x": np.zeros(2)}).read({"x": np.full(2, float(i))}, 1)["output"] for i in range(n)]
+
+    def values(self, kept):
+        if isinstance(kept, np.ndarray):
+            return kept.tolist()
+        return kept["x"].to_list() if isinstance(kept, pl.DataFrame) else table_of(kept)["x"].to_pylist()
+
+    def test_the_memory_of_large_results_is_returned(self):
+        task = task_after({"x": np.zeros(2)})
+        task.read({"x": np.zeros(1 << 21)}, 1)
+        task.handed_over({})
+        assert task._blocks._unused("output") is None
+
+    def test_a_result_that_is_longer_than_earlier_memory(self):
+        task = task_after({"x": np.zeros(2)})
+        self.handed_over(task, 0)
+        long = np.arange(1e6)
+        assert table_of(task.read({"x": long}, 1)["output"])["x"].to_numpy().tolist() == long.tolist()
 
 
 class TestArrowTables:
