@@ -116,16 +116,17 @@ def test_tables_stay_as_they_are_when_more_results_come():
     assert [table.to_pydict() for table in early] == [{"x": [n, n]} for n in range(3)]
 
 
+KEPT = {
+    "the rows": lambda part: part,
+    "a table": table_of,
+    "an array": lambda part: table_of(part)["x"].to_numpy(),
+    "a slice of an array": lambda part: table_of(part)["x"].to_numpy()[1:],
+    "polars": lambda part: pl.from_arrow(table_of(part)),
+}
+
+
 class TestMemoryOfEarlierResults:
     """After results are handed over, later ones take their memory, unless a target has kept something of them."""
-
-    KEPT = {
-        "the rows": lambda part: part,
-        "a table": table_of,
-        "an array": lambda part: table_of(part)["x"].to_numpy(),
-        "a slice of an array": lambda part: table_of(part)["x"].to_numpy()[1:],
-        "polars": lambda part: pl.from_arrow(table_of(part)),
-    }
 
     @staticmethod
     def address(part):
