@@ -194,13 +194,22 @@ class Block:
         return Rows(self, start, stop)
 
     def table(self) -> pa.Table:
-        """Return all rows so far as a table, which shares the block's memory and cannot be written through."""
-        if self._table is None or self._table.num_rows != self._n_taken:
-            taken = [column[: self._n_taken] for column in self._columns]
+        """Return a table with all rows so far, which shares the block's memory and cannot be written through.
+
+        It may have rows of later simulations too, which share that memory. Arrow copies booleans, which are bits there.
+        """
+        if self._table is None or self._table.num_rows < self._n_taken:
+            n_rows = self._n_taken if bool in self.layout.dtypes else len(self._columns[0])
+            taken = [column[:n_rows] for column in self._columns]
             for array in taken:
                 array.flags.writeable = False
             self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
         return self._table
+
+    @property
+    def rows(self) -> Rows:
+        """All rows so far."""
+        return Rows(self, 0, self._n_taken)
 
 
 class Blocks:
@@ -263,7 +272,7 @@ class Blocks:
     def release(self) -> dict[str, list[pa.Table]]:
         """Forget the layout, and return the blocks so far as tables."""
         self._layouts = {}
-        tables = {output: [block.table() for block in blocks] for output, blocks in self._blocks.items()}
+        tables = {output: [block.rows.table for block in blocks] for output, blocks in self._blocks.items()}
         self._blocks.clear()
         return tables
 
