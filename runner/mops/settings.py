@@ -36,6 +36,7 @@ LIMITS = (
     "sim_memory",
     "sim_threads",
     "retries",
+    "import_timeout",
     "tasks_per_child",
     "child_growth",
 )

@@ -290,6 +290,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "sim_memory": st.none() | st.integers(32 << 20, 1 << 40),
     "sim_threads": st.integers(1, 64),
     "retries": st.integers(0, 9),
+    "import_timeout": st.floats(0.1, 1e6),
     "max_failures": st.none() | st.sampled_from(["7", "5%", "0.5%"]),
     "tasks_per_child": st.integers(0, 99),
     "child_growth": st.integers(0, 1 << 40),
@@ -315,7 +316,7 @@ def test_given_limits_override_kept_ones_and_the_others_stay(now: Settings, subm
 
 def test_every_limit_may_stand_in_a_study_without_its_prefix() -> None:
     given = {"timeout": 60, "memory": "2 GiB", "threads": 2, "retries": 0}
-    given |= {"tasks_per_child": 100, "child_growth": "1GiB"}
+    given |= {"import_timeout": 60, "tasks_per_child": 100, "child_growth": "1GiB"}
     found = limits_of_study(given, "study.json")
     assert found.keys() == set(LIMITS)
     assert (found["sim_timeout"], found["sim_memory"], found["retries"]) == (60.0, 2 << 30, 0)
@@ -332,7 +333,7 @@ def test_wrong_limits_of_a_study_are_listed_with_their_places() -> None:
         "$.limits.sim_memory: unknown limit; did you mean 'memory'?",
         (
             "$.limits.speed: unknown limit; the limits are timeout, memory, threads, retries, "
-            "tasks_per_child, child_growth"
+            "import_timeout, tasks_per_child, child_growth"
         ),
         "$.limits.timeout: '-5' is not valid: write a number above 0",
         f"$.limits.memory: [] is not valid: {BYTES}",

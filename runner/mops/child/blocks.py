@@ -179,7 +179,7 @@ class Block:
 
     @property
     def users(self) -> list[weakref.ref[Any]]:
-        """References that end when nobody has this block, a table of it, or a view of such a table."""
+        """References that end once this block, its tables and their views are gone."""
         return [weakref.ref(column) for column in self._columns]
 
     def append(self, arrays: Arrays) -> Rows | None:
@@ -250,7 +250,7 @@ class Blocks:
         return rows
 
     def _unused(self, output: str) -> Memory | None:
-        """Return the memory of an earlier block that nobody has any more, if there is one.
+        """Return the memory of an earlier block of which no table and no view is left; None: there is none.
 
         New memory would cost a page fault for each 4 KiB of results (bench/one_child.py: 7 % of the time at 0 ms).
         """

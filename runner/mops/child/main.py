@@ -47,6 +47,7 @@ import pyarrow as pa
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import CannotLoad, UserCode, own_folder
+from mops.child.prints import replace_streams
 from mops.child.task_run import TaskRun, flush_prints
 from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
@@ -69,6 +70,7 @@ def main() -> None:
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
     prepare_process()
+    replace_streams()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return a part
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended

@@ -16,6 +16,7 @@ from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
+from mops.child.prints import name_step
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import unified
 from mops.study.casts import converted_table
@@ -158,6 +159,7 @@ class TaskRun:
         must_enter = self._renew_folder()
         self._n_run += 1
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
+        name_step(*self._names[position], replicate)
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
@@ -191,6 +193,7 @@ class TaskRun:
         position = group["position"]
         must_enter = self._renew_folder()
         self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
+        name_step(*self._names[position], self._code.target_names[target])
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)

@@ -7,6 +7,8 @@ import selectors
 from pathlib import Path
 from typing import IO
 
+from mops.child.prints import without_headings
+
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"
 
@@ -65,7 +67,7 @@ class Prints:
         was_aborted
             Whether mops has sent SIGABRT, to see where the process hangs. Then the signal is no news.
         """
-        printed = self._tail.decode(errors="replace")
+        printed = without_headings(self._tail.decode(errors="replace"))
         _, fatal, trace = printed.rpartition("Fatal Python error: ")
         if not fatal:
             return printed[-self.LAST_WORDS_BYTES :].strip()

@@ -19,6 +19,7 @@ from pool_lab import PATIENCE_S, SEEN, PoolLab, groups_of, request_for, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
+from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 from mops.worker.results.result_buffers import held_bytes
@@ -57,6 +58,29 @@ def test_output_of_every_kind_reaches_the_result(lab: PoolLab) -> None:
         "by print",
         "by write",
         "error by write",
+        f"group 0 ({short_id(param_id({'a': 1}))}) replicate 0 printed:",
+    ]
+
+
+def test_printed_text_names_its_simulation_or_target(lab: PoolLab) -> None:
+    code = (
+        "import sys\n\nprint('imported')\n\ndef run(p, s):\n    if p['a'] != 2:\n        print('set', p['a'])\n"
+        "        print('an error', file=sys.stderr)\n        print('no end', end='')\n    return {'x': 1}\n\n"
+        "def loss(p, replicates):\n    print('loss', p['a'])\n    return 1.0\n"
+    )
+    sets = [{"a": 1}, {"a": 2}]
+    prints = lab.run(lab.pool(code, targets=("model:loss",)), sets).prints
+    first, second = (short_id(param_id(params)) for params in sets)
+    assert prints.splitlines() == [
+        "imported",
+        f"group 0 ({first}) replicate 0 printed:",
+        "set 1",
+        "an error",
+        "no end",
+        f"group 0 ({first}) target model:loss printed:",
+        "loss 1",
+        f"group 1 ({second}) target model:loss printed:",
+        "loss 2",
     ]
 
 
@@ -406,6 +430,7 @@ def test_the_first_good_simulation_in_order_sets_the_reference(lab: PoolLab, fai
 PARENT = """
 import json, sys
 from mops.study.groups import Group
+from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import JobContext, TaskRequest
 from mops.worker.pool import Pool
 
