@@ -179,7 +179,7 @@ class Block:
 
     @property
     def users(self) -> list[weakref.ref[Any]]:
-        """References that end once this block, its tables and their views are gone."""
+        """References that end once this block, its tables and their views no longer exist."""
         return [weakref.ref(column) for column in self._columns]
 
     def append(self, arrays: Arrays) -> Rows | None:

@@ -278,6 +278,28 @@ def test_tasks_avoid_a_worker_that_cannot_unpack_the_bundle(lab: StudyLab, dask:
     lab.assert_sound()
 
 
+HANGS_ON_ONE_WORKER = """
+import os, time
+
+if os.environ.get("XDG_CACHE_HOME", "").endswith("cache-2"):
+    time.sleep(600)
+
+from counted import simulate
+"""
+
+
+def test_tasks_avoid_a_worker_on_which_the_import_hangs(lab: StudyLab, dask: DaskProcesses) -> None:
+    (lab.project / "hangs.py").write_text(HANGS_ON_ONE_WORKER)
+    lab.write("hangs:simulate", betas(60, sleep=0.05), targets=["scores:order"])
+    runner = lab.submit(CHECKPOINT_SECONDS=0, IMPORT_TIMEOUT=2)
+    assert runner.wait() == 0, runner.said
+    said = " ".join(runner.said.split())
+    assert "the import of the model takes more than 2 s" in said
+    assert "is faulty; it gets no more tasks; workers left: 1" in said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+
+
 def test_a_task_runs_on_an_avoided_worker_if_there_is_no_other(dask: DaskProcesses) -> None:
     """Otherwise the task would wait without limit after the last other worker has left or has failed too."""
     task = Task(1, (0,))
