@@ -121,6 +121,9 @@ def begin(
     raw, parsed = _space(space)
     check_optimiser(plan.method, parsed, "the space")
     fields, where = _study(study, options)
+    if study is None and "model" not in fields:
+        hint = "name a study: --study study.json; or a model and targets: --model and --target MODULE:FUNCTION"
+        raise UsageError("the calibration has no model", where="the options", hint=hint)
     sets = fields.pop("parameter_sets", None)
     root = Path(place.project) if place.project is not None else find_root(where or Path.cwd() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()

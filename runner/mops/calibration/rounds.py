@@ -64,6 +64,17 @@ class TotalLoss:
             return sum(outcome.losses.values())
         return sum(weight * outcome.losses[label] for label, weight in self.weights.items())
 
+    def formula(self, labels: Iterable[str]) -> str:
+        """Return the sum for people: ``peak + 2 cases``.
+
+        Parameters
+        ----------
+        labels
+            The labels of all losses.
+        """
+        weights = dict.fromkeys(labels, 1.0) if self.weights is None else self.weights
+        return " + ".join(label if weight == 1 else f"{weight:g} {label}" for label, weight in weights.items())
+
 
 def outcomes_of(history: Sequence[Round]) -> Iterator[Outcome]:
     """Yield the outcome of each set of all rounds."""

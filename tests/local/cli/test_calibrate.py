@@ -271,7 +271,7 @@ def test_a_mistake_in_the_model_does_not_use_up_the_name(calibrate_lab: CommandL
         (["missing.json", *MODEL_OPTIONS], "this space file does not exist"),
         (["fixed.json", *MODEL_OPTIONS], "nothing varies in the space"),
         (["space.json", "--model", "model:run"], "the calibration has no target"),
-        (["space.json", "--target", "model:near_3"], "$.model: missing"),
+        (["space.json", "--target", "model:near_3"], "the calibration has no model"),
         (["space.json", *MODEL_OPTIONS, "--weight", "three"], "'three' is not a weight"),
         (["space.json", *MODEL_OPTIONS, "--name", "Fit"], "'Fit' is not a valid name"),
         (["space.json", *MODEL_OPTIONS, "--name", "f" * 53], "is too long for the name of a calibration"),

@@ -272,3 +272,12 @@ def test_a_new_round_needs_the_data_of_the_earlier_ones_or_the_trust_of_the_user
     call("3")
     with pytest.raises(JobError, match=r"data\.csv"):
         call("2")
+
+
+@pytest.mark.parametrize(
+    ("weights", "formula"),
+    [(None, "near + far"), ({"far": 1.0}, "far"), ({"far": 0.5, "near": 2.0}, "0.5 far + 2 near")],
+)
+def test_the_total_loss_is_shown_as_a_sum(weights, formula):
+    """Losses of several targets were added, and no line said so."""
+    assert TotalLoss(weights).formula(["near", "far"]) == formula

@@ -17,6 +17,7 @@ from mops.calibration.calibrate import Progress
 from mops.calibration.calibrate import calibrate as calibrate_study
 from mops.calibration.calibration import Calibration, Marginal
 from mops.calibration.options import CalibrateOptions, Method
+from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
 from mops.cli.options import (
     ADVANCED,
@@ -273,6 +274,8 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
     if found.method.gives_posterior:
         yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
+    if not found.objectives and len(labels := labels_of(found.rounds)) > 1:
+        yield "total loss", found.loss.formula(labels) + (" (other weights: --weight)" if not found.loss.weights else "")
     if to is not None:
         yield "written to", f"{to}: {', '.join(written)}"
 
