@@ -275,7 +275,7 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
     if found.method.gives_posterior:
         yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
     if not found.objectives and len(labels := labels_of(found.rounds)) > 1:
-        yield "total loss", found.loss.formula(labels) + (" (other weights: --weight)" if not found.loss.weights else "")
+        yield "total loss", f"{found.loss.formula(labels)} (other weights: --weight)"
     if to is not None:
         yield "written to", f"{to}: {', '.join(written)}"
 
