@@ -8,12 +8,13 @@ of memory, half as many groups are in flight. The rules are in :mod:`mops.attemp
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.batch_size import (
+    FIRST_TASKS_PER_SLOT,
     MOST_GROUPS,
-    PILOT_TASKS_PER_SLOT,
     BatchSize,
     BatchSizer,
     Resources,
@@ -34,6 +35,12 @@ from mops.task import Task, TaskRequest, task_number
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
+
+FIRST_SECONDS = 30.0
+"""After this time, simulations run on all slots although none has ended. Else slots would idle for the hour of a model.
+
+Most models need most of their memory by then. Those that need more than their share run again, alone on their worker.
+"""
 
 
 class Concurrency:
@@ -56,6 +63,7 @@ class Concurrency:
         """The processes that encode and store rows."""
         self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
         self._size: BatchSize | None = None
+        self._began = time.monotonic()
         self._halved_at_task = 0
         # Keys of tasks that ran alone or were suspects: their deaths say nothing about the window.
         self._unrelated_keys: set[str] = set()
@@ -69,11 +77,14 @@ class Concurrency:
     def per_worker(self) -> int | None:
         """Simulations at once on a worker; None: as many as the worker has slots.
 
-        With BATCH_SIZE=auto it is one until the memory of a simulation is known.
+        With BATCH_SIZE=auto it is one until the memory of a simulation is known, but no longer than FIRST_SECONDS.
         """
         if self._sizer is None:
             return None
-        return self._size.per_worker if self._size else 1
+        if self._size is not None:
+            return self._size.per_worker
+        is_first = time.monotonic() - self._began < FIRST_SECONDS
+        return 1 if is_first else max(self._capacity.slots // max(self._cluster.workers, 1), 1)
 
     @property
     def explanation(self) -> str:
@@ -144,7 +155,7 @@ class Concurrency:
             why = evidence or "it probably ran out of memory"
             message = "%s: the runner of attempt %d was killed at %s: %s; %s"
             logger.warning(message, job.name, before, used, why, _window_text(start, live.window))
-        return Window(job.settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._capacity.slots), start)
+        return Window(job.settings.batch_size_or(FIRST_TASKS_PER_SLOT * self._capacity.slots), start)
 
     def _resize(self) -> None:
         """With BATCH_SIZE=auto, compute the window and the simulations per worker, and log a change."""

@@ -190,7 +190,7 @@ class Runner:
             return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
     def _loop(self) -> None:
-        self._cluster.warm(self._job.context, self._job.n_simulations)  # while the pilot runs
+        self._cluster.warm(self._job.context, self._job.n_simulations)
         self._forecast.committed(self._job.inherited, self._reference)
         while not self._plan.finished and time.monotonic() < self._stop_by:
             self._step()
@@ -199,7 +199,7 @@ class Runner:
         """Send the next tasks, and handle an event if one comes within ``wait_s`` seconds."""
         self._follow_cluster()
         if not self._is_reconnecting:
-            for task in self._plan.next_tasks(pilot=self._reference is None):
+            for task in self._plan.next_tasks():
                 request, avoid = self._request_for(task), self._recovery.to_avoid(task)
                 self._concurrency.task_sent(task, request)
                 if request.has_input:

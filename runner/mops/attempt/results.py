@@ -47,7 +47,7 @@ class TaskFinished:
     partial
         The result for a group that runs as several tasks; None: the task was of whole groups.
     reference
-        The schema of the first good simulation, if there is one.
+        The schema of the job, once a simulation was good.
     worker
         The worker's address; empty: no worker ran the task.
     is_empty
@@ -118,8 +118,8 @@ class ResultReceiver:
         UsageError
             The model lacks an output that the study names.
         """
-        if self._families.known is None and result.reference is not None:
-            result = self._set_reference(result)
+        if result.reference is not None:
+            result = self._with_reference(result)
         fitting, misfit = self._families.accept(result)
         if misfit:
             n = len(result.done) - len(fitting.done) or 1
@@ -133,7 +133,7 @@ class ResultReceiver:
         measured = (result.peak_bytes, result.row_bytes, result.seconds)
         memory = (result.allowed_bytes, result.own_bytes)
         alone, tries = result.postponed, result.tries
-        rest = (result.reference, result.worker, result.is_empty)
+        rest = (self._families.known, result.worker, result.is_empty)
         if task.replicates is None:
             usage = TaskUsage(*measured, len(result.done), *memory)
             self._so_far.add_targets(result)
@@ -160,17 +160,25 @@ class ResultReceiver:
         for note in result.notes:
             logger.info("%s: %s", self._job.name, note)
 
-    def _set_reference(self, result: TaskResult) -> TaskResult:
-        """Make the schema of the first good simulation the job's, unless another attempt was first."""
+    def _with_reference(self, result: TaskResult) -> TaskResult:
+        """Return the result of a task that knew no schema; without its groups if the job's has other columns.
+
+        The schema of the first good simulation becomes the job's, unless another attempt was first.
+        """
         assert result.reference is not None
-        kept = keep_reference(self._job.files, self._job.paths, result.reference)
-        check_outputs(self._job.context.outputs, kept)
-        self._families.set_reference(kept)
-        if kept == result.reference:
+        if self._families.known is None:
+            kept = keep_reference(self._job.files, self._job.paths, result.reference)
+            check_outputs(self._job.context.outputs, kept)
+            self._families.set_reference(kept)
+        if _names(self._families.known or {}) == _names(result.reference):
             return result
         # The worker checked these groups against another schema, so they run again.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
-        return replace(result, parts=[], files=[], failures=[], losses=[], reference=kept, **nothing)
+        return replace(result, parts=[], files=[], failures=[], losses=[], **nothing)
+
+
+def _names(families: Families) -> dict[str, list[str]]:
+    return {output: list(columns) for output, columns in families.items()}
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:

@@ -47,7 +47,7 @@ def plan(
 
 
 def send(p: Plan) -> list[Task]:
-    return p.next_tasks(pilot=False)
+    return p.next_tasks()
 
 
 def finish(
@@ -193,15 +193,13 @@ def test_groups_that_a_task_gives_back_are_sent_first() -> None:
     assert send(p)[0].groups[0] == 1
 
 
-def test_the_pilot_is_one_simulation_alone_and_the_rest_of_its_group_follows() -> None:
-    p = plan(100, replicates=lambda _: 5)
-    (pilot,) = p.next_tasks(pilot=True)
-    assert (pilot.groups, pilot.replicates) == ((0,), (0,))
-    assert p.next_tasks(pilot=True) == []
-    finish(p, pilot, seconds=1e-3)
-    rest, *others = send(p)
-    assert (rest.groups, rest.replicates) == ((0,), (1, 2, 3, 4))
-    assert all(task.replicates is None for task in others)
+def test_the_first_tasks_are_single_simulations_on_all_slots() -> None:
+    """Regression: nothing else ran until the first simulation had succeeded."""
+    p = plan(100, slots=4, replicates=lambda _: 5)
+    first = send(p)
+    assert [(task.groups, task.replicates) for task in first] == [((0,), (replicate,)) for replicate in range(5)]
+    finish(p, first[0], seconds=1e-3)
+    assert all(task.replicates is None for task in send(p))
 
 
 def test_a_long_group_is_run_in_pieces_and_few_groups_are_half_done() -> None:
@@ -490,7 +488,7 @@ def test_a_plan_wants_a_slot_for_each_simulation_that_could_run_now() -> None:
 
 def test_a_task_has_the_seconds_that_its_groups_will_take() -> None:
     p = plan(100, slots=1, task_seconds=1.0)
-    (first,) = p.next_tasks(pilot=True)
+    (first,) = send(p)
     assert first.seconds == 1.0, "nothing is measured yet"
     finish(p, first, seconds=0.25)
     task = send(p)[0]
@@ -518,7 +516,7 @@ def test_the_last_room_of_a_window_takes_a_full_task() -> None:
 
 def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
     p = plan(10, slots=1, replicates=lambda _: 4)
-    (first,) = p.next_tasks(pilot=True)
+    first, _ = send(p)
     finish(p, first, seconds=0.5)
     assert p.sizer.seconds_per_group == 2.0
 

@@ -1,6 +1,6 @@
 """``MODELOPS_JOB_BATCH_SIZE=auto``: how much runs at once, from what simulations use and what the machines have. Pure.
 
-The first task of a job is its pilot. It has a worker with all its memory to itself. Each further task adds a
+Until the first task ends, each worker runs one simulation, which has all its memory to itself. Each task adds a
 measurement, and the size is computed again after each batch (docs/internals/limits.md).
 """
 
@@ -14,7 +14,7 @@ from mops.attempt.planning.task_size import TASKS_PER_SLOT, WINDOW_PER_SLOT, lea
 from mops.system.memory_limits import HEADROOM_BYTES
 from mops.units import bytes_text
 
-PILOT_TASKS_PER_SLOT = 4
+FIRST_TASKS_PER_SLOT = 4
 """Groups in flight for each slot before anything is measured."""
 
 MOST_GROUPS = 10_000

@@ -122,22 +122,12 @@ class Plan:
         n_replicates = sum(len(split.left) for split in self._split.values())
         return n_tasks + n_replicates + n_groups * (self.sizer.tasks_per_group(self.share.slots) or _MANY)
 
-    def next_tasks(self, *, pilot: bool) -> list[Task]:
-        """Return the tasks that fill the window; they are in flight from now on.
-
-        Parameters
-        ----------
-        pilot
-            Whether the job has no reference schema yet. Then one task at a time is sent, until one gives the schema.
-        """
-        if pilot and self.tasks_in_flight:
-            return []
+    def next_tasks(self) -> list[Task]:
+        """Return the tasks that fill the window; they are in flight from now on."""
         tasks: list[Task] = []
         while (task := self._next_task()) is not None:
             self.tasks_in_flight[task.number] = task
             tasks.append(task)
-            if pilot:
-                break
         return tasks
 
     def task_finished(

@@ -16,6 +16,7 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
+from mops.settings import PREFIX
 from mops.storage.live_record import BestLoss, FailureCause, SlowStep
 from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
+
+FIRST_FAILURES = 100
+"""A job ends after so many simulations, or two for each slot, if all have failed with one cause and others are left."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,20 @@ class Progress:
                 f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={settings.max_failures}",
                 where=self._job.name,
                 hint=f"see why they failed: mops jobs status {self._job.name}",
+            )
+        self._check_first_failures()
+
+    def _check_first_failures(self) -> None:
+        """Raise if the first simulations of the job have all failed alike: with another model, all would run again."""
+        causes = self._results.causes
+        is_alike = len(causes) == 1 and causes[0].n >= max(FIRST_FAILURES, 2 * self.slots)
+        is_useless = is_alike and not self.finished.simulations_good and self.n_left > 0
+        if is_useless and self._job.settings.max_failures is None:
+            raise JobFailed(
+                f"the first {causes[0].n} simulations have all failed alike ({causes[0].verdict}: {causes[0].message})",
+                where=self._job.name,
+                hint=f"see why: mops jobs failures {self._job.name}; to run the others anyway, set "
+                f"{PREFIX}MAX_FAILURES=100% and resume the job",
             )
 
     @property
