@@ -163,12 +163,11 @@ class Progress:
 
     def _check_first_failures(self) -> None:
         """Raise if the first simulations of the job have all failed alike: with another model, all would run again."""
-        causes = self._results.causes
-        is_alike = len(causes) == 1 and causes[0].n >= max(FIRST_FAILURES, 2 * self.slots)
-        is_useless = is_alike and not self.finished.simulations_good and self.n_left > 0
-        if is_useless and self._job.settings.max_failures is None:
+        n_failed, causes = self.finished.simulations_failed, self._results.causes
+        is_enough = n_failed >= max(FIRST_FAILURES, 2 * self.slots) and not self.finished.simulations_good
+        if is_enough and len(causes) == 1 and self.n_left and self._job.settings.max_failures is None:
             raise JobFailed(
-                f"the first {causes[0].n} simulations have all failed alike ({causes[0].verdict}: {causes[0].message})",
+                f"the first {n_failed} simulations have all failed alike ({causes[0].verdict}: {causes[0].message})",
                 where=self._job.name,
                 hint=f"see why: mops jobs failures {self._job.name}; to run the others anyway, set "
                 f"{PREFIX}MAX_FAILURES=100% and resume the job",
