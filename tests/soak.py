@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
+from collections.abc import Iterator
 
 SOAKING = os.environ.get("MOPS_SOAK", "") not in ("", "0")
 
@@ -12,6 +14,11 @@ SOAKING = os.environ.get("MOPS_SOAK", "") not in ("", "0")
 def repeats(full: int) -> int:
     """Return the number of kills of a test: the full number, or a third of it without ``make soak``."""
     return full if SOAKING else math.ceil(full / 3)
+
+
+def moments() -> Iterator[int]:
+    """Yield the numbers 1, 2, 3 ... of the moments at which a test interferes; every third without ``make soak``."""
+    return itertools.count(1, 1 if SOAKING else 3)
 
 
 def generator(fixed_seed: int) -> random.Random:

@@ -35,6 +35,7 @@ from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
+from soak import moments
 
 PATHS = JobPaths("first", ID)
 ILL = Outcome((None, "timeout"), (None, None))
@@ -225,7 +226,7 @@ def test_verify_finds_a_compaction_that_does_not_fit(fresh):
 
 
 def test_a_compaction_that_starts_at_any_request_of_another_changes_no_row():
-    for number in itertools.count(1):
+    for number in moments():
         world = small()
         rows = rows_of(Job(world.files, "first"))
         act = AtRequest(number, lambda world=world: world.compact("first"))
@@ -264,7 +265,7 @@ def test_compactions_at_once_change_no_row(world):
 
 
 def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
-    for number in itertools.count(1):
+    for number in moments():
         world = small()
         rows = rows_of(Job(world.files, "first"))
         act = AtRequest(number, lambda world=world: clean(Job(world.files, "first")))
@@ -344,7 +345,7 @@ class Killed(BaseException):
 
 
 def test_a_compaction_that_ends_at_any_request_loses_no_row():
-    for number in itertools.count(1):
+    for number in moments():
         world = small()
         rows = rows_of(Job(world.files, "first"))
 
@@ -377,7 +378,7 @@ READERS: dict[str, Callable[[Job], object]] = {
 @pytest.mark.parametrize("of", ["the job", "its parent"])
 @pytest.mark.parametrize("read", READERS)
 def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, of):
-    for number in itertools.count(1):
+    for number in moments():
         world = small()
         name = "first"
         if of == "its parent":
@@ -509,7 +510,7 @@ def test_paths_of_a_derived_job_are_those_after_a_compaction_of_its_parent(fresh
 
 
 def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem():
-    for number in itertools.count(1):
+    for number in moments():
         world = World(Files.open(f"memory://ends-{number}"), 4)
         job = world.first([HEALTHY] * 4, [1] * 4)
         ends = JobPaths("first", ID).log_record(6)
@@ -575,7 +576,7 @@ def test_a_deletion_removes_every_file_of_a_compaction(world):
 
 
 def test_a_compaction_of_a_deleted_job_does_not_touch_the_next_job_of_its_name():
-    for number in itertools.count(1):
+    for number in moments():
         world = small()
         files = world.files
         record = load_job(files, "first")
