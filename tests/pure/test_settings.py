@@ -15,6 +15,7 @@ from pydantic import ValidationError
 import mops
 from mops.errors import SettingsError, StudyError
 from mops.settings import LIMITS, PREFIX, Settings, limit_texts, limits_of_study
+from mops.study.study_file import LIMIT_KEYS
 
 PACKAGE = Path(mops.__file__).parent
 BYTES = "write bytes, or a number and a unit, like 64MiB"
@@ -319,6 +320,7 @@ def test_every_limit_may_stand_in_a_study_without_its_prefix() -> None:
     given |= {"import_timeout": 60, "tasks_per_child": 100, "child_growth": "1GiB"}
     found = limits_of_study(given, "study.json")
     assert found.keys() == set(LIMITS)
+    assert given.keys() == set(LIMIT_KEYS)
     assert (found["sim_timeout"], found["sim_memory"], found["retries"]) == (60.0, 2 << 30, 0)
     assert limits_of_study({"timeout": None, "memory": "none"}, "") == {"sim_timeout": None, "sim_memory": None}
     assert limit_texts({"sim_timeout": 60.0, "sim_memory": None, "retries": 2}) == [

@@ -150,5 +150,5 @@ def _wanted(named: Sequence[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: Sequence[str], where: str | None = None) -> UsageError:
-    hint = known_name(name, known, f"there are {', '.join(known) or 'none'}")
+    hint = known_name(name, known, f"the names are {', '.join(known) or 'none'}")
     return UsageError(f"there is no {what} {name!r}", where=where, hint=hint)

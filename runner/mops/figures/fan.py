@@ -163,7 +163,7 @@ def sets_text(n_shown: int, n_read: int, n_sets: int) -> str:
     text, missing = counted(n_shown, "parameter set"), n_read - n_shown
     if missing:
         have = "has" if missing == 1 else "have"
-        text = f"{n_shown:,} of {counted(n_read, 'parameter set')} ({missing:,} {have} no result)"
+        text = f"{n_shown:,} of {counted(n_read, 'parameter set')} ({missing:,} {have} no rows here)"
     return f"{text}, a random sample of {n_sets:,}" if n_read < n_sets else text
 
 

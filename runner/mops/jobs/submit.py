@@ -333,7 +333,9 @@ def resume(
         raise JobError(
             f"job {job.name!r} is complete ({view.state}): there is nothing to resume",
             where=job.files.url,
-            hint=f"read the results: mops jobs results {job.name}",
+            hint=f"run what failed again: mops jobs retry {job.name}"
+            if view.state == "partial"
+            else f"read the results: mops jobs results {job.name}",
         )
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)

@@ -35,6 +35,7 @@ KEYS = (
     "kind",
 )
 SET_KEYS = ("params", "seed")
+LIMIT_KEYS = ("timeout", "memory", "threads", "retries", "import_timeout", "tasks_per_child", "child_growth")
 REPLICATES_LIMIT = 1_000_000
 
 _SETS_AT_ONCE = 1024
@@ -137,6 +138,9 @@ def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
         near = _nearest(key, KEYS)
         if near and near != key:
             check.add(json_path("$", key), f"unknown key; did you mean {near!r}?")
+        elif key.removeprefix("sim_") in LIMIT_KEYS:
+            limit = key.removeprefix("sim_")
+            check.add(json_path("$", key), f'a limit belongs into "limits"; write "limits": {{"{limit}": ...}}')
         elif not near:
             check.note(json_path("$", key), _KEPT)
 

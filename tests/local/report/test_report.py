@@ -259,7 +259,7 @@ def test_fewer_than_ten_simulations_are_single_lines(tmp_path: Path) -> None:
     assert shown == expected, "no band and no median"
     assert figure.caption == (
         "A line for each simulation: 'cases' at each 'day', for each value of 'policy', of 6 simulations of 3 of 4 "
-        "parameter sets (1 has no result). Quantiles of fewer than 10 simulations would mislead."
+        "parameter sets (1 has no rows here). Quantiles of fewer than 10 simulations would mislead."
     )
 
 

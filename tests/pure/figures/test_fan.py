@@ -113,17 +113,17 @@ def test_the_caption_says_whether_sets_are_a_sample() -> None:
     whole = fan_of([*many, (1, 5, 0, math.nan)])
     assert whole.caption == (
         "Median (line) and the middle 50 % and 90 % (bands) of 'y' at each 'day', over 11 simulations of 2 of 5 "
-        "parameter sets (3 have no result), each with the same weight. 1 value left out, not finite."
+        "parameter sets (3 have no rows here), each with the same weight. 1 value left out, not finite."
     )
     (partial,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 9))
     assert partial.caption == (
-        "A line for each simulation: 'y' at each 'day', of 1 simulation of 1 of 9 parameter sets (8 have no result). "
-        "Quantiles of fewer than 10 simulations would mislead."
+        "A line for each simulation: 'y' at each 'day', of 1 simulation of 1 of 9 parameter sets (8 have no rows "
+        "here). Quantiles of fewer than 10 simulations would mislead."
     )
     (sampled,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 1))
     assert "of 1 simulation of 1 parameter set, a random sample of 9. Quantiles" in sampled.caption
     (lacking,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 4))
-    assert "of 1 of 4 parameter sets (3 have no result), a random sample of 9." in lacking.caption
+    assert "of 1 of 4 parameter sets (3 have no rows here), a random sample of 9." in lacking.caption
 
 
 def test_the_caption_of_a_division_counts_only_what_it_has() -> None:

@@ -120,7 +120,7 @@ def test_the_caption_says_what_counts() -> None:
 def test_a_sample_is_called_one() -> None:
     rows = source([1.0, 2.0, 3.0, 4.0] * 5).rows
     (found,) = spreads(SpreadSource(rows, "output", ["y"], 90_000, 2_000))
-    assert "of 4 of 2,000 parameter sets (1,996 have no result), a random sample of 90,000." in found.caption
+    assert "of 4 of 2,000 parameter sets (1,996 have no rows here), a random sample of 90,000." in found.caption
 
 
 def test_several_rows_of_a_simulation_are_refused() -> None:

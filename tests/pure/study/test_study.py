@@ -505,3 +505,12 @@ def test_a_parameter_that_few_sets_have_is_noted() -> None:
 def test_one_set_has_no_constants() -> None:
     found = parse_study({"model": "m:f", "parameter_sets": [{"beta": 1}]}, where="study.json")
     assert (found.groups.constants, found.warnings) == ({}, ())
+
+
+@pytest.mark.parametrize("key", ["timeout", "sim_timeout", "memory", "retries"])
+def test_a_limit_outside_of_limits_is_an_error(key):
+    """It was kept as an unknown key, and the study ran without a limit."""
+    with pytest.raises(StudyError) as refused:
+        parse(**{key: 3})
+    limit = key.removeprefix("sim_")
+    assert f'$.{key}: a limit belongs into "limits"; write "limits": {{"{limit}": ...}}' in str(refused.value)

@@ -139,14 +139,14 @@ def calibrate(
         for key, value in {"model": model, "targets": target, "replicates": replicates, "n": n, "ess": ess}.items():
             if value is not None:
                 options[key] = value  # type: ignore[literal-required]
-        progress = Progress(_starts(rounds), _say_round)
+        jobs: list[Job] = []
+        progress = Progress(_starts(rounds, jobs), _say_round)
         place = {"name": name, "project": project, "storage": start.storage}
         try:
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
         except KeyboardInterrupt:
-            terminal.say(
-                "stopped waiting; runners in other processes may continue; to continue, repeat the command with --name"
-            )
+            begun = f"; to continue, repeat the command with --name {_calibration_in(jobs[-1])}" if jobs else ""
+            terminal.say(f"stopped{begun or ' before round 1'}")
             raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None
     _show(found, to, draws, as_json=start.as_json)
 
@@ -172,10 +172,16 @@ def _calibration_of(path: Path) -> str | None:
     return metadata[_CALIBRATION].decode() if _CALIBRATION in metadata else None
 
 
-def _starts(rounds: int) -> Any:
-    """Return the function that prints the start of a round."""
+def _calibration_in(job: Job) -> str:
+    """Return the name of the calibration of which this job is a round."""
+    return job.name.rpartition("-r")[0]
+
+
+def _starts(rounds: int, jobs: list[Job]) -> Any:
+    """Return the function that prints the start of a round, and adds its job to a list."""
 
     def say(asked: Asked, job: Job) -> None:
+        jobs.append(job)
         status = job.status()
         simulations = units.counted(status.n_simulations, "simulation")
         how = f"continues, {status.groups:,} of {status.n_groups:,} sets are committed" if status.attempt else ""
@@ -272,6 +278,8 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
     yield "calibration", found.name
     yield "rounds", f"{len(found.rounds):,}"
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
+    for job in [each.asked.job for each in found.rounds if any(one.failure for one in each.told.outcomes)][-1:]:
+        yield "causes", f"mops jobs failures {job}"
     if found.method.gives_posterior:
         yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
     if not found.objectives and len(labels := labels_of(found.rounds)) > 1:

@@ -248,7 +248,7 @@ def _named_divisions(job: JobTables, course: Course, by: str | Sequence[str] | L
     known = [*parameters.column_names, *(name for name in own if name not in (*IDENTITY, course.x, *course.ys))]
     for name in named:
         if name not in known:
-            hint = known_name(name, known, f"there are {', '.join(known) or 'none'}")
+            hint = known_name(name, known, f"the names are {', '.join(known) or 'none'}")
             raise UsageError(f"there is no parameter and no column {name!r}", where="by", hint=hint)
     return named
 

@@ -151,7 +151,7 @@ def _in_order(job: JobTables, wanted: Wanted) -> list[str]:
     if wanted.output is None:
         return sorted(names, key=lambda name: not is_single_row(job, name))
     if wanted.output not in names:
-        hint = known_name(wanted.output, names, f"there are {', '.join(names) or 'none'}")
+        hint = known_name(wanted.output, names, f"the names are {', '.join(names) or 'none'}")
         raise UsageError(f"there is no output {wanted.output!r}", where="output", hint=hint)
     return [wanted.output]
 
