@@ -10,7 +10,7 @@ free for Dask and the runner. Each program runs in a separate process:
 
 In each round the programs run in rotating order. The time starts when the program is connected, and ends when all
 results have come. The slots are busy all the time in the ideal run. *middle* is the time from the first tenth of the
-results to the ninth: it leaves out the pilot, the start of processes, and the end of the job.
+results to the ninth: it leaves out the start of processes and the end of the job.
 
 With `--simulated` a task of mops pauses in its worker (`simulated_worker.py`): there are no child processes, which
 would need more processors than a small machine has.

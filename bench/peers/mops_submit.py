@@ -1,7 +1,7 @@
 """Peer: mops itself, with its default settings, through the Python call.
 
 `mops.submit` starts its own workers. Its start-up (reading the study, packing the project, the cluster, the model's
-import) ends when the job exists. The measured time starts then and includes the pilot.
+import) ends when the job exists. The measured time starts then.
 """
 
 # Before pyarrow, as in the `mops` program: it chooses Arrow's allocator.
