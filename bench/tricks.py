@@ -141,9 +141,9 @@ def of_job(figures: dict, cpu_s: float) -> Figures:
     return found
 
 
-def one_child(model: str) -> Figures:
+def one_child(model: str, *options: str) -> Figures:
     """Run bench/one_child.py; the times are those of one simulation, the CPU time in microseconds."""
-    line = [sys.executable, str(BENCH / "one_child.py"), "--model", model]
+    line = [sys.executable, str(BENCH / "one_child.py"), "--model", model, *options]
     ran = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=throughput.environment())
     figures = json.loads(ran.stdout)
     return {"seconds": figures["us"] / 1e6, "child's CPU": figures["cpu_us"]}
@@ -248,6 +248,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     **{name: lambda load=load: job(load) for name, load in LOADS.items()},
     **{f"0 ms, {name}": lambda name=name: form(name) for name in ("arrow", "lists", "changing")},
     "one child": lambda: one_child("sir:simulate"),
+    "one child, no targets": lambda: one_child("sir:simulate", "--no-targets", "--sets", "1000"),
     "one child, arrow": lambda: one_child("forms:arrow"),
     "one child, lists": lambda: one_child("forms:lists"),
     "memory, 2,000 sets of 64 KiB": lambda: memory(["--sets", "2000", "--ms", "0", "--rows", "2048"]),
