@@ -194,9 +194,7 @@ def test_a_request_to_a_template_that_closes_gets_the_error_that_it_has_ended(la
         template._ask({"kind": "wait", "pid": 1})
     child.close()
     del child  # frees its memory page
-    assert (
-        len(list(Path("/proc/self/fd").iterdir())) <= before
-    )  # earlier tests may free some meanwhile - 1  # without that of the selector
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without that of the selector
 
 
 def test_a_new_forked_process_can_be_killed_at_once(lab: PoolLab) -> None:
