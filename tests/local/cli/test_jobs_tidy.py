@@ -103,7 +103,8 @@ def test_the_log_has_the_start_and_end_of_an_attempt_and_the_models_output(
     lab, job = finished
     ran = lab.run("jobs", "logs", job)
     children, first, *printed, last = ran.out.splitlines(keepends=True)
-    assert (ran.code, ran.err, printed) == (0, "", ["a model prints\n"] * 4)
+    assert (ran.code, ran.err, printed[1::2]) == (0, "", ["a model prints\n"] * 4)
+    assert all(re.fullmatch(r"group \d+ \([0-9a-f]{12}\) replicate \d printed:\n", line) for line in printed[::2])
     assert CHILDREN.fullmatch(children), children  # mops loads the model before it claims the job
     assert BEGINS.fullmatch(first), first
     assert re.fullmatch(rf"{STAMP} INFO {job}: attempt 1 ends: every simulation has run\n", last)
@@ -118,6 +119,7 @@ def test_following_a_log_ends_with_the_job(lab: CommandLab) -> None:
         with lab.start("jobs", "logs", "runs", "--follow") as follower:
             assert CHILDREN.fullmatch(follower.stdout.readline())
             assert BEGINS.fullmatch(follower.stdout.readline())
+            assert follower.stdout.readline().endswith(" printed:\n")
             assert follower.stdout.readline() == "a model prints\n"
             runner.send_signal(signal.SIGINT)
             out, err = follower.communicate(timeout=60)
