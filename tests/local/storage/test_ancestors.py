@@ -204,7 +204,7 @@ def test_a_derived_job_has_the_study_bundle_and_schema_of_its_parent(world: Worl
     assert derived.record.bundle == load_job(world.files, "first").bundle
 
 
-def test_without_a_schema_of_the_parent_the_pilot_makes_it() -> None:
+def test_without_a_schema_of_the_parent_the_first_good_simulation_makes_it() -> None:
     world = World(Files.open(f"memory://{next(_numbers)}"), 1)
     job = world.first([Outcome(("error", "error"), (None, None))], [])
     world.files.remove([JobPaths("first", ID).schema])

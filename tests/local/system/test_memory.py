@@ -165,7 +165,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
     assert live["sizing"] in log_of(runner)
-    # The pilot runs alone on its worker, so no simulation is postponed as too large.
+    # The first simulation runs alone on its worker, so none is postponed as too large.
     assert "out of memory" not in said
     assert "retrying" not in said
     lab.assert_sound()
