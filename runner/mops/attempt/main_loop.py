@@ -98,7 +98,6 @@ class Runner:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         put = self._events.put
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
-        self._reference = self._families.known
         self._forecast = Forecast(job)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = Progress(job, so_far)
@@ -191,7 +190,7 @@ class Runner:
 
     def _loop(self) -> None:
         self._cluster.warm(self._job.context, self._job.n_simulations)
-        self._forecast.committed(self._job.inherited, self._reference)
+        self._forecast.committed(self._job.inherited, self._families.known)
         while not self._plan.finished and time.monotonic() < self._stop_by:
             self._step()
 
@@ -316,7 +315,6 @@ class Runner:
         if task.alone and event.worker and not event.is_empty:
             message = "%s: group %d ran alone on its worker and used %s"
             logger.info(message, self._job.name, task.groups[0], bytes_text(event.usage.peak_bytes))
-        self._reference = self._reference or event.reference
         self._recovery.postponed(event.tries)
         if event.partial is None:
             self._recovery.groups_finished(event.done)
@@ -347,7 +345,7 @@ class Runner:
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts, event.groups)
-        self._forecast.committed(self._job.log.view, self._reference)
+        self._forecast.committed(self._job.log.view, self._families.known)
         if self._drain.committed(event.groups, event.keys):
             self._concurrency.batch_committed()
 

@@ -46,8 +46,6 @@ class TaskFinished:
         The time and memory of the task.
     partial
         The result for a group that runs as several tasks; None: the task was of whole groups.
-    reference
-        The schema of the job, once a simulation was good.
     worker
         The worker's address; empty: no worker ran the task.
     is_empty
@@ -62,7 +60,6 @@ class TaskFinished:
     tries: Mapping[tuple[int, int], int]
     usage: TaskUsage
     partial: PartialResult | None
-    reference: Families | None
     worker: str
     is_empty: bool
 
@@ -133,7 +130,7 @@ class ResultReceiver:
         measured = (result.peak_bytes, result.row_bytes, result.seconds)
         memory = (result.allowed_bytes, result.own_bytes)
         alone, tries = result.postponed, result.tries
-        rest = (self._families.known, result.worker, result.is_empty)
+        rest = (result.worker, result.is_empty)
         if task.replicates is None:
             usage = TaskUsage(*measured, len(result.done), *memory)
             self._so_far.add_targets(result)

@@ -47,8 +47,8 @@ import pyarrow as pa
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import CannotLoad, UserCode, own_folder
-from mops.child.prints import replace_streams
-from mops.child.task_run import TaskRun, flush_prints
+from mops.child.prints import flush_prints, replace_streams
+from mops.child.task_run import TaskRun
 from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
 from mops.system.lifeline import adopt_orphans, die_with_parent

@@ -5,6 +5,7 @@ Text that bypasses ``sys.stdout`` and ``sys.stderr``, such as that of other prog
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
@@ -23,9 +24,7 @@ class _Output(io.TextIOWrapper):
         if text:
             if _unnamed is not None:
                 heading, _unnamed = _heading(*_unnamed), None
-                for stream in (sys.__stdout__, sys.__stderr__):
-                    if stream is not None:
-                        stream.flush()  # or the end of an earlier text could follow
+                flush_prints()  # or the end of an earlier text could follow
                 super().write(f"\n{heading}" if _is_line_open else heading)
             _is_line_open = not text.endswith("\n")
         return super().write(text)
@@ -34,6 +33,13 @@ class _Output(io.TextIOWrapper):
 def _heading(group: int, param_id: str, step: int | str) -> str:
     what = f"target {step}" if isinstance(step, str) else f"replicate {step}"
     return f"group {group} ({short_id(param_id)}) {what} printed:\n"
+
+
+def flush_prints() -> None:
+    """Write out what user code has printed."""
+    for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def replace_streams() -> None:
@@ -45,8 +51,8 @@ def replace_streams() -> None:
         now = _Output(
             before.buffer,
             before.encoding,
-            errors="backslashreplace",
-            line_buffering=True,
+            before.errors,
+            line_buffering=before.line_buffering,
             write_through=before.write_through,
         )
         _kept.append(before)

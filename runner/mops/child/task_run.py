@@ -16,7 +16,7 @@ from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
-from mops.child.prints import name_step
+from mops.child.prints import flush_prints, name_step
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import unified
 from mops.study.casts import converted_table
@@ -34,13 +34,6 @@ PART_BYTES = 16 << 20
 """The least results of a task that it encodes itself as Parquet. Smaller files would be many."""
 
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
-
-
-def flush_prints() -> None:
-    """Write out what user code has printed."""
-    for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
-        with contextlib.suppress(Exception):
-            stream.flush()
 
 
 def seed_generators(seed: int) -> None:

@@ -140,7 +140,7 @@ def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
             check.add(json_path("$", key), f"unknown key; did you mean {near!r}?")
         elif key.removeprefix("sim_") in LIMIT_KEYS:
             limit = key.removeprefix("sim_")
-            check.add(json_path("$", key), f'a limit belongs into "limits"; write "limits": {{"{limit}": ...}}')
+            check.add(json_path("$", key), f'a limit belongs in "limits"; write "limits": {{"{limit}": ...}}')
         elif not near:
             check.note(json_path("$", key), _KEPT)
 

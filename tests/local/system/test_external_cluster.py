@@ -627,14 +627,17 @@ def templates(worker: subprocess.Popen[bytes]) -> int:
     return found
 
 
-def test_every_worker_begins_at_once_also_one_that_comes_later(lab: StudyLab, dask: DaskProcesses) -> None:
-    """Each worker waited for the first success of the job, and started its template only then."""
+def test_every_worker_imports_the_model_before_its_first_task(lab: StudyLab, dask: DaskProcesses) -> None:
+    """Each worker started its template when its first task came. A worker that comes later too."""
     dask.hold_after(0)
-    lab.write("held:simulate", betas(12), n_replicates=2, targets=["scores:order"])
-    runner = lab.submit()
-    wait_for(lambda: len(dask.tally) >= 2 and all(map(templates, dask.workers)), of=runner)
+    lab.write("held:simulate", betas(12), targets=["scores:order"])
+    runner = lab.submit(BATCH_SIZE=1)
+    wait_for(lambda: dask.tally, of=runner)
+    wait_for(lambda: all(map(templates, dask.workers)), of=runner)
     late = dask.add_worker()
     wait_for(lambda: templates(late), of=runner)
+    assert len(dask.tally) == 1, "only one simulation has begun"
+    assert sorted(map(templates, dask.workers)) == [1, 1, 2], "the worker that runs it has a template and a child"
     dask.let_go()
     assert runner.wait() == 0, runner.said
     assert rows_of(lab.job("job")) == lab.serial()

@@ -513,4 +513,4 @@ def test_a_limit_outside_of_limits_is_an_error(key):
     with pytest.raises(StudyError) as refused:
         parse(**{key: 3})
     limit = key.removeprefix("sim_")
-    assert f'$.{key}: a limit belongs into "limits"; write "limits": {{"{limit}": ...}}' in str(refused.value)
+    assert f'$.{key}: a limit belongs in "limits"; write "limits": {{"{limit}": ...}}' in str(refused.value)

@@ -16,7 +16,6 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
-from mops.settings import PREFIX
 from mops.storage.live_record import BestLoss, FailureCause, SlowStep
 from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
@@ -162,7 +161,7 @@ class Progress:
         self._check_first_failures()
 
     def _check_first_failures(self) -> None:
-        """Raise if the first simulations of the job have all failed alike: with another model, all would run again."""
+        """Raise if the first simulations of the job have all failed alike, as all others probably will."""
         n_failed, causes = self.finished.simulations_failed, self._results.causes
         is_enough = n_failed >= max(FIRST_FAILURES, 2 * self.slots) and not self.finished.simulations_good
         if is_enough and len(causes) == 1 and self.n_left and self._job.settings.max_failures is None:
@@ -170,7 +169,7 @@ class Progress:
                 f"the first {n_failed} simulations have all failed alike ({causes[0].verdict}: {causes[0].message})",
                 where=self._job.name,
                 hint=f"see why: mops jobs failures {self._job.name}; to run the others anyway, set "
-                f"{PREFIX}MAX_FAILURES=100% and resume the job",
+                "MODELOPS_JOB_MAX_FAILURES=100% and resume the job",
             )
 
     @property

@@ -26,7 +26,8 @@ from mops.child.channel import Message
 from mops.child.load import CannotLoad, UserCode, own_folder
 from mops.child.main import prepare_process
 from mops.child.outputs import Results
-from mops.child.task_run import flush_prints, score, simulate
+from mops.child.prints import flush_prints
+from mops.child.task_run import score, simulate
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.output_schema import InvalidOutput

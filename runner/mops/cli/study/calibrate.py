@@ -145,8 +145,13 @@ def calibrate(
         try:
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
         except KeyboardInterrupt:
-            begun = f"; to continue, repeat the command with --name {_calibration_in(jobs[-1])}" if jobs else ""
-            terminal.say(f"stopped{begun or ' before round 1'}")
+            if jobs:  # a round on a service runs on
+                terminal.say(
+                    "stopped waiting; runners in other processes may continue; to continue, repeat the command with "
+                    f"--name {jobs[-1].name.rpartition('-r')[0]}"
+                )
+            else:
+                terminal.say("stopped before round 1")
             raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None
     _show(found, to, draws, as_json=start.as_json)
 
@@ -170,11 +175,6 @@ def _calibration_of(path: Path) -> str | None:
     except pa.ArrowException:
         return None
     return metadata[_CALIBRATION].decode() if _CALIBRATION in metadata else None
-
-
-def _calibration_in(job: Job) -> str:
-    """Return the name of the calibration of which this job is a round."""
-    return job.name.rpartition("-r")[0]
 
 
 def _starts(rounds: int, jobs: list[Job]) -> Any:

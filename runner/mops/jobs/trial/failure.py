@@ -28,9 +28,10 @@ def raise_failure(trial: Trial) -> None:
             continue
         what = f"the simulation with seed {failure.seed}" if failure.target is None else f"target {failure.target}"
         lines.append(f"the trial failed: {what}: {why(failure)}")
-    last_prints, _, _ = without_headings(trial.prints).partition("Fatal Python error")  # the error has the traceback
+    # The error has the traceback of a crash.
+    last_prints = without_headings(trial.prints).partition("Fatal Python error")[0].strip()
     traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
-    output = [f"its last output: {last_prints.strip()[-_LAST_PRINTS:]}"] if last_prints.strip() else []
+    output = [f"its last output: {last_prints[-_LAST_PRINTS:]}"] if last_prints else []
     raise TrialFailed(
         "\n".join([*lines, *traces[:1], *output]),
         where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
