@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,14 @@ def descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True) if alive(process.pid)}
 
 
-def n_descriptors() -> int:
-    """Return the number of open file descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+def descriptors() -> set[tuple[str, str]]:
+    """Return the open file descriptors of this process, each with the file that it is open on.
+
+    Tests look for new ones, and compare no numbers: a thread of an earlier test may close its own at any time.
+    """
+    gc.collect()
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed by now, such as that of the list itself
+            found.add((descriptor.name, str(descriptor.readlink())))
+    return found

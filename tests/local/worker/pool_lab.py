@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...
 def request_for(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> TaskRequest:
     fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
     return TaskRequest(context, groups=groups, **fields)
-
-
-def n_descriptors() -> int:
-    """Return the open descriptors of this process, without those that earlier tests have left to the collector."""
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def limit_bytes(pool: Pool, *, alone: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from mops.task import Failure, JobContext, TaskRequest, TaskResult
 from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
 from mops.worker.task_progress import TaskProgress
+from processes import descriptors
 
 WILD = Path(__file__).parents[2] / "models" / "wild"
 REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
@@ -488,8 +488,7 @@ class TestPool:
         assert "; its last output: Fatal Python error: Segmentation fault" in refused.value.what
 
     def test_closing_while_a_task_runs_ends_it_without_an_error(self, bench: Bench) -> None:
-        gc.collect()  # what earlier tests have left
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = descriptors()
         code = (
             "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
         )
@@ -505,7 +504,7 @@ class TestPool:
         assert pool.pids() == []
         thread.join(PATIENCE_S)
         assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
-        assert len(list(Path("/proc/self/fd").iterdir())) <= before
+        assert descriptors() <= before
 
     def test_after_a_stop_no_child_is_started(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    return {'x': 1}\n")

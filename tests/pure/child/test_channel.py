@@ -12,7 +12,7 @@ import pytest
 
 from mops.child.channel import Channel, ProgressPage, Step, anonymous_file
 from mops.system.clock import monotonic
-from processes import n_descriptors
+from processes import descriptors
 
 
 @pytest.fixture
@@ -123,14 +123,14 @@ class TestChannel:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def test_a_descriptor_of_a_message_that_ends_early_is_closed(self):
-        before = n_descriptors()
+        before = descriptors()
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull) as file:  # noqa: PTH123
             socket.send_fds(ours, [frame(10, 1)], [file.fileno()])
             ours.close()
             with pytest.raises(EOFError):
                 Channel(theirs).receive()
-        assert n_descriptors() == before
+        assert descriptors() <= before
 
 
 class TestIntact:
