@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -108,6 +109,10 @@ class RunningStep:
         The host of the worker.
     seconds
         How long it has run, without the time in which the worker was stopped.
+    task
+        The number of its task.
+    released
+        What its task leaves to other tasks: half-open intervals of groups, or of replicates of its group.
     """
 
     group: int
@@ -116,6 +121,8 @@ class RunningStep:
     target: str | None
     worker: str
     seconds: float
+    task: int
+    released: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -449,6 +456,26 @@ def counts_of_result(result: TaskResult, n_simulations: Callable[[int], int], n_
     return Counts(n_run - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
 
 
+def without_groups(result: TaskResult, removed: AbstractSet[int]) -> TaskResult:
+    """Return a result of whole groups without some of them.
+
+    The rows of one group cannot be removed from a file, so the other groups of such a file are removed too.
+    """
+    removed = frozenset(removed).union(*(file.groups for file in result.files if file.groups & removed))
+    return replace(
+        result,
+        done=result.done - removed,
+        files=[file for file in result.files if not file.groups & removed],
+        failures=[failure for failure in result.failures if failure.group not in removed],
+        losses=[loss for loss in result.losses if loss.group not in removed],
+    )
+
+
+def without_work(result: TaskResult) -> TaskResult:
+    """Return a result without all that it has finished, so that this runs again."""
+    return replace(result, done=frozenset(), replicates=frozenset(), parts=[], files=[], failures=[], losses=[])
+
+
 def failed_simulations(result: TaskResult) -> Counter[str]:
     """Count a result's failed simulations by verdict."""
     return Counter(failure.reason for failure in result.failures if failure.replicate is not None)
@@ -491,3 +518,13 @@ class Task:
     alone: bool = False
     suspect: bool = False
     seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """The groups of the task, or the replicates of its one group."""
+        return self.groups if self.replicates is None else self.replicates
+
+    def without(self, released: Collection[int]) -> Task:
+        """Return the task without these groups, or without these replicates of its one group."""
+        left = tuple(unit for unit in self.units if unit not in released)
+        return replace(self, groups=left) if self.replicates is None else replace(self, replicates=left)

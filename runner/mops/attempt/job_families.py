@@ -15,7 +15,7 @@ from dataclasses import replace
 from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
-from mops.task import PartFile, ResultBuffer, Segment, TaskResult
+from mops.task import PartFile, ResultBuffer, Segment, TaskResult, without_groups, without_work
 
 
 class JobFamilies:
@@ -64,18 +64,9 @@ class JobFamilies:
             return result, ""
         misfit = next(iter(misfitting.values()))
         if result.replicates:
-            return replace(result, replicates=frozenset(), parts=[], failures=[], losses=[]), misfit
+            return without_work(result), misfit
         refused = {failure.group for failure in result.failures if failure.reason == "invalid_output"}
-        removed = misfitting.keys() | refused
-        # The rows of one group cannot be removed from a file, so all groups of the file run again.
-        removed = removed.union(*(file.groups for file in result.files if file.groups & removed))
-        return replace(
-            result,
-            done=result.done - removed,
-            files=[file for file in result.files if not file.groups & removed],
-            failures=[failure for failure in result.failures if failure.group not in removed],
-            losses=[loss for loss in result.losses if loss.group not in removed],
-        ), misfit
+        return without_groups(result, misfitting.keys() | refused), misfit
 
     def unstored(self, found: Families) -> Families:
         """Return the part of these families that is not durable yet."""

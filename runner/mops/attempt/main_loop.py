@@ -37,7 +37,7 @@ from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
 from mops.attempt.task_recovery import TaskRecovery
 from mops.attempt.task_threads import TaskThreads, ThreadFault
-from mops.attempt.tasks_in_flight import Reconnected, TaskLost, TaskRaised, TasksInFlight
+from mops.attempt.tasks_in_flight import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.shares import Share
@@ -45,7 +45,8 @@ from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.ancestors import stored_families
 from mops.storage.joblog.records import State
-from mops.task import ResultBuffer, Task, TaskRequest
+from mops.study.ranges import Ranges
+from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -279,16 +280,8 @@ class Runner:
 
     def _handle(self, event: object) -> None:
         match event:
-            case TaskFinished():
-                self._task_finished(event)
-            case GroupFinished():
-                self._plan.group_finished(event.group)
-                self._recovery.groups_finished((event.group,))
-                self._progress.add(event.counts, {})
-            case TaskLost():
-                self._recovery.lost(event)
-            case TaskRaised():
-                self._recovery.raised(event)
+            case TaskFinished() | GroupFinished() | TaskLost() | TaskRaised() | Released():
+                self._handle_task(event)
             case Committed():
                 self._committed(event)
             case Reconnected():
@@ -302,8 +295,23 @@ class Runner:
             case ThreadFault():
                 raise event.error
         self._watch_own_load()
-        self._watch_slow_steps()
+        self._watch_long_steps()
         self._publish_progress()
+
+    def _handle_task(self, event: TaskFinished | GroupFinished | TaskLost | TaskRaised | Released) -> None:
+        match event:
+            case TaskFinished():
+                self._task_finished(event)
+            case GroupFinished():
+                self._plan.group_finished(event.group)
+                self._recovery.groups_finished((event.group,))
+                self._progress.add(event.counts, {})
+            case TaskLost():
+                self._recovery.lost(event)
+            case TaskRaised():
+                self._recovery.raised(event)
+            case Released():
+                self._plan.release(event.number, event.released)
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
@@ -393,14 +401,29 @@ class Runner:
             then = f"set MODELOPS_JOB_TASK_SECONDS to {self._plan.sizer.limit_s(slots):g} or more"
             logger.warning(message, self._job.name, overload.cpus, overload.idle, slots, then)
 
-    def _watch_slow_steps(self) -> None:
-        """Log what runs much longer than the rest. After a stop, the last list stays: it says what was killed."""
+    def _watch_long_steps(self) -> None:
+        """Log what runs much longer than the rest, and give what waits behind it to other tasks.
+
+        After a stop, the last list stays: it says what was killed.
+        """
         now = time.time()
         if self._stops or not self._slow.is_due(now):
             return
+        running = self._cluster.long_steps()
         advice = "" if self._job.settings.sim_timeout else "; to kill such simulations, set MODELOPS_JOB_SIM_TIMEOUT"
-        for step in self._slow.look(now, self._cluster.long_steps()):
-            logger.warning("%s: slow: %s%s", self._job.name, slow_text(step), advice)
+        for slow in self._slow.look(now, running):
+            logger.warning("%s: slow: %s%s", self._job.name, slow_text(slow), advice)
+        for step in running:
+            self._release(step)
+
+    def _release(self, step: RunningStep) -> None:
+        """Send in other tasks what the task of a long step has released. Each look lists it again."""
+        task = self._plan.tasks_in_flight.get(step.task)
+        if not step.released or task is None:
+            return
+        released = frozenset(Ranges.joined(step.released)).intersection(task.units)
+        if released and released != frozenset(task.units):
+            self._tasks_in_flight.release(task, released)
 
     def _publish_progress(self) -> None:
         progress = self._progress

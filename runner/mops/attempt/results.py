@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.claimed_job import ClaimedJob
@@ -20,7 +19,7 @@ from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.errors import UsageError
 from mops.storage.job_records import keep_reference
 from mops.study.column_families import Families
-from mops.task import Task, TaskResult, failed_simulations
+from mops.task import Task, TaskResult, failed_simulations, without_groups, without_work
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
@@ -115,6 +114,7 @@ class ResultReceiver:
         UsageError
             The model lacks an output that the study names.
         """
+        result = _kept(task, result)
         if result.reference is not None:
             result = self._with_reference(result)
         fitting, misfit = self._families.accept(result)
@@ -170,8 +170,15 @@ class ResultReceiver:
         if _names(self._families.known or {}) == _names(result.reference):
             return result
         # The worker checked these groups against another schema, so they run again.
-        nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
-        return replace(result, parts=[], files=[], failures=[], losses=[], **nothing)
+        return without_work(result)
+
+
+def _kept(task: Task, result: TaskResult) -> TaskResult:
+    """Return a result without what other tasks run. Dask ran the whole task again after it had released something."""
+    if task.replicates is None:
+        others = result.done.difference(task.groups)
+        return without_groups(result, others) if others else result
+    return without_work(result) if result.replicates.difference(task.replicates) else result
 
 
 def _names(families: Families) -> dict[str, list[str]]:

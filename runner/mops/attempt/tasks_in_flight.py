@@ -72,6 +72,14 @@ class Reconnected:
     """An event: the connection to the cluster works again."""
 
 
+@dataclass(frozen=True)
+class Released:
+    """An event: a task will not run some of its groups, or of the replicates of its group."""
+
+    number: int
+    released: frozenset[int]
+
+
 @dataclass
 class _Flight:
     """A task, and what the cluster has of it, which it keeps as long as this refers to it."""
@@ -184,6 +192,21 @@ class TasksInFlight:
         if flight is not None and flight.is_sent:
             flight.connection.release([flight.sent])
         return flight is not None
+
+    def release(self, task: Task, released: frozenset[int]) -> None:
+        """Let a task keep only the rest of its groups or replicates; :class:`Released` follows unless it is delivered.
+
+        Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts.
+        """
+
+        def keep_rest() -> Released | None:
+            flight = self._flights.get(task.number)
+            if flight is None:
+                return None
+            flight.task = flight.task.without(released)
+            return Released(task.number, released)
+
+        self.deliver_later(keep_rest)
 
     def reconnect(self) -> None:
         """Reconnect to the cluster in a thread, which puts :class:`Reconnected` or a fault."""

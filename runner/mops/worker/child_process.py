@@ -31,7 +31,7 @@ from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker.deaths import ABORTED, Death, EndedBy
 from mops.worker.environment.interpreter import command
-from mops.worker.limits import ImportWatch, LimitWatch
+from mops.worker.limits import LONG_SECONDS, ImportWatch, LimitWatch
 from mops.worker.prints import Prints
 from mops.worker.processes import Grandchild, Process, spawned
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
@@ -263,7 +263,14 @@ class ChildProcess:
             self._channel.send(request)
             if request["given"]:
                 send_tables(self._channel, {"kind": "given"}, progress.given_tables(), request["name"])
-            for message, fd in self._messages():
+            long_s = max(LONG_SECONDS, request["seconds"])
+
+            def release() -> None:
+                step, seconds = self.running() or (None, 0.0)
+                if step is not None and seconds > long_s:
+                    progress.release(step)
+
+            for message, fd in self._messages(release):
                 if message["kind"] == "ended":
                     self._watch.end_task()
                     self.replace_reason, self.replace_code = message["replace_reason"], message["replace_code"]
@@ -281,8 +288,14 @@ class ChildProcess:
         progress.seconds += time.monotonic() - began
         return self.death()
 
-    def _messages(self) -> Iterator[tuple[Message, int | None]]:
-        """Yield what the child sends until it ends; meanwhile read what it prints and watch its limits."""
+    def _messages(self, on_look: Callable[[], object] = lambda: None) -> Iterator[tuple[Message, int | None]]:
+        """Yield what the child sends until it ends; meanwhile read what it prints and watch its limits.
+
+        Parameters
+        ----------
+        on_look
+            Called after each look at the limits.
+        """
         while True:
             # Checked before the socket is read: if the child has ended, the socket has all its messages. A process that
             # the model forked may keep the socket open, so there may be no end-of-file.
@@ -301,6 +314,7 @@ class ChildProcess:
             elif ended or self._does_not_end:
                 return
             self._enforce_limits()
+            on_look()
 
     def running(self) -> tuple[Step, float] | None:
         """Return what runs, and for how many seconds; None: nothing does. From any thread."""

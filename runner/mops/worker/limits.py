@@ -16,6 +16,9 @@ from mops.system.heap import kept_bytes, resident_bytes
 from mops.worker.deaths import Breach, reading_seconds
 from mops.worker.slots import PoolSlots
 
+LONG_SECONDS = 10.0
+"""How long a simulation or target must have run to be reported, and to release what waits behind it in its task."""
+
 START_SECONDS = 60.0
 """How long a forked process must do no work in its first simulation before mops asks the kernel why."""
 

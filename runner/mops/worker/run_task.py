@@ -21,6 +21,7 @@ from mops.storage.paths import bundle_path
 from mops.system import process_memory
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
+from mops.worker.limits import LONG_SECONDS
 from mops.worker.pool import Pool
 from mops.worker.results.part_store import store_files
 from mops.worker.task_progress import TaskProgress
@@ -30,9 +31,6 @@ THIS_MACHINE = "this machine"
 
 LONG_STEPS = "mops_long_steps"
 """The metric of a worker that says what has run longest there, by the name of the pool."""
-
-LONG_SECONDS = 10.0
-"""How long a simulation or target must have run for :func:`long_steps`."""
 
 _LONG_STEPS = 10
 _ASK_SECONDS = 10.0
@@ -163,11 +161,12 @@ def children_bytes(_worker: object = None) -> int:
 
 
 def long_steps(name: str) -> list[RunningStep]:
-    """Return the simulations and targets of a pool here that have run longest; short ones are left out."""
+    """Return what has run longest in a pool here, and each long step whose task has released something."""
     with _lock:
         pool = _pools.get(name)
     running = [step for step in (pool.running() if pool is not None else ()) if step.seconds >= LONG_SECONDS]
-    return sorted(running, key=lambda step: -step.seconds)[:_LONG_STEPS]
+    running.sort(key=lambda step: -step.seconds)
+    return running[:_LONG_STEPS] + [step for step in running[_LONG_STEPS:] if step.released]
 
 
 def _all_long_steps(_worker: object = None) -> dict[str, list[dict[str, Any]]]:

@@ -20,6 +20,7 @@ from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.ids_and_seeds import short_id
 from mops.study.output_schema import narrowed
+from mops.study.ranges import Ranges
 from mops.task import (
     Failure,
     Loss,
@@ -53,6 +54,9 @@ class _GroupProgress:
     failed_targets: dict[int, Failure] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     done: bool = False
+    released: bool = False
+    """Whether another task runs the group."""
+
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
 
@@ -104,6 +108,7 @@ class TaskProgress:
         """Steps whose process a stop signal has ended. The first time does not count."""
         self.reference: Families | None = request.reference
         self._known = self.reference
+        self._released = Ranges()
         self._has_died = False
         self.deaths_between = 0
         """How many children in a row have died while they ran nothing."""
@@ -142,7 +147,30 @@ class TaskProgress:
 
         If another task runs a step of a group alone, the rest of the group waits for that task, except in pieces.
         """
-        return [(i, p) for i, p in enumerate(self._groups) if not p.done and (self._in_pieces or not p.alone_later)]
+        groups = [(i, progress) for i, progress in enumerate(self._groups) if not (progress.done or progress.released)]
+        return groups if self._in_pieces else [(i, progress) for i, progress in groups if not progress.alone_later]
+
+    def release(self, step: Step) -> None:
+        """Leave to other tasks what waits behind a long step: groups without results, or replicates of the one group.
+
+        The step must have run for longer than the budget of its task, so that its child starts none of them. The runner
+        learns about it by :meth:`running`.
+        """
+        if self._in_pieces:
+            (progress,) = self._groups
+            waiting = frozenset(progress.wanted) - progress.settled - {step.number}
+            progress.wanted = tuple(i for i in progress.wanted if i not in waiting)
+        else:
+            found = [p for i, p in self._unfinished() if i != step.group_position and self._waits(p)]
+            for progress in found:
+                progress.released = True
+            waiting = frozenset(progress.group.index for progress in found)
+        self._released |= Ranges.of(waiting)
+
+    @staticmethod
+    def _waits(progress: _GroupProgress) -> bool:
+        """Tell whether a group has no results yet. Without simulations it runs in any case, whatever the budget."""
+        return not progress.has_results and not progress.settled.issuperset(progress.wanted)
 
     def message(self) -> Message:
         """Return the message that asks a child to run what is left."""
@@ -374,9 +402,9 @@ class TaskProgress:
         """Return what a step is that has run on a host for some seconds."""
         group = self._groups[step.group_position].group
         target = step.number - group.n_replicates
-        if target < 0:
-            return RunningStep(group.index, group.param_id, step.number, None, worker, seconds)
-        return RunningStep(group.index, group.param_id, None, self._request.context.targets[target], worker, seconds)
+        replicate, name = (step.number, None) if target < 0 else (None, self._request.context.targets[target])
+        number, released = self._request.number, self._released.intervals
+        return RunningStep(group.index, group.param_id, replicate, name, worker, seconds, number, released)
 
     def describe(self, step: Step) -> str:
         """Name a simulation or target for people: ``group 5 (761edf35ca16) replicate 2``."""

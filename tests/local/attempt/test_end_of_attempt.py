@@ -39,7 +39,7 @@ def stop_during_delivery(lab: RunnerLab, deliver: Callable[..., None], deliverin
 def test_what_hung_is_logged_and_still_shown_after_a_cancel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Regression: a simulation that hung was invisible, and the counts only stopped."""
     lab = RunnerLab(tmp_path, [1, 1])
-    lab.cluster.steps = [RunningStep(0, "ab" * 32, 0, None, "node-7", 500.0)]
+    lab.cluster.steps = [RunningStep(0, "ab" * 32, 0, None, "node-7", 500.0, 1)]
     lab.turn()
     assert "slow: group 0 (abababababab) replicate 0 on node-7: 8 min 20 s, since " in caplog.text
     assert "set MODELOPS_JOB_SIM_TIMEOUT" in caplog.text

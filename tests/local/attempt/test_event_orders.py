@@ -15,6 +15,8 @@ from runner_lab import RunnerLab, SimFuture
 
 from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError
+from mops.study.ranges import Ranges
+from mops.task import RunningStep
 
 _names = itertools.count()
 LEAST_RAISES = 3
@@ -123,6 +125,16 @@ class EventOrder:
             gone = workers.pop(which % len(workers))
             self.lab.cluster.losses.append(WorkerLoss(gone, frozenset()))
 
+    def hang(self, which: int) -> None:
+        """Let a simulation run so long that its task leaves the rest to others."""
+        if future := self.some(which):
+            request = future.request
+            units = [group.index for group in request.groups] if request.replicates is None else request.replicates
+            released, group = Ranges.of(units[1 + which % 3 :]).intervals, request.groups[0]
+            long = RunningStep(group.index, group.param_id, 0, None, "vm", 20.0, request.number, released)
+            self.lab.cluster.steps.append(long)
+            self.lab.runner._slow._look_at = 0.0
+
     def stop(self, which: int) -> None:
         if which % 7 == 0:
             self.has_stopped = True
@@ -138,6 +150,7 @@ ACTIONS: list[Callable[[EventOrder, int], None]] = [
     EventOrder.answer_in_part,
     EventOrder.answer_empty,
     EventOrder.answer_and_lose,
+    *(2 * [EventOrder.hang]),
     EventOrder.lose_result,
     EventOrder.answer_twice,
     EventOrder.lose,

@@ -18,6 +18,8 @@ from mops.attempt.lost_tasks import EMPTY_LIMIT
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.cluster.worker_losses import KnownCause, WorkerLoss
 from mops.errors import ClusterError, ModelError
+from mops.study.ranges import Ranges
+from mops.task import RunningStep
 
 
 def started(lab: RunnerLab) -> RunnerLab:
@@ -52,6 +54,62 @@ def before_giving(lab: RunnerLab) -> RunnerLab:
                 lab.threads.step(thread)
         lab.turn()
     return lab
+
+
+def long_step(future: SimFuture, released: set[int]) -> RunningStep:
+    """Return the first step of a task that has released groups."""
+    groups = Ranges.of(released).intervals
+    first = future.request.groups[0]
+    return RunningStep(first.index, first.param_id, 0, None, "vm", 20.0, future.request.number, groups)
+
+
+def released(lab: RunnerLab) -> tuple[SimFuture, set[int]]:
+    """Return a task of several groups, and those that other tasks run from now on."""
+    lab = started(lab)
+    task = next(future for future in lab.cluster.running if len(future.request.groups) > 1)
+    rest = {group.index for group in task.request.groups[1:]}
+    lab.cluster.steps = [long_step(task, rest)]
+    lab.runner._slow._look_at = 0.0
+    for other in [future for future in lab.cluster.running if future is not task]:
+        lab.answer(other)
+    lab.settle()
+    return task, rest
+
+
+@pytest.mark.parametrize("is_run_again", [False, True])
+def test_what_waits_behind_a_long_simulation_runs_in_other_tasks(tmp_path: Path, *, is_run_again: bool) -> None:
+    """Regression: a simulation that hung held the other groups of its task.
+
+    Dask may run the whole task again, if its worker is lost. Then the groups of the others do not count twice.
+    """
+    lab = RunnerLab(tmp_path, [1] * 100, targets=False)
+    task, rest = released(lab)
+    first = task.request.groups[0].index
+    while len(lab.kept.done) < 99:
+        lab.settle()
+        for future in [future for future in lab.cluster.running if future is not task]:
+            lab.answer(future)
+    assert set(range(100)) - {*lab.kept.done} == {first}
+    assert rest
+    assert not lab.over
+    lab.answer(task, None if is_run_again else 1)
+    lab.settle()
+    assert lab.over
+    assert sorted(lab.kept.done) == list(range(100))
+
+
+def test_groups_of_a_task_that_comes_back_before_they_are_released_run_once(tmp_path: Path) -> None:
+    lab = RunnerLab(tmp_path, [1] * 100, targets=False)
+    lab = started(lab)
+    task = next(future for future in lab.cluster.running if len(future.request.groups) > 1)
+    lab.cluster.steps = [long_step(task, {group.index for group in task.request.groups[1:]})]
+    lab.runner._slow._look_at = 0.0
+    lab.turn()
+    assert lab.threads.waiting["deliver"]
+    lab.answer(task, 1)
+    lab.threads.finish("fetch")  # the result overtakes the release
+    lab.finish()
+    assert sorted(lab.kept.done) == list(range(100))
 
 
 def test_targets_that_come_back_empty_are_sent_again(tmp_path: Path) -> None:

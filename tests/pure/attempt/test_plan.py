@@ -99,6 +99,15 @@ class Cluster:
         else:
             self.piece(request, self.some(request.replicates, gives_back))
 
+    def release(self) -> None:
+        """Let a task leave some of what it has to others."""
+        number = self.rng.choice(sorted(self.tasks_in_flight))
+        task = self.tasks_in_flight[number]
+        released = frozenset(task.units[self.rng.randint(1, len(task.units)) :] if task.units else ())
+        self.tasks_in_flight[number] = task.without(released)
+        self.plan.release(number, released)
+        assert self.plan.tasks_in_flight[number].units == self.tasks_in_flight[number].units
+
     def blames(self, request: Task) -> bool:
         smallest = request.replicates is not None or len(request.groups) == 1 == self.replicates(request.groups[0])
         return not (smallest and request.alone) and self.rng.random() < 0.5
@@ -149,6 +158,7 @@ class Cluster:
     loses=st.booleans(),
     fuse=st.booleans(),
     postpones=st.booleans(),
+    releases=st.booleans(),
 )
 def test_every_group_runs_once_and_the_window_is_never_exceeded(
     n: int,
@@ -161,6 +171,7 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
     loses: bool,
     fuse: bool,
     postpones: bool,
+    releases: bool,
 ) -> None:
     def replicates(group: int) -> int:
         return 1 + group % most_replicates
@@ -174,6 +185,9 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
         assert len(cluster.groups_in_flight()) <= p.groups_in_flight <= batch_size
         assert len(cluster.tasks_in_flight) <= TASKS_PER_SLOT * slots + most_replicates
         assert fuse or all(len(request.groups) == 1 for request in cluster.tasks_in_flight.values())
+        if releases and rng.random() < 0.3:
+            cluster.release()
+            cluster.send()
         cluster.come_back(gives_back=gives_back, loses=loses)
     assert sorted(cluster.done) == list(range(n))
     assert all(group % 2 for group in cluster.scored)
@@ -191,6 +205,20 @@ def test_groups_that_a_task_gives_back_are_sent_first() -> None:
     p.sizer.add(0.1, 1, 1)
     finish(p, send(p)[0], done={0})
     assert send(p)[0].groups[0] == 1
+
+
+def test_a_task_that_is_back_releases_nothing() -> None:
+    p = plan(4)
+    first, *others = send(p)
+    finish(p, first, done=())
+    p.release(first.number, frozenset(first.groups))
+    finish(p, *others)
+    groups = [group for task in others for group in task.groups]
+    while tasks := send(p):
+        groups += [group for task in tasks for group in task.groups]
+        finish(p, *tasks)
+    assert sorted(groups) == list(range(4))
+    assert p.finished
 
 
 def test_the_first_tasks_are_single_simulations_on_all_slots() -> None:

@@ -13,7 +13,7 @@ from mops.attempt.reporting.slow_steps import LEAST_SECONDS, TIMES_MEDIAN, SlowS
 from mops.task import RunningStep
 from mops.units import to_go
 
-STEP = RunningStep(5, "761edf35ca16" + "0" * 52, 2, None, "vm", 0.0)
+STEP = RunningStep(5, "761edf35ca16" + "0" * 52, 2, None, "vm", 0.0, 1)
 SECONDS = st.floats(0.0, 1e5)
 
 

@@ -361,8 +361,8 @@ def test_a_step_is_described_by_group_replicate_and_seed_or_by_target(step, text
 
 def test_a_running_step_has_its_group_and_its_replicate_or_target():
     first, second = "0" * 64, "1" * 64
-    assert make().running(Step(0, 1), "vm", 3.0) == RunningStep(5, first, 1, None, "vm", 3.0)
-    assert make().running(Step(1, 1), "vm", 3.0) == RunningStep(6, second, None, "t:first", "vm", 3.0)
+    assert make().running(Step(0, 1), "vm", 3.0) == RunningStep(5, first, 1, None, "vm", 3.0, 3)
+    assert make().running(Step(1, 1), "vm", 3.0) == RunningStep(6, second, None, "t:first", "vm", 3.0, 3)
 
 
 class TestShouldContinue:
@@ -540,3 +540,43 @@ def test_a_group_whose_simulations_are_all_stored_runs_its_targets_only() -> Non
     (group,) = progress.message()["groups"]
     assert (group["simulations"], group["targets"]) == ([], [0, 1])
     assert not progress.finished
+
+
+class TestRelease:
+    def released(self, progress, step):
+        progress.release(step)
+        return progress.running(step, "vm", 20.0).released
+
+    def test_groups_that_wait_behind_a_long_step_are_left_to_other_tasks(self, child):
+        progress = make(seeds=((10,), (20,), (30,), (40,)))
+        one = child(progress)
+        one.good(0, 0)
+        one.out.done(0)
+        one.flush()
+        assert self.released(progress, Step(1, 0)) == ((7, 9),)
+        assert [position for position, *_ in asked(progress)] == [1], "another child of the task does not run them"
+        one.good(1, 0)
+        one.out.done(1)
+        one.flush()
+        assert progress.finished
+        assert progress.result().done == {5, 6}
+
+    def test_a_task_keeps_a_group_that_has_results_and_one_that_has_only_targets_left(self, child):
+        progress = make(seeds=((10, 11), (20,), (30,)), taken_over={6: 1})
+        one = child(progress)
+        one.good(0, 0)
+        one.flush()
+        assert self.released(progress, Step(2, 0)) == ()
+        assert len(asked(progress)) == 3
+
+    def test_replicates_that_wait_behind_a_long_one_are_left_to_other_tasks(self, child):
+        progress = make(seeds=((10, 11, 12, 13, 14),), replicates=(1, 2, 3, 4), targets=())
+        one = child(progress)
+        one.good(0, 1)
+        one.flush()
+        assert self.released(progress, Step(0, 2)) == ((3, 5),)
+        assert asked(progress) == [(0, [2], [], [])]
+        one.good(0, 2)
+        one.flush()
+        assert progress.finished
+        assert progress.result().replicates == {1, 2}

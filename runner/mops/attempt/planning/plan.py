@@ -218,6 +218,19 @@ class Plan:
         else:
             self._return_replicates(task.groups[0], task.replicates)
 
+    def release(self, number: int, released: frozenset[int]) -> None:
+        """Send again, in other tasks, what a task in flight will not run: groups, or replicates of its group."""
+        task = self.tasks_in_flight.get(number)
+        if task is None:  # it has come back meanwhile, so they are returned already
+            return
+        left = self.tasks_in_flight[number] = task.without(released)
+        returned = [unit for unit in task.units if unit not in left.units]
+        if task.replicates is None:
+            self._n_whole_groups -= len(returned)
+            self._return_groups(returned)
+        else:
+            self._return_replicates(task.groups[0], returned)
+
     def stop(self) -> None:
         """Send no more tasks, except for the targets of groups whose replicates are all there."""
         self._stopped = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from mops.storage.live_record import SlowStep
 from mops.task import RunningStep
@@ -62,4 +61,5 @@ class SlowSteps:
 def _slow(step: RunningStep, now: float, median_s: float | None) -> SlowStep:
     # The median is that of simulations, so it says nothing about a target.
     times = step.seconds / median_s if median_s and step.replicate is not None else None
-    return SlowStep(**asdict(step), since=max(now - step.seconds, 0.0), times_median=times)
+    what = (step.group, step.param_id, step.replicate, step.target, step.worker)
+    return SlowStep(*what, since=max(now - step.seconds, 0.0), seconds=step.seconds, times_median=times)
