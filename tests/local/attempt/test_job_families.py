@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
@@ -30,6 +30,7 @@ from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
 from mops.storage.filtered_dataset import FilteredFile, unfiltered
+from mops.study.casts import inner_types, is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
@@ -277,6 +278,8 @@ def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
         files = [
             FilteredFile(str(path), stored, "j", Ranges()) for path, stored in zip(job.parts, schemas, strict=True)
         ]
+        differ = any(stored.field("x").type != schema.field("x").type for stored in schemas)
+        assume(not (differ and has_lists_of_nulls(schema.field("x").type)))  # pyarrow's fault, see the next test
         dataset = unfiltered(files, schema, LocalFileSystem(), ds.ParquetFileFormat())
         table = dataset.to_table() if files else pa.table({"group": []})
         rows: dict[int, list[Any]] = {}
@@ -297,6 +300,26 @@ def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
         assert accepted["x"] == families["x"] if accepted else True
         for path in job.parts:
             assert join_columns(families, families_in(pq.read_table(path).select(["x"]))) == families
+
+
+def has_lists_of_nulls(kind: pa.DataType) -> bool:
+    """Tell whether a type is or holds a list whose elements have no type."""
+    inner = inner_types(kind) or []
+    return (is_list(kind) and pa.types.is_null(inner[0])) or any(map(has_lists_of_nulls, inner))
+
+
+@pytest.mark.xfail(strict=True, raises=pa.ArrowIndexError, reason="pyarrow's cast of nested nulls, in its datasets")
+def test_structs_of_lists_of_nulls_are_read_together_with_others(tmp_path: Path) -> None:
+    """A known fault: mops leaves the conversion of stored files to pyarrow's dataset, which miscounts these nulls."""
+    values = [{"a": [], "b": []}], [{"a": [None], "b": None}, {"a": [None, None], "b": None}]
+    tables = [pa.table({"x": rows}) for rows in values]
+    files = []
+    for n, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"{n}.parquet")
+        files.append(FilteredFile(str(tmp_path / f"{n}.parquet"), table.schema, "j", Ranges()))
+    schema = unified([table.schema for table in tables], "here")
+    rows = unfiltered(files, schema, LocalFileSystem(), ds.ParquetFileFormat()).to_table()["x"].to_pylist()
+    assert rows == [*values[0], *values[1]]
 
 
 def job_of(folder: Path, *values: object) -> Job:
