@@ -419,10 +419,7 @@ class Runner:
     def _release(self, step: RunningStep) -> None:
         """Send in other tasks what the task of a long step has released. Each look lists it again."""
         task = self._plan.tasks_in_flight.get(step.task)
-        if not step.released or task is None:
-            return
-        released = frozenset(Ranges.joined(step.released)).intersection(task.units)
-        if released and released != frozenset(task.units):
+        if task is not None and (released := frozenset(Ranges.joined(step.released)).intersection(task.units)):
             self._tasks_in_flight.release(task, released)
 
     def _publish_progress(self) -> None:

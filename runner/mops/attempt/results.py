@@ -175,10 +175,13 @@ class ResultReceiver:
 
 def _kept(task: Task, result: TaskResult) -> TaskResult:
     """Return a result without what other tasks run. Dask ran the whole task again after it had released something."""
-    if task.replicates is None:
-        others = result.done.difference(task.groups)
-        return without_groups(result, others) if others else result
-    return without_work(result) if result.replicates.difference(task.replicates) else result
+    if task.replicates == ():  # such a task releases nothing, and its numbers are those of targets
+        return result
+    others = (result.done | result.replicates | result.postponed).difference(task.units)
+    if not others:
+        return result
+    result = replace(result, postponed=result.postponed - others)
+    return without_groups(result, others) if task.replicates is None else without_work(result)
 
 
 def _names(families: Families) -> dict[str, list[str]]:

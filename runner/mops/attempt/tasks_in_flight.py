@@ -196,14 +196,15 @@ class TasksInFlight:
     def release(self, task: Task, released: frozenset[int]) -> None:
         """Let a task keep only the rest of its groups or replicates; :class:`Released` follows unless it is delivered.
 
-        Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts.
+        Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts. If
+        several workers list the task meanwhile, it keeps something all the same.
         """
 
         def keep_rest() -> Released | None:
             flight = self._flights.get(task.number)
-            if flight is None:
+            if flight is None or not (left := flight.task.without(released)).units:
                 return None
-            flight.task = flight.task.without(released)
+            flight.task = left
             return Released(task.number, released)
 
         self.deliver_later(keep_rest)

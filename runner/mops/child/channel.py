@@ -145,6 +145,11 @@ class Running(NamedTuple):
     since: float
     returned_at: float = 0.0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether mops has read the result, so that the child is on its way to the next step."""
+        return self.returned_at == math.inf
+
 
 class ProgressPage:
     """The page that a child and its worker share."""

@@ -266,9 +266,9 @@ class ChildProcess:
             long_s = max(LONG_SECONDS, request["seconds"])
 
             def release() -> None:
-                step, seconds = self.running() or (None, 0.0)
-                if step is not None and seconds > long_s:
-                    progress.release(step)
+                running = self._page.running()
+                if running and not running.has_ended and self._watch.seconds_since(running.since) > long_s:
+                    progress.release(running.step)
 
             for message, fd in self._messages(release):
                 if message["kind"] == "ended":

@@ -5,7 +5,6 @@ docs/internals/limits.md has the rules and their reasons.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from mops.child.channel import Running, Step
@@ -185,7 +184,7 @@ class LimitWatch:
 
     def _late(self, running: Running) -> Breach | None:
         """Return which limit of time a step breaks. Copying and handing over what was read has none."""
-        if self._timeout_s is None or running.returned_at == math.inf:
+        if self._timeout_s is None or running.has_ended:
             return None
         if not running.returned_at:
             return "timeout" if self.seconds_since(running.since) > self._timeout_s else None

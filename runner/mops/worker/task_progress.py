@@ -54,9 +54,6 @@ class _GroupProgress:
     failed_targets: dict[int, Failure] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     done: bool = False
-    released: bool = False
-    """Whether another task runs the group."""
-
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
 
@@ -108,6 +105,8 @@ class TaskProgress:
         """Steps whose process a stop signal has ended. The first time does not count."""
         self.reference: Families | None = request.reference
         self._known = self.reference
+        self._order: list[int] = []
+        """What the present child runs, in its order: the positions of groups; in pieces the replicates of the group."""
         self._released = Ranges()
         self._has_died = False
         self.deaths_between = 0
@@ -147,24 +146,25 @@ class TaskProgress:
 
         If another task runs a step of a group alone, the rest of the group waits for that task, except in pieces.
         """
-        groups = [(i, progress) for i, progress in enumerate(self._groups) if not (progress.done or progress.released)]
-        return groups if self._in_pieces else [(i, progress) for i, progress in groups if not progress.alone_later]
+        groups = [(i, progress) for i, progress in enumerate(self._groups) if not progress.done]
+        if self._in_pieces:
+            return groups
+        return [(i, p) for i, p in groups if not p.alone_later and p.group.index not in self._released]
 
     def release(self, step: Step) -> None:
         """Leave to other tasks what waits behind a long step: groups without results, or replicates of the one group.
 
-        The step must have run for longer than the budget of its task, so that its child starts none of them. The runner
-        learns about it by :meth:`running`.
+        The step must run, and for longer than the budget of its task, so that its child starts none of them. The runner
+        learns about it by :meth:`running`. What comes before the step stays: the child may keep its results until the
+        step ends.
         """
+        at = step.number if self._in_pieces else step.group_position
+        waiting = self._order[self._order.index(at) + 1 :]
         if self._in_pieces:
             (progress,) = self._groups
-            waiting = frozenset(progress.wanted) - progress.settled - {step.number}
             progress.wanted = tuple(i for i in progress.wanted if i not in waiting)
         else:
-            found = [p for i, p in self._unfinished() if i != step.group_position and self._waits(p)]
-            for progress in found:
-                progress.released = True
-            waiting = frozenset(progress.group.index for progress in found)
+            waiting = [self._groups[i].group.index for i in waiting if self._waits(self._groups[i])]
         self._released |= Ranges.of(waiting)
 
     @staticmethod
@@ -175,6 +175,9 @@ class TaskProgress:
     def message(self) -> Message:
         """Return the message that asks a child to run what is left."""
         left = [self._group_message(position, p) for position, p in sorted(self._unfinished(), key=self._rank)]
+        self._order = [group["position"] for group in left]
+        if self._in_pieces:
+            self._order = [replicate for group in left for replicate, _ in group["simulations"]]
         return {
             "kind": "run",
             "name": self._request.part_name,

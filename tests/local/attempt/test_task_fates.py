@@ -7,11 +7,12 @@ import pickle
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from runner_lab import RunnerLab, SimFuture
+from runner_lab import RunnerLab, SimFuture, result_of
 
 from clocks import Clock
 from mops.attempt.lost_tasks import EMPTY_LIMIT
@@ -76,11 +77,14 @@ def released(lab: RunnerLab) -> tuple[SimFuture, set[int]]:
     return task, rest
 
 
-@pytest.mark.parametrize("is_run_again", [False, True])
-def test_what_waits_behind_a_long_simulation_runs_in_other_tasks(tmp_path: Path, *, is_run_again: bool) -> None:
+@pytest.mark.parametrize(("n_finished", "postponed"), [(1, False), (None, False), (1, True)])
+def test_what_waits_behind_a_long_simulation_runs_in_other_tasks(
+    tmp_path: Path, n_finished: int | None, *, postponed: bool
+) -> None:
     """Regression: a simulation that hung held the other groups of its task.
 
-    Dask may run the whole task again, if its worker is lost. Then the groups of the others do not count twice.
+    Dask may run the whole task again, if its worker is lost. Then the groups of the others do not count twice, and do
+    not run alone if they exceed their memory there.
     """
     lab = RunnerLab(tmp_path, [1] * 100, targets=False)
     task, rest = released(lab)
@@ -92,9 +96,51 @@ def test_what_waits_behind_a_long_simulation_runs_in_other_tasks(tmp_path: Path,
     assert set(range(100)) - {*lab.kept.done} == {first}
     assert rest
     assert not lab.over
-    lab.answer(task, None if is_run_again else 1)
+    lab.answer(task, n_finished, postponed=postponed)
     lab.settle()
     assert lab.over
+    assert sorted(lab.kept.done) == list(range(100))
+
+
+@pytest.mark.parametrize(("n_finished", "postponed"), [(1, False), (None, False), (1, True)])
+def test_what_waits_behind_a_long_replicate_runs_in_other_tasks(
+    tmp_path: Path, n_finished: int | None, *, postponed: bool
+) -> None:
+    """Regression: if Dask ran the task again and a replicate was postponed there, it came twice (InternalError)."""
+    lab = RunnerLab(tmp_path, [60], targets=False)
+    lab.turn()
+    (quick, *_) = lab.cluster.running
+    quick.result = replace(result_of(quick.request, None), seconds=0.001)
+    quick.become("finished")
+    lab.settle()
+    task = next(future for future in lab.cluster.running if len(future.request.replicates or ()) > 1)
+    replicates = task.request.replicates
+    assert replicates is not None
+    first, group = replicates[0], task.request.groups[0]
+    rest = Ranges.of(replicates[1:]).intervals
+    lab.cluster.steps = [RunningStep(0, group.param_id, first, None, "vm", 20.0, task.request.number, rest)]
+    lab.runner._slow._look_at = 0.0
+    lab.settle()
+    for _ in range(100):
+        lab.settle()
+        for future in [future for future in lab.cluster.running if future is not task]:
+            lab.answer(future)
+    lab.answer(task, n_finished, postponed=postponed)
+    lab.cluster.steps = []
+    lab.finish()
+    assert lab.kept.done == [0]
+
+
+def test_a_task_that_two_workers_list_keeps_something(tmp_path: Path) -> None:
+    """Dask has run the task again, and the list of the lost worker is still there."""
+    lab = started(RunnerLab(tmp_path, [1] * 100, targets=False))
+    task = next(future for future in lab.cluster.running if len(future.request.groups) > 1)
+    first, *rest = [group.index for group in task.request.groups]
+    lab.cluster.steps = [long_step(task, {*rest}), long_step(task, {first})]
+    lab.runner._slow._look_at = 0.0
+    lab.settle()
+    assert lab.runner._plan.tasks_in_flight[task.request.number].groups == (first,)
+    lab.finish()
     assert sorted(lab.kept.done) == list(range(100))
 
 

@@ -549,6 +549,7 @@ class TestRelease:
 
     def test_groups_that_wait_behind_a_long_step_are_left_to_other_tasks(self, child):
         progress = make(seeds=((10,), (20,), (30,), (40,)))
+        assert len(asked(progress)) == 4
         one = child(progress)
         one.good(0, 0)
         one.out.done(0)
@@ -562,15 +563,37 @@ class TestRelease:
         assert progress.result().done == {5, 6}
 
     def test_a_task_keeps_a_group_that_has_results_and_one_that_has_only_targets_left(self, child):
-        progress = make(seeds=((10, 11), (20,), (30,)), taken_over={6: 1})
+        progress = make(seeds=((10,), (20, 21), (30,)), taken_over={7: 1})
         one = child(progress)
-        one.good(0, 0)
+        one.good(1, 0)
         one.flush()
-        assert self.released(progress, Step(2, 0)) == ()
+        progress.retry_in_fresh_process(Step(0, 0), size_before=100)
+        assert [position for position, *_ in asked(progress)] == [0, 1, 2]
+        assert self.released(progress, Step(0, 0)) == ()
         assert len(asked(progress)) == 3
+
+    def test_a_task_keeps_what_its_child_has_finished_and_not_handed_over(self):
+        """Regression: such groups ran twice, and in pieces the result of the long simulation was dropped."""
+        whole = make(seeds=((10,), (20,), (30,), (40,)))
+        assert len(asked(whole)) == 4
+        assert self.released(whole, Step(2, 0)) == ((8, 9),)
+        assert self.released(whole, Step(2, 0)) == ((8, 9),), "at the next look"
+        pieces = make(seeds=((10, 11, 12, 13, 14),), replicates=(1, 2, 3, 4), targets=())
+        assert asked(pieces) == [(0, [1, 2, 3, 4], [], [])]
+        assert self.released(pieces, Step(0, 3)) == ((4, 5),)
+        assert self.released(pieces, Step(0, 3)) == ((4, 5),)
+        assert asked(pieces) == [(0, [1, 2, 3], [], [])]
+
+    def test_what_waits_is_what_the_child_runs_later(self):
+        """A step that needs a fresh process runs first, whatever its number."""
+        progress = make(seeds=((10,), (20,), (30,)))
+        progress.retry_in_fresh_process(Step(2, 0), size_before=100)
+        assert [position for position, *_ in asked(progress)] == [2, 0, 1]
+        assert self.released(progress, Step(2, 0)) == ((5, 7),)
 
     def test_replicates_that_wait_behind_a_long_one_are_left_to_other_tasks(self, child):
         progress = make(seeds=((10, 11, 12, 13, 14),), replicates=(1, 2, 3, 4), targets=())
+        assert len(asked(progress)) == 1
         one = child(progress)
         one.good(0, 1)
         one.flush()
