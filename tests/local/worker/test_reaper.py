@@ -393,6 +393,16 @@ def test_a_resource_tracker_that_starts_slowly_removes_what_is_left(tmp_path: Pa
     assert (tmp_path / "removed").exists()
 
 
+def test_a_process_that_starts_its_program_may_become_a_resource_tracker() -> None:
+    """Regression: its command line is empty for a moment, and it was killed."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reaper = _Reaper(Channel(ours))
+        for _ in range(100):
+            with subprocess.Popen(["/bin/sh", "-c", "read line", "resource_tracker"], stdin=subprocess.PIPE) as process:
+                assert reaper._is_spared(process.pid)
+
+
 FORGETS = """
 import multiprocessing, multiprocessing.shared_memory, os, tempfile, time
 

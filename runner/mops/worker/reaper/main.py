@@ -177,9 +177,9 @@ class _Reaper:
                 time.sleep(0.001)
 
     def _is_spared(self, pid: int) -> bool:
-        """Tell whether a process is a resource tracker that still has time to end."""
+        """Tell whether a process is a resource tracker, or may become one, and still has time to end."""
         now = time.monotonic()
-        return _is_tracker(pid) and now < self._spared_until.setdefault(pid, now + _TRACKER_SECONDS)
+        return _may_be_tracker(pid) and now < self._spared_until.setdefault(pid, now + _TRACKER_SECONDS)
 
     def remove_folders(self) -> None:
         """Remove the folders of the processes, if the worker was killed before it could do so."""
@@ -239,11 +239,11 @@ def _popen(argv: list[str], env: dict[str, str], passed: list[int], output: int)
     )
 
 
-def _is_tracker(pid: int) -> bool:
-    try:
-        return b"resource_tracker" in Path("/proc", str(pid), "cmdline").read_bytes()
-    except OSError:  # it has ended
-        return False
+def _may_be_tracker(pid: int) -> bool:
+    command = b""  # also of a process whose program the system is just starting, and of one that has ended
+    with contextlib.suppress(OSError):
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+    return not command or b"resource_tracker" in command
 
 
 def _take_status(pid: int) -> bool:
