@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from mops.parquet.output_file import MOST_NARROWER, OutputFile, StoredTypes
 from mops.storage.backends.spool import Spool
 from mops.study.column_types import families_in
-from processes import n_descriptors
+from processes import descriptors
 
 N_COLUMNS = 60
 NAMES = ["param_id", "x", *(f"c{i}" for i in range(12))]
@@ -24,10 +24,10 @@ def table(number: int) -> pa.Table:
 
 def test_columns_that_get_their_types_one_by_one_hold_few_files() -> None:
     """Regression: each change of type kept a file open until the checkpoint, so many columns failed with EMFILE."""
-    types, file, before, most = StoredTypes(), OutputFile(Spool), n_descriptors(), 0
+    types, file, before, most = StoredTypes(), OutputFile(Spool), descriptors(), 0
     for number in range(N_COLUMNS):
         file.write(types.stored("out", table(number)))
-        most = max(most, n_descriptors() - before)
+        most = max(most, len(descriptors() - before))
     part = pq.read_table(io.BytesIO(b"".join(file.finish().content)))
     rows = {row.pop("param_id"): row for row in part.to_pylist()}
     assert {int(name): [c for c, value in row.items() if value == 1.5] for name, row in rows.items()} == {

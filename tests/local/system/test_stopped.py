@@ -223,7 +223,7 @@ def test_a_pause_of_all_processes_does_not_count_against_the_timeout(lab: StudyL
     """Regression: a batch system that stopped a job for a while, or `docker pause`, made good simulations `timeout`."""
     lab.write("held:simulate", betas(2), n_replicates=1)
     runner = lab.submit(SLOTS=2, SIM_TIMEOUT=5, hold=0)
-    wait_for(lambda: len(runner.calls) == 1, of=runner)  # the first simulation runs alone
+    wait_for(lambda: len(runner.calls) == 2, of=runner)
     stopped = list(runner.alive())
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
