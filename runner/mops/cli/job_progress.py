@@ -52,7 +52,7 @@ class JobDisplay:
             n_run = study.n_simulations - sum(source.simulations for source in reuse.sources)
             from_others = job_text.origins_of(job.record.origins)
             terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {from_others}")
-        self._say_limits(job, "study")
+        say_limits(job, self._given, "study")
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
@@ -61,7 +61,7 @@ class JobDisplay:
         status = job.status()
         terminal.say(f"job {job.name} continues: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         _say_changes(changes)
-        self._say_limits(job, "kept")
+        say_limits(job, self._given, "kept")
 
     def derived(self, job: Job, changes: list[str]) -> None:
         """Print what the job runs and what it takes over."""
@@ -73,15 +73,7 @@ class JobDisplay:
         taken = ", ".join(f"{units.counted(n, 'simulation')} from {its}" for its, n in record.origins.items())
         terminal.say(f"job {job.name}: runs {units.counted(n_to_run, 'simulation')}{scored}; takes over {taken}")
         _say_changes(changes)
-        self._say_limits(job, "kept")
-
-    def _say_limits(self, job: Job, otherwise: str) -> None:
-        """Print the limits of simulations, if there are any, and where each comes from."""
-        limits = read_options(job.files, job.record).options.limits
-        given = self._given.model_fields_set
-        text = job_text.limits_of(limits, lambda field: "environment" if field in given else otherwise)
-        if text:
-            terminal.say(f"limits: {text}")
+        say_limits(job, self._given, "kept")
 
     def detached(self, job: Job, runner: StartedRunner) -> None:
         """Print which process runs the job, and the commands for it."""
@@ -145,6 +137,21 @@ class JobDisplay:
         if status.state == "cancelled":
             yield "continue", job_text.command("resume", job)
         yield "results", job_text.command("results", job)
+
+
+def say_limits(job: Job, given: Settings, otherwise: str) -> None:
+    """Print the limits of a job's simulations, if there are any, and where each comes from.
+
+    Parameters
+    ----------
+    given
+        The settings of the command: their limits come from the environment.
+    otherwise
+        Where the other limits come from.
+    """
+    limits, named = read_options(job.files, job.record).options.limits, given.model_fields_set
+    if text := job_text.limits_of(limits, lambda field: "environment" if field in named else otherwise):
+        terminal.say(f"limits: {text}")
 
 
 @contextmanager

@@ -76,6 +76,7 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
     ):
         assert said in ran.err
     assert "ValueError" not in ran.err
+    assert re.search(r"limits +RETRIES 0\n", partly.run("jobs", "status", ran.name).out)
     assert json.loads((partly.storage / "jobs" / ran.name / "job.json").read_text())["parent"]["groups"] == [[1, 2]]
     job = mops.open_job(ran.name, str(partly.storage))
     assert list(JobLog(job.files, job.record.paths).read().committed) == [1]

@@ -69,6 +69,14 @@ def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: J
     assert os.uname().nodename in html
 
 
+def test_after_timeouts_the_next_command_needs_a_larger_limit(tmp_path: Path) -> None:
+    """Regression: the retry that the report printed ran into the limit that the job keeps."""
+    sets = [{"beta": 0.1, "gate": str(tmp_path)}, {"beta": 0.2, "gate": ""}]
+    page = render(submit(tmp_path, sets, settings=Settings(slots=2, retries=0, sim_timeout=1)))
+    assert "Run the failed sets again, in a new job that takes over all other results." in page
+    assert "It keeps the limits of this job: set larger ones in the environment of this command." in page
+
+
 def test_sets_without_any_loss_are_counted(html: str) -> None:
     """12 sets failed as a whole, and have no row of losses."""
     assert "28 of 40 parameter sets have all losses; 12 lack one." in html

@@ -6,6 +6,7 @@ The model's own log counts the simulations (calls of project/held.py).
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -152,13 +153,15 @@ def committed_seeds(study: StudyLab) -> list[tuple[int, str]]:
 
 
 def test_ctrl_c_stops_the_round_and_the_same_command_continues(study: StudyLab) -> None:
-    stopped = calibrate(study, SLOTS=2, hold=N * REPLICATES + 3)
+    stopped = calibrate(study, SLOTS=2, SIM_TIMEOUT=60, hold=N * REPLICATES + 3)
     wait_for(lambda: len(stopped.calls) > N * REPLICATES + 3, of=stopped)
     stopped.signal(signal.SIGINT)
     wait_for(lambda: "SIGINT" in stopped.said, of=stopped)
     stopped.let_go()
     assert stopped.wait() == 130, stopped.said
+    assert re.search(rf"job fit-r2: \d+ of {N} parameter sets are committed", stopped.said)
     assert "stopped in job fit-r2; to continue, repeat the command with --name fit" in stopped.said
+    assert stopped.said.count("limits: SIM_TIMEOUT 60 s (environment)") == 2, "each round says its limits"
     assert study.job("fit-r2").status().state == "cancelled"
     assert {row["round"] for row in trials_of(study)} == {1}, "a stopped round has no trials yet"
     finished = set(committed_seeds(study))

@@ -16,6 +16,7 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.following.phases import with_later_phase
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
+from mops.storage.kept_options import read_options
 from mops.storage.live_record import Live
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
     yield "submitted", units.moment(now.created)
     yield from _origins(now)
     yield "attempts", str(now.attempt)
+    if limits := job_text.limits_of(read_options(job.files, job.record).options.limits):
+        yield "limits", limits
     finished = now.finished.simulations
     yield "finished", f"{finished:,} of {now.n_simulations:,} simulations"
     yield "durable", f"{now.counts.simulations:,} of {finished:,} finished"

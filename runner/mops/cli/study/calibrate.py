@@ -19,6 +19,7 @@ from mops.calibration.calibration import Calibration, Marginal
 from mops.calibration.options import CalibrateOptions, Method
 from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
+from mops.cli.job_progress import say_limits
 from mops.cli.options import (
     ADVANCED,
     STUDY,
@@ -31,6 +32,7 @@ from mops.cli.start_options import RunnerOptions, with_runner_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
+from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
 from mops.worker.environment.variables import read_variables
@@ -140,7 +142,7 @@ def calibrate(
             if value is not None:
                 options[key] = value  # type: ignore[literal-required]
         jobs: list[Job] = []
-        progress = Progress(_starts(rounds, jobs), _say_round)
+        progress = Progress(_starts(rounds, jobs, start.settings), _say_round)
         place = {"name": name, "project": project, "storage": start.storage}
         try:
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
@@ -154,6 +156,7 @@ def calibrate(
                 terminal.say("stopped before round 1")
             raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None
     _show(found, to, draws, as_json=start.as_json)
+    _exit(found, jobs)
 
 
 def _refuse_existing(folder: Path, calibration: str | None, *, overwrite: bool) -> None:
@@ -177,7 +180,7 @@ def _calibration_of(path: Path) -> str | None:
     return metadata[_CALIBRATION].decode() if _CALIBRATION in metadata else None
 
 
-def _starts(rounds: int, jobs: list[Job]) -> Any:
+def _starts(rounds: int, jobs: list[Job], given: Settings) -> Any:
     """Return the function that prints the start of a round, and adds its job to a list."""
 
     def say(asked: Asked, job: Job) -> None:
@@ -187,6 +190,7 @@ def _starts(rounds: int, jobs: list[Job]) -> Any:
         how = f"continues, {status.groups:,} of {status.n_groups:,} sets are committed" if status.attempt else ""
         sets = units.counted(len(asked.sets), "parameter set")
         terminal.say(f"round {asked.k} of {rounds}: job {job.name}, {how or f'{sets}, {simulations}'}")
+        say_limits(job, given, "kept" if status.attempt else "study")
         if asked.k == 1:
             terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
@@ -211,7 +215,7 @@ def _so_far(now: Calibration) -> tuple[str, str]:
 
 
 def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> None:
-    """Print and write the result, and exit."""
+    """Print and write the result."""
     written = _files(found, draws)
     if to is not None:
         list_exported(to, list(FILES))
@@ -225,7 +229,20 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
     else:
         _show_table(found)
     terminal.say_fields(_fields(found, to, list(written)))
+
+
+def _exit(found: Calibration, jobs: list[Job]) -> None:
+    """Say what is missing, if anything is, and exit with the code for it.
+
+    Parameters
+    ----------
+    jobs
+        The jobs of the rounds that this call has started.
+    """
     if found.stopped is not None:
+        for job in [job for job in jobs if job.name == found.stopped]:
+            status = job.status()
+            terminal.say(f"job {job.name}: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         terminal.say(f"stopped in job {found.stopped}; to continue, repeat the command with --name {found.name}")
         raise typer.Exit(terminal.EXIT_CODES["cancelled"])
     if not found.method.gives_posterior:

@@ -29,6 +29,7 @@ _ADVICE = {
     "lost": "Check the memory and the logs of the workers on which these simulations ran.",
 }
 _CHANGED_BY_CODE = ("error", "invalid_output", "crashed")
+_CHANGED_BY_LIMIT = ("timeout", "oom")
 _HEADLINE_CHARACTERS = 300
 _FIXED_SHOWN = 20
 
@@ -207,11 +208,12 @@ def _repairs(facts: Facts, causes: list[dict[str, Any]]) -> Iterator[Step]:
 
 def _next(facts: Facts, causes: list[dict[str, Any]]) -> Step:
     """Say how the failed sets run again."""
-    by_code = [cause for cause in causes if cause["verdict"] in _CHANGED_BY_CODE]
-    verdicts = ",".join(sorted({cause["verdict"] for cause in causes}))
-    retry = command(facts, "retry", "--verdict", verdicts, *(["--with-new-code"] if by_code else []))
+    verdicts = {cause["verdict"] for cause in causes}
+    by_code, by_limit = not verdicts.isdisjoint(_CHANGED_BY_CODE), not verdicts.isdisjoint(_CHANGED_BY_LIMIT)
+    retry = command(facts, "retry", "--verdict", ",".join(sorted(verdicts)), *(["--with-new-code"] if by_code else []))
     after = "After a repair, run" if by_code else "Run"
-    return Step(f"{after} the failed sets again, in a new job that takes over all other results.", retry)
+    limits = " It keeps the limits of this job: set larger ones in the environment of this command." if by_limit else ""
+    return Step(f"{after} the failed sets again, in a new job that takes over all other results.{limits}", retry)
 
 
 def _about(facts: Facts) -> Iterator[tuple[str, str]]:
