@@ -148,14 +148,13 @@ def test_a_short_job_gets_its_share_and_ends_before_a_long_job(
     one.write("paced:simulate", sets(600, "one", seconds=1), targets=["scores:order"])
     two.write("paced:simulate", sets(240, "two", seconds=0.1), targets=["scores:order"])
     long = one.submit("one", TASK_SECONDS=1, CHECKPOINT_SECONDS=1)
-    watch.until(lambda: calls(dask)["one"] > SLOTS, of=long)
-    assert watch.most("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, "by itself it has all slots"
+    bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
+    watch.until(lambda: watch.most("one", 0) > bound, of=long)  # by itself it has all slots
     short = two.submit("two", TASK_SECONDS=0.1, CHECKPOINT_SECONDS=1)
     met = meet(watch, of=short)
     before = calls(dask)
     watch.until(lambda: calls(dask)["two"] >= 200, of=short)
     done = calls(dask) - before
-    bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
     assert max(watch.most("one", met), watch.most("two", met)) <= bound
     assert short.wait() == 0, short.said
     assert long.process.poll() is None, "the short job came later and ends first"
