@@ -190,7 +190,6 @@ class Runner:
             return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
     def _loop(self) -> None:
-        self._cluster.warm(self._job.context, self._job.n_simulations)
         self._forecast.committed(self._job.inherited, self._families.known)
         while not self._plan.finished and time.monotonic() < self._stop_by:
             self._step()

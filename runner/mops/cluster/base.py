@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.task import JobContext, ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
 
 
 class SentTask(Protocol):
@@ -101,15 +101,6 @@ class Cluster(Protocol):
     @property
     def is_connected(self) -> bool:
         """Whether the connection that the tasks in flight were sent on still works."""
-
-    def warm(self, context: JobContext, n_simulations: int) -> None:
-        """Let every worker import the model, now and each that comes later; do not wait.
-
-        Parameters
-        ----------
-        n_simulations
-            How many the job has. If there are more workers than that, only those that get a task import the model.
-        """
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """Return what other jobs on the cluster last asked for.

@@ -19,7 +19,7 @@ from mops.cluster.leftovers import in_children, in_this_process
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
-from mops.task import JobContext, ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
 from mops.worker.run_task import THIS_MACHINE, leave_pool, long_steps, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
@@ -160,9 +160,6 @@ class EmbeddedCluster:
 
     def trim(self) -> None:
         """As :meth:`mops.cluster.base.Connection.trim`: there are none."""
-
-    def warm(self, context: JobContext, n_simulations: int) -> None:
-        """As :meth:`mops.cluster.base.Cluster.warm`: the attempt has imported the model before the cluster started."""
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""

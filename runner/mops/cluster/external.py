@@ -34,9 +34,9 @@ from mops.cluster.worker_losses import (
 from mops.errors import ClusterError, NoAnswer
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
-from mops.task import JobContext, RunningStep
+from mops.task import RunningStep
 from mops.waiting import polls
-from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of, warm_pool
+from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,10 +79,6 @@ class ExternalCluster:
         self._n_silences = 0
         self._connection: DaskConnection | None = None
         self._stream: object = None
-        self._job: tuple[JobContext, int] | None = None  # what warm() was given
-        self._asking_to_warm = threading.Lock()
-        """Guards the next one, because two threads look for new workers."""
-        self._warmed: set[tuple[str, str]] = set()  # names of pools, and addresses of the workers that make them
         self._nannies = NannyRestarts()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
         counters = OomKillCounters(self._oom_kills)
@@ -126,26 +122,6 @@ class ExternalCluster:
     def addresses(self) -> frozenset[str]:
         """As :attr:`mops.cluster.base.Cluster.addresses`."""
         return self._addresses
-
-    def warm(self, context: JobContext, n_simulations: int) -> None:
-        """As :meth:`mops.cluster.base.Cluster.warm`; :meth:`watch` finds the workers that come later."""
-        self._job = (context, n_simulations)
-        self._warm_new_workers()
-
-    def _warm_new_workers(self) -> None:
-        """Ask workers that have not been asked to make the pool of this connection; a thread waits for them."""
-        pool, workers = self.pool, self._addresses - self._avoided
-        if self._job is None or len(workers) > self._job[1] or not self.is_connected:
-            return
-        with self._asking_to_warm:
-            new = [worker for worker in sorted(workers) if (pool, worker) not in self._warmed]
-            self._warmed.update((pool, worker) for worker in new)
-        if new:
-            arguments = (self._job[0], pool, new)
-            threading.Thread(target=self._warm, args=arguments, name="mops-warm", daemon=True).start()
-
-    def _warm(self, context: JobContext, pool: str, workers: list[str]) -> None:
-        self._ask(lambda: self.calls.on_workers(warm_pool, context, pool, only=workers))
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`."""
@@ -314,7 +290,6 @@ class ExternalCluster:
 
     def _look(self, *, ask_sources: bool) -> None:
         self.count_slots()
-        self._warm_new_workers()
         self._exchange_requests()
         steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
         self._long_steps = [RunningStep(**step) for step in steps]

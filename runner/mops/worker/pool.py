@@ -136,13 +136,6 @@ class Pool:
             if child is None or not self._give_back(child, is_reusable=True):  # the children of other pools are busy
                 return
 
-    def warm_template(self) -> None:
-        """Start the template as a task would, when a slot and memory are free; do not wait until it has the model."""
-        with self.slots.use(alone=False, only_targets=False) as is_taken:
-            if is_taken:
-                self._wait_for_memory()
-                self._starter.warm_template()
-
     def check(self) -> None:
         """Wait until one child has imported the model.
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ClusterError, MopsError, StorageError
+from mops.errors import ClusterError, StorageError
 from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
@@ -128,25 +128,6 @@ def _tell_runner(worker: Any, name: str, line: str) -> None:
 def topic_of(name: str) -> str:
     """Return the topic of Dask's events for a pool's lines that must reach the job's log at once."""
     return f"mops-lines-{name}"
-
-
-def warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
-    """Make this worker's pool of this name and start its template, without waiting: tasks come later.
-
-    Parameters
-    ----------
-    dask_worker
-        Dask passes itself.
-    """
-    threading.Thread(target=_warm_pool, args=(context, name, dask_worker), name="mops-warm", daemon=True).start()
-
-
-def _warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
-    with contextlib.suppress(MopsError, OSError):  # the first task meets the same fault, and reports it
-        pool = pool_of(context, name, dask_worker)
-        if pool is not None:
-            pool.install()
-            pool.warm_template()
 
 
 def pools() -> list[Pool]:

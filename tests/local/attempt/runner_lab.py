@@ -23,7 +23,7 @@ from mops.cluster.base import RunsAgain, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.study.groups import GroupTable
-from mops.task import Failure, JobContext, RunningStep, TaskRequest, TaskResult, counts_of_result
+from mops.task import Failure, RunningStep, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
@@ -189,9 +189,6 @@ class SimCluster:
     def worker_that_raised(self, key: str) -> str:
         self.connection.must_be_open()
         return str(self.connection.futures[key].worker)
-
-    def warm(self, context: JobContext, n_simulations: int) -> None:
-        pass  # its workers have no processes
 
     def avoid(self, workers: frozenset[str]) -> None:
         self.avoided = workers
