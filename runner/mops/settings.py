@@ -75,8 +75,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        200, description="parameter sets in flight, which bounds memory; auto: by measurement"
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="parameter sets in flight, which bounds memory; auto: by measurement; unset: at least 200",
     )
     checkpoint_seconds: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="seconds of finished work at risk if the runner is killed; 0: none"
@@ -211,8 +212,8 @@ class Settings(BaseModel):
             raise SettingsError("limits that the job keeps are not valid", problems, hint=hint) from bad
 
     def batch_size_or(self, measured: int) -> int:
-        """Return the batch size; for ``auto``, the measured size."""
-        return measured if self.batch_size == "auto" else self.batch_size
+        """Return the batch size; if it is not set, or ``auto``, the measured size."""
+        return self.batch_size if isinstance(self.batch_size, int) else measured
 
     def failures_allowed(self, n_simulations: int) -> float:
         """Return how many of these simulations may fail before the job ends."""

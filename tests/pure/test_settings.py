@@ -33,7 +33,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     got = Settings.from_environment({})
     assert got == Settings()
     assert got.to_json() == {
-        "batch_size": 200,
+        "batch_size": None,
         "checkpoint_seconds": 30.0,
         "checkpoint_bytes": 64 * 2**20,
         "sim_timeout": None,

@@ -1,7 +1,7 @@
 """How much runs at once: groups in flight, and simulations on each worker.
 
-MODELOPS_JOB_BATCH_SIZE sets it. With ``auto`` it follows from what simulations use. After a worker or a runner ran out
-of memory, half as many groups are in flight. The rules are in :mod:`mops.attempt.planning.window` and
+MODELOPS_JOB_BATCH_SIZE sets it; else it follows from the slots and from what simulations use. After a worker or a
+runner ran out of memory, half as many groups are in flight. The rules are in :mod:`mops.attempt.planning.window` and
 :mod:`mops.attempt.planning.batch_size`.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.batch_size import (
-    FIRST_TASKS_PER_SLOT,
     MOST_GROUPS,
     BatchSize,
     BatchSizer,
     Resources,
     TaskUsage,
+    first_groups,
     room_for_results,
 )
 from mops.attempt.planning.part_writing import PartWriting
@@ -44,7 +44,7 @@ Most models need most of their memory by then. Those that need more than their s
 
 
 class Concurrency:
-    """The window, and with BATCH_SIZE=auto what it follows from. Used by the loop alone.
+    """The window, and what it follows from. Used by the loop alone.
 
     Parameters
     ----------
@@ -61,7 +61,9 @@ class Concurrency:
             checkpoint_bytes=job.settings.checkpoint_bytes,
         )
         """The processes that encode and store rows."""
-        self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
+        self._is_auto = job.settings.batch_size == "auto"
+        self._sizer = None if isinstance(job.settings.batch_size, int) else BatchSizer()
+        self._sized_for = capacity.slots
         self._size: BatchSize | None = None
         self._began = time.monotonic()
         self._halved_at_task = 0
@@ -79,7 +81,7 @@ class Concurrency:
 
         With BATCH_SIZE=auto it is one until the memory of a simulation is known, but no longer than FIRST_SECONDS.
         """
-        if self._sizer is None:
+        if not self._is_auto:
             return None
         if self._size is not None:
             return self._size.per_worker
@@ -89,10 +91,13 @@ class Concurrency:
     @property
     def explanation(self) -> str:
         """How BATCH_SIZE=auto arrived at the size, for people; empty if it has not."""
-        return self._size.explanation if self._size else ""
+        return self._size.explanation if self._size and self._is_auto else ""
 
     def limit(self, share: Share) -> Share:
-        """Return the share with no more slots than may run at once on its workers."""
+        """Return the share with no more slots than may run at once on its workers; follow a change of the slots."""
+        if self._sized_for != self._capacity.slots:
+            self._sized_for = self._capacity.slots
+            self._resize()
         per_worker = self.per_worker
         if per_worker is None:
             return share
@@ -155,10 +160,13 @@ class Concurrency:
             why = evidence or "it probably ran out of memory"
             message = "%s: the runner of attempt %d was killed at %s: %s; %s"
             logger.warning(message, job.name, before, used, why, _window_text(start, live.window))
-        return Window(job.settings.batch_size_or(FIRST_TASKS_PER_SLOT * self._capacity.slots), start)
+        return Window(job.settings.batch_size_or(self._first_groups()), start)
+
+    def _first_groups(self) -> int:
+        return first_groups(self._capacity.slots, is_auto=self._job.settings.batch_size == "auto")
 
     def _resize(self) -> None:
-        """With BATCH_SIZE=auto, compute the window and the simulations per worker, and log a change."""
+        """Unless BATCH_SIZE is a number, compute the window; with ``auto`` also the simulations per worker."""
         if self._sizer is None:
             return
         workers, settings = max(self._cluster.workers, 1), self._job.settings
@@ -167,13 +175,15 @@ class Concurrency:
         slots = self._capacity.slots
         task_seconds = longest_s(settings.task_seconds, slots) if settings.checkpoint_seconds > 0 else 0.0
         in_task = self.part_writing.task_bytes(slots)
-        resources = Resources(slots, workers, results, in_task, task_seconds, self.window_per_slot)
-        size = self._sizer.size(resources)
-        if size is None or not size.differs(self._size):
-            return
-        self._size = size
-        self.window.set_most(size.groups)
-        logger.info("%s: batch size: %s", self._job.name, size.explanation)
+        per_slot, is_auto = self.window_per_slot, self._is_auto
+        size = self._sizer.size(Resources(slots, workers, results, in_task, task_seconds, per_slot, is_auto))
+        if size is None:
+            self.window.set_most(self._first_groups())
+        elif size.differs(self._size):
+            self._size = size
+            self.window.set_most(size.groups)
+            if is_auto:
+                logger.info("%s: batch size: %s", self._job.name, size.explanation)
 
 
 def _window_text(now: int, before: int) -> str:

@@ -1,4 +1,4 @@
-"""How much runs at once with BATCH_SIZE=auto."""
+"""How much runs at once if MODELOPS_JOB_BATCH_SIZE is not set, or ``auto``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.planning.batch_size import (
+    LEAST_GROUPS,
     MARGIN,
     MOST_GROUPS,
+    MOST_PER_SLOT,
     BatchSize,
     BatchSizer,
     Resources,
     TaskUsage,
     batch_size_for,
+    first_groups,
     room_for_results,
 )
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
@@ -45,6 +48,41 @@ def test_fewer_heavy_simulations_run_at_once() -> None:
         "16 parameter sets in flight, 1 in a task (30 s and 64 KiB each, 256 MiB for results)"
     )
     assert batch_size_for([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
+
+
+UNSET = Resources(8, 2, result_bytes=256 * MIB, task_bytes=64 * MIB, task_seconds=1.0, is_auto=False)
+
+
+def test_if_it_is_not_set_few_slots_have_200_groups_and_many_have_what_keeps_them_busy() -> None:
+    assert first_groups(8, is_auto=False) == LEAST_GROUPS == 200
+    assert first_groups(160, is_auto=False) == 640
+    assert first_groups(8, is_auto=True) == 32
+    second, wide = replace(TASK, seconds=1.0, peak_bytes=20 * GIB), replace(UNSET, slots=160, workers=20)
+    assert batch_size_for([second], UNSET).groups == LEAST_GROUPS
+    found = batch_size_for([second], wide)
+    assert (found.groups, found.per_worker) == (TASKS_PER_SLOT * 160, 8), "memory limits no simulation at once"
+    assert batch_size_for([TASK], wide).groups == MOST_PER_SLOT * 160, "short ones wait in longer tasks"
+    large = replace(second, result_bytes=100 * MIB)
+    assert batch_size_for([large], wide).groups == LEAST_GROUPS, "results have no room for more"
+
+
+@given(
+    st.integers(1, 2_000),
+    st.integers(1, 40),
+    st.floats(1e-5, 1e4),
+    st.integers(0, 1 << 30),
+    st.floats(1.0, 10.0),
+)
+def test_if_it_is_not_set_no_slot_is_idle_unless_results_have_no_room(
+    slots: int, workers: int, seconds: float, result_bytes: int, task_seconds: float
+) -> None:
+    workers = min(workers, slots)
+    slots -= slots % workers
+    room = replace(UNSET, slots=slots, workers=workers, result_bytes=8 * GIB, task_seconds=task_seconds)
+    groups = batch_size_for([replace(TASK, seconds=seconds, result_bytes=result_bytes)], room).groups
+    assert groups >= LEAST_GROUPS
+    assert groups >= 2 * slots or groups * result_bytes > 0.9 * room.result_bytes
+    assert groups <= max(LEAST_GROUPS, MOST_PER_SLOT * slots)
 
 
 def test_large_results_bound_the_window() -> None:

@@ -1,7 +1,8 @@
-"""``MODELOPS_JOB_BATCH_SIZE=auto``: how much runs at once, from what simulations use and what the machines have. Pure.
+"""How much runs at once, from what simulations use and what the machines have, unless the user set a number. Pure.
 
-Until the first task ends, each worker runs one simulation, which has all its memory to itself. Each task adds a
-measurement, and the size is computed again after each batch (docs/internals/limits.md).
+Each task adds a measurement, and the size is computed again after each batch (docs/internals/limits.md). With
+``MODELOPS_JOB_BATCH_SIZE=auto`` it also limits the simulations at once. Then each worker runs one simulation until the
+first task ends, which has all its memory to itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from mops.units import bytes_text
 
 FIRST_TASKS_PER_SLOT = 4
 """Groups in flight for each slot before anything is measured."""
+
+LEAST_GROUPS = 200
+"""The groups in flight if MODELOPS_JOB_BATCH_SIZE is not set, unless many slots need more."""
+
+MOST_PER_SLOT = 25
+"""The most groups in flight for each slot, above LEAST_GROUPS, if MODELOPS_JOB_BATCH_SIZE is not set. With this many,
+tasks are long enough for one runner (TASKS_PER_SECOND) up to 1,000 slots, if simulations take 1 s."""
 
 MOST_GROUPS = 10_000
 """The most groups in flight, because each takes the runner about 5 KiB."""
@@ -72,6 +80,8 @@ class Resources:
         How long a task should take; 0: each group is a task.
     window_per_slot
         The least tasks that a window is divided into, for each slot.
+    is_auto
+        Whether simulations at once follow from their memory; else each slot has one.
     """
 
     slots: int
@@ -80,6 +90,7 @@ class Resources:
     task_bytes: int
     task_seconds: float
     window_per_slot: float = WINDOW_PER_SLOT
+    is_auto: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,11 @@ class BatchSize:
 
 
 RESULTS_SHARE = 0.25
+
+
+def first_groups(slots: int, *, is_auto: bool) -> int:
+    """Return the groups in flight before anything is measured."""
+    return max(FIRST_TASKS_PER_SLOT * slots, 1 if is_auto else LEAST_GROUPS)
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:
@@ -150,7 +166,7 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     free = max(least.allowed_bytes - least.own_bytes, 0)
     each = math.ceil(MARGIN * peak) + HEADROOM_BYTES
     most = max(room.slots // room.workers, 1)
-    per_worker = max(min(free // each, most), 1)
+    per_worker = max(min(free // each, most), 1) if room.is_auto else most
     n_groups = sum(task.groups for task in tasks)
     group_s = sum(task.seconds for task in tasks) / n_groups
     group_bytes = max(sum(task.result_bytes for task in tasks) / n_groups, 1.0)
@@ -160,6 +176,8 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     by_tasks = max(n_least * int(room.task_bytes / group_bytes), n_tasks)
     by_results = max(int(room.result_bytes / group_bytes), 1)
     groups = min(n_tasks * per_task, by_tasks, by_results, MOST_GROUPS)
+    if not room.is_auto:
+        groups = max(min(groups, MOST_PER_SLOT * room.slots), LEAST_GROUPS)
     per_task = min(per_task, max(groups // n_least, 1))
     explanation = (
         f"{per_worker} of {most} simulations at once (up to {bytes_text(peak)} each, {bytes_text(free)} on a worker); "

@@ -12,6 +12,7 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import embedded_slots
+from mops.attempt.planning.batch_size import first_groups
 from mops.cli import job_text, terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, say_warnings, to_json
@@ -81,7 +82,7 @@ def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
         "constants": prepared.study.groups.constants,
         "simulations": prepared.study.n_simulations,
         "limits": settings.limits,
-        "in_flight": settings.batch_size,
+        "in_flight": settings.batch_size or first_groups(embedded_slots(settings), is_auto=False),
         "slots": embedded_slots(settings),
         "warnings": list(prepared.study.warnings),
     }
