@@ -45,9 +45,6 @@ SHAPES = {16: (4, 4), 80: (10, 8), 160: (20, 8), 320: (40, 8), 1_000: (10, 100)}
 
 REAL = (16, 80, 160)  # 40 idle workers of 320 slots take 1.5 processors: two do not show that width
 SIMULATED = (160, 320, 1_000)
-GROUPS_PER_SLOT = 4
-"""MODELOPS_JOB_BATCH_SIZE for each slot. The default would leave slots idle, and the job's log says so."""
-
 ROUNDS, PER_SLOT, SECONDS = 3, 30, 1.0
 IN_PIECES = 40
 BEGIN, END = "<!-- table: begin (bench/width.py writes it) -->", "<!-- table: end (bench/width.py) -->"
@@ -116,11 +113,11 @@ def measure(slots: int, rounds: int, per_slot: int, *, simulated: bool) -> list[
     """Run each program once a round on a cluster of this many slots; return the figures of each by name."""
     options = ("--preload", str(BENCH / "simulated_worker.py")) if simulated else ()
     with lab() as place, wide_cluster(place, *SHAPES[slots], *options) as address:
-        simulations, window = slots * per_slot, slots * GROUPS_PER_SLOT
+        simulations = slots * per_slot
         programs = {
             "dask": lambda: dask(address, simulations),
-            "mops, fused": lambda: mops(place, simulations, 1, window),
-            "mops, in pieces": lambda: mops(place, simulations, IN_PIECES, window),
+            "mops, fused": lambda: mops(place, simulations, 1),
+            "mops, in pieces": lambda: mops(place, simulations, IN_PIECES),
         }
         found = []
         for n in range(rounds):
@@ -156,11 +153,11 @@ def dask(address: str, simulations: int) -> dict:
     return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True, env=environment()).stdout)
 
 
-def mops(place: Lab, simulations: int, replicates: int, window: int) -> dict:
+def mops(place: Lab, simulations: int, replicates: int) -> dict:
     """Run the simulations as a job; return the seconds and the runner's CPU time."""
     sets = [{"seconds": SECONDS, "n": n} for n in range(simulations // replicates)]
     path = place.study("asleep:run", sets, replicates)
-    figures, said = place.job(path, BATCH_SIZE=window)
+    figures, said = place.job(path)
     if figures.get("state") != "succeeded" or figures["rows"] != len(sets) * replicates:
         raise SystemExit(f"{figures}\n{Path(said).read_text()}")
     return figures | {"simulations": figures["rows"]}

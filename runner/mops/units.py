@@ -66,26 +66,20 @@ def rate(per_second: float) -> str:
     return f"{value:,.0f}/{unit}" if value >= 10 else f"{value:.{1 if value >= 0.1 else 3}f}/{unit}"
 
 
-def to_go(left: int, per_second: float, n_slow: int = 0) -> str:
-    """Return how long simulations that are left will take: ``3 min 05 s to go``; empty: unknown, or none is left.
+def to_go(seconds: float | None, n_slow: int = 0) -> str:
+    """Return how long a job will still take: ``3 min 05 s to go``; empty: unknown, or nothing is left.
 
     Parameters
     ----------
+    seconds
+        The time without simulations that run much longer than others.
     n_slow
-        How many of them run much longer than others, so that no rate tells when they end.
+        How many such simulations run.
     """
     waits = f"waits for {counted(n_slow, 'slow simulation')}" if n_slow else ""
-    if left <= n_slow or per_second <= 0:
+    if not seconds:
         return waits
-    return f"{duration(left / per_second)} to go{', then ' if waits else ''}{waits}"
-
-
-def about(seconds: float) -> str:
-    """Return a rounded estimate: ``about 40 min``."""
-    for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"about {max(round(seconds / unit_s), 1)} {unit}"
-    return f"about {seconds / 86_400:.1f} days"
+    return f"{duration(seconds)} to go{', then ' if waits else ''}{waits}"
 
 
 def counted(n: int, what: str) -> str:

@@ -28,6 +28,7 @@ from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
+from mops.attempt.planning.time_left import TimeLeft
 from mops.attempt.reporting.display import slow_text
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
@@ -126,7 +127,7 @@ class Runner:
         self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
-        self._load, self._slow = RunnerLoad(), SlowSteps()
+        self._load, self._slow, self._time_left = RunnerLoad(), SlowSteps(), TimeLeft(self._plan.n_simulations)
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
         self._stop_by = math.inf
@@ -327,7 +328,7 @@ class Runner:
             self._recovery.groups_finished(event.done)
             self._plan.task_finished(event.number, event.done, event.usage.seconds, event.run_alone_later)
         self._progress.add(event.counts, event.failed)
-        self._forecast.task_finished(event.usage.seconds, event.counts.simulations)
+        self._time_left.task_finished(event.usage.seconds, event.counts.simulations)
         self._slow.task_finished(event.usage.seconds, event.counts.simulations)
         self._concurrency.task_finished(event.usage, exceeded_memory=bool(event.run_alone_later))
         if event.partial is not None:
@@ -426,5 +427,7 @@ class Runner:
         progress.in_flight, progress.slots = self._plan.groups_in_flight, self._plan.share.slots
         progress.window, progress.sizing = self._concurrency.window.size, self._concurrency.explanation
         progress.next_commit_s, progress.slow = self._committer.next_commit_s, self._slow.found
-        progress.expected = self._forecast.estimate(progress.n_left, self._plan.share.slots)
+        n_slow, in_flight = len(progress.slow), self._plan.tasks_in_flight
+        self._time_left.look(time.monotonic(), progress.slots, progress.n_left, in_flight, n_slow)
+        progress.seconds_left, progress.expected = self._time_left.seconds, self._forecast.expected
         self._on_progress(progress.snapshot())

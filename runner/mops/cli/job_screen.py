@@ -208,10 +208,10 @@ def _whole_percent(done: int, total: int) -> int:
 
 
 def _end(now: Snapshot, time_s: float) -> Iterator[str]:
-    if text := units.to_go(now.left, now.rate, len(now.slow)):
+    if text := units.to_go(now.seconds_left, len(now.slow)):
         yield text
     left = now.seconds_left
-    if left is None or not now.left or now.slow:
+    if not left or now.slow:
         return
     end = datetime.fromtimestamp(time_s + left)
     yield f"ends at {end:%H:%M}" if left < _DAY_SECONDS / 2 else f"ends {end:%Y-%m-%d %H:%M}"

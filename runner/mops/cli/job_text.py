@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mops import units
 from mops.cli import terminal
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
@@ -120,6 +119,5 @@ def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
 
 
 def expectation(expected: Expected) -> str:
-    """Return the expected time and size of a job."""
-    time = f"{units.about(expected.seconds)}, " if expected.seconds is not None else ""
-    return f"{time}{expected.rows:,} rows, {terminal.size(expected.bytes)} of Parquet"
+    """Return the expected size of a job."""
+    return f"{expected.rows:,} rows, {terminal.size(expected.bytes)} of Parquet"

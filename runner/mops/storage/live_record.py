@@ -74,6 +74,8 @@ class Live:
         Counts of results that have reached the runner, and of those that earlier attempts committed.
     rate
         Simulations per second.
+    seconds_left
+        How long the attempt will still take; None: unknown.
     memory_bytes
         Resident memory of the runner's process tree.
     settings
@@ -89,7 +91,7 @@ class Live:
     open_bytes
         Results in the runner that are not committed yet.
     expected
-        The attempt's forecast: ``seconds``, ``rows``, ``bytes``.
+        What the attempt will commit in all: ``rows``, ``bytes``, ``more``.
     lines
         The last lines of the job's log.
     limit_bytes
@@ -131,6 +133,7 @@ class Live:
     children: str = ""
     sizing: str = ""
     next_commit_s: StoredNumber | None = None
+    seconds_left: StoredNumber | None = None
     best: list[BestLoss] = field(default_factory=list)
     causes: list[FailureCause] = field(default_factory=list)
     slow: Annotated[list[SlowStep], Field(exclude_if=not_)] = field(default_factory=list)

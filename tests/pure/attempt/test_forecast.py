@@ -1,4 +1,4 @@
-"""The expected time and size of a job, and the check for enough room in the storage."""
+"""The expected size of a job, and the check for enough room in the storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from claimed_jobs import claimed_job, groups_of
-from clocks import Clock
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.forecast import (
     Forecast,
@@ -17,7 +16,6 @@ from mops.attempt.planning.forecast import (
     check_room,
     expected_bytes,
     output_per_simulation,
-    seconds_per_simulation,
 )
 from mops.errors import StorageError
 from mops.parquet.encoder import encode
@@ -81,25 +79,9 @@ def test_nothing_is_known_before_a_good_simulation() -> None:
 
 def test_each_checkpoint_adds_the_fixed_size_of_its_files() -> None:
     one = OutputPerSimulation(rows=1, bytes=100, file_bytes=500)
-    few = expected_bytes(one, LIMITS, n_simulations=1000, n_groups=1000, seconds=0.0)
-    assert few == 100_000 + 6 * 500
-    each_group = Limits(seconds=0, bytes=64 << 20, groups=200)
-    many = expected_bytes(one, each_group, n_simulations=900, n_groups=9, seconds=900.0)
-    assert many == 90_000 + 9 * 500
-    assert expected_bytes(one, LIMITS, n_simulations=900, n_groups=200, seconds=None) == 90_000 + 2 * 500
-
-
-def test_the_first_call_in_each_child_process_is_not_measured() -> None:
-    """The first call imports and compiles. With two slots, two tasks contain a first call."""
-    tasks = [(5.1, 1), (0.1, 1), (0.1, 1), (5.2, 1), (1.0, 10), (1.0, 10)]
-    assert seconds_per_simulation(tasks, slots=2) == pytest.approx(0.1)
-    assert seconds_per_simulation([(5.1, 1), (0.1, 1)], slots=8) == pytest.approx(0.1)
-    assert seconds_per_simulation([(5.1, 1)], slots=2) == pytest.approx(5.1)
-    assert seconds_per_simulation([], slots=2) is None
-
-
-def test_the_seconds_of_targets_count() -> None:
-    assert seconds_per_simulation([(9.0, 1), (2.0, 2), (1.0, 0)], slots=1) == pytest.approx(1.5)
+    assert expected_bytes(one, LIMITS, n_simulations=1000, n_groups=1000) == 100_000 + 6 * 500
+    assert expected_bytes(one, LIMITS, n_simulations=900, n_groups=200) == 90_000 + 2 * 500
+    assert expected_bytes(one, LIMITS, n_simulations=900, n_groups=1) == 90_000 + 500
 
 
 class Disk:
@@ -127,44 +109,33 @@ def test_too_little_room_is_an_error_with_the_missing_bytes_and_a_hint() -> None
     check_room(Disk(None), "job", 220 << 20)  # type: ignore[arg-type]
 
 
-def forecast(files: Files | Disk | None = None, view: LogView | None = None, clock: Clock | None = None) -> Forecast:
+def forecast(files: Files | Disk | None = None, view: LogView | None = None) -> Forecast:
     """Return the forecast of an attempt that has 400 groups of 2 simulations to run."""
     job = claimed_job(f"memory://forecast-{next(_names)}", groups_of([2] * 400))
     job.files, job.inherited = files or job.files, view or job.inherited  # type: ignore[assignment]
-    return Forecast(job, clock=clock or Clock(0.0))
+    return Forecast(job)
 
 
 _names = itertools.count()
 
 
-def test_the_forecast_is_made_once_after_the_first_seconds() -> None:
-    clock = Clock(1.0)
-    found = forecast(clock=clock)
-    found.task_finished(0.5, 2)
-    assert found.estimate(798, 2) is None, "nothing is committed"
+def test_the_forecast_is_made_once_from_the_first_commit() -> None:
+    found = forecast()
+    found.committed(LogView(), KINDS)
+    assert found.expected is None, "nothing is committed"
     found.committed(committed(1, 100), KINDS)
-    assert found.estimate(798, 2) is None, "the attempt has just started"
-    clock.now = 3.5
-    estimate = found.estimate(700, 2)
-    assert estimate is not None
-    assert (estimate.rows, estimate.more) == (80_000, False)
-    assert estimate.seconds == pytest.approx(700 * 0.25 / 2)
-    assert found.estimate(1, 2) is estimate
+    assert found.expected is not None
+    assert (found.expected.rows, found.expected.more) == (80_000, False)
+    first = found.expected
+    found.committed(committed(2, 50), KINDS)
+    assert found.expected is first
 
 
-def test_a_job_that_ends_before_the_forecast_gets_none() -> None:
-    clock = Clock(1.0)
-    found = forecast(clock=clock)
-    found.task_finished(0.5, 2)
-    found.committed(committed(1, 100), KINDS)
-    clock.now = 9.0
-    assert found.estimate(0, 2) is None
-
-
-def test_only_what_is_left_needs_room() -> None:
+def test_a_job_whose_first_commit_is_its_last_has_no_forecast_and_needs_no_room() -> None:
     """Regression: a job whose only commit held all its results failed, because they would not have fitted again."""
     whole = forecast(Disk(1000))
     whole.committed(committed(400, 100), KINDS)
+    assert whole.expected is None
     half = forecast(Disk(1000))
     with pytest.raises(StorageError, match="not enough room"):
         half.committed(committed(200, 100), KINDS)
@@ -174,12 +145,7 @@ def test_a_resumed_attempt_checks_the_room_at_once_from_what_is_committed() -> N
     view = committed(100, 1000)
     with pytest.raises(StorageError, match="not enough room"):
         forecast(Disk(1 << 20), view).committed(view, KINDS)
-    forecast(Disk(1 << 30), view).committed(view, KINDS)
-    clock = Clock(1.0)
-    found = forecast(Disk(1 << 30), view, clock)
+    found = forecast(Disk(1 << 30), view)
     found.committed(view, KINDS)
-    found.task_finished(0.5, 0)
-    clock.now = 9.0
-    estimate = found.estimate(1, 1)
-    assert estimate is not None
-    assert (estimate.more, estimate.seconds) == (True, None), "no simulation was measured"
+    assert found.expected is not None
+    assert found.expected.more

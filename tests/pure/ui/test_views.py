@@ -27,6 +27,7 @@ LIVE = Live(
     pid=7,
     counts=Counts(9, 3, verdicts={"error": 2, "oom": 1}),
     rate=2.0,
+    seconds_left=9.0,
     memory_bytes=1 << 20,
     settings={},
 )

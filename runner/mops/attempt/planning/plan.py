@@ -122,6 +122,12 @@ class Plan:
         n_replicates = sum(len(split.left) for split in self._split.values())
         return n_tasks + n_replicates + n_groups * (self.sizer.tasks_per_group(self.share.slots) or _MANY)
 
+    def n_simulations(self, task: Task) -> int:
+        """Return how many simulations a task has."""
+        if task.replicates is not None:
+            return len(task.replicates)
+        return sum(len(self._replicates(group)) for group in task.groups)
+
     def next_tasks(self) -> list[Task]:
         """Return the tasks that fill the window; they are in flight from now on."""
         tasks: list[Task] = []

@@ -41,7 +41,7 @@ def figures(now: Snapshot) -> str:
     ]
     if now.rate:
         parts.append(rate(now.rate))
-    if text := to_go(now.left, now.rate, len(now.slow)):
+    if text := to_go(now.seconds_left, len(now.slow)):
         parts.append(text)
     if now.memory_bytes:
         parts.append(bytes_text(now.memory_bytes))

@@ -140,6 +140,7 @@ class Observer:
             pid=os.getpid(),
             counts=seen.finished,
             rate=seen.rate,
+            seconds_left=seen.seconds_left,
             memory_bytes=seen.memory_bytes,
             settings=self._settings,
             durable=seen.durable.simulations,

@@ -42,6 +42,8 @@ class Snapshot:
         Simulations of the job.
     rate
         Simulations per second over the last 20 s; 0 before the first result.
+    seconds_left
+        Seconds until the end, without what runs much longer than others; None: unknown.
     seconds
         Time since the attempt began.
     memory_bytes, peak_bytes
@@ -49,7 +51,7 @@ class Snapshot:
     in_flight, slots
         Groups in flight, and simulations that run at once.
     expected
-        The forecast of the attempt; None before there is one.
+        What the attempt will commit in all; None: not measured.
     window
         The most groups in flight.
     children
@@ -84,6 +86,7 @@ class Snapshot:
     peak_bytes: int
     in_flight: int = 0
     slots: int = 0
+    seconds_left: float | None = None
     expected: Expected | None = None
     window: int = 0
     children: str = ""
@@ -104,11 +107,6 @@ class Snapshot:
         """Simulations that have neither succeeded nor failed."""
         return self.total - self.finished.simulations
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the end at the present rate; None before there is a rate."""
-        return self.left / self.rate if self.rate else None
-
 
 class Progress:
     """Adds up results and commits, and measures rate and memory."""
@@ -123,6 +121,7 @@ class Progress:
         self._measure_at = 0.0
         self.in_flight = self.slots = self.window = 0
         self.children = self.sizing = ""
+        self.seconds_left: float | None = None
         self.expected: Expected | None = None
         self.next_commit_s: float | None = None
         self.slow: tuple[SlowStep, ...] = ()
@@ -203,6 +202,7 @@ class Progress:
             peak_bytes=self._peak,
             in_flight=self.in_flight,
             slots=self.slots,
+            seconds_left=self.seconds_left,
             expected=self.expected,
             window=self.window,
             children=self.children,

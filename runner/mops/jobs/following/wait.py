@@ -120,6 +120,7 @@ def snapshot_of(now: Status) -> Snapshot:
         durable=now.counts,
         total=now.n_simulations,
         rate=live.rate if live else 0.0,
+        seconds_left=live.seconds_left if live else None,
         seconds=now.seconds or 0.0,
         memory_bytes=live.memory_bytes if live else 0,
         peak_bytes=now.peak_bytes or 0,

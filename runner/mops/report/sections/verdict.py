@@ -148,8 +148,7 @@ def _failures(facts: Facts) -> str:
 
 def _left(facts: Facts) -> str:
     live = facts.status.live
-    left = facts.status.n_simulations - facts.status.finished.simulations
-    return f", {text}" if live and (text := to_go(left, live.rate, len(live.slow))) else ""
+    return f", {text}" if live and (text := to_go(live.seconds_left, len(live.slow))) else ""
 
 
 def _segments(facts: Facts) -> list[tuple[str, int, str]]:
