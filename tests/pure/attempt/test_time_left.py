@@ -82,6 +82,7 @@ JOBS = {
     "long, in waves": Simulated([60.0] * 50, lambda _: 10),
     "1 of 20 takes ten times as long": Simulated(shuffled([0.2] * 1_520 + [2.0] * 80)),
     "exponential": Simulated([random.Random(i).expovariate(1.0) for i in range(1_000)], lambda _: 8),
+    "first calls that compile": Simulated([3.0] * 4 + [0.1] * 800),
     "half of them fail at once": Simulated(shuffled([0.01] * 400 + [1.0] * 400)),
     "fewer slots later": Simulated([1.0] * 2_000, lambda now: 16 if now < 20 else 4),
     "more slots later": Simulated([1.0] * 2_000, lambda now: 4 if now < 20 else 16),

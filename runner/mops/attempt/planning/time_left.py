@@ -42,6 +42,7 @@ class TimeLeft:
         self._marks: deque[tuple[float, float, float]] = deque()  # time, and the two above at that time
         self._began: dict[int, tuple[float, int]] = {}
         self._looked_at = float("-inf")
+        self._is_warm = False
         self._slots = 0
         self.seconds: float | None = None
         """The seconds that are left; None: not known yet, or what is left takes longer than anything before it."""
@@ -49,8 +50,7 @@ class TimeLeft:
     def task_finished(self, seconds: float, n_simulations: int) -> None:
         """Take the seconds of a task on its slot, and how many simulations it ran."""
         if len(self._finished) == _TASKS:
-            first_s, n = self._finished[0]
-            self._seconds, self._n = self._seconds - first_s, self._n - n
+            self._forget_first()
         self._finished.append((seconds, n_simulations))
         self._seconds, self._n = self._seconds + seconds, self._n + n_simulations
         self._busy_s += seconds
@@ -75,11 +75,23 @@ class TimeLeft:
             return
         self._note_slots(now)
         self._slots = slots
+        self._leave_out_first_calls(slots)
         self._began = {
             number: self._began.get(number) or (now, self._n_simulations(task))
             for number, task in islice(in_flight.items(), slots)
         }
         self.seconds = self._estimate(now, max(slots - n_slow, 1), max(n_left - n_slow, 0))
+
+    def _forget_first(self) -> None:
+        seconds, n = self._finished.popleft()
+        self._seconds, self._n = self._seconds - seconds, self._n - n
+
+    def _leave_out_first_calls(self, slots: int) -> None:
+        """Forget the first task of each slot once there are as many others: its first call imports and compiles."""
+        if not self._is_warm and len(self._finished) >= 2 * slots:
+            self._is_warm = True
+            for _ in range(slots):
+                self._forget_first()
 
     def _note_slots(self, now: float) -> None:
         """Add up the time of all slots since the first task came back."""
