@@ -21,9 +21,11 @@ FIRST_TASKS_PER_SLOT = 4
 LEAST_GROUPS = 200
 """The groups in flight if MODELOPS_JOB_BATCH_SIZE is not set, unless many slots need more."""
 
-MOST_PER_SLOT = 25
-"""The most groups in flight for each slot, above LEAST_GROUPS, if MODELOPS_JOB_BATCH_SIZE is not set. With this many,
-tasks are long enough for one runner (TASKS_PER_SECOND) up to 1,000 slots, if simulations take 1 s."""
+MOST_PER_SLOT = 200
+"""The most groups in flight for each slot if MODELOPS_JOB_BATCH_SIZE is not set.
+
+With 400 groups on two slots instead of 200, jobs of 0 ms take 10 to 15 % less time, and 2 MiB more memory. With 1,000 or
+2,000 groups they take as long as with 400, and 9 or 24 MiB more (docs/internals/throughput.md)."""
 
 MOST_GROUPS = 10_000
 """The most groups in flight, because each takes the runner about 5 KiB."""
