@@ -61,7 +61,8 @@ def test_if_it_is_not_set_few_slots_have_200_groups_and_many_have_what_keeps_the
     assert batch_size_for([second], UNSET).groups == LEAST_GROUPS
     found = batch_size_for([second], wide)
     assert (found.groups, found.per_worker) == (TASKS_PER_SLOT * 160, 8), "memory limits no simulation at once"
-    assert batch_size_for([TASK], wide).groups == MOST_PER_SLOT * 160, "short ones wait in longer tasks"
+    short = replace(TASK, seconds=1e-3, result_bytes=10)
+    assert batch_size_for([short], UNSET).groups == MOST_PER_SLOT * 8, "short ones wait in longer tasks"
     large = replace(second, result_bytes=100 * MIB)
     assert batch_size_for([large], wide).groups == LEAST_GROUPS, "results have no room for more"
 
