@@ -256,7 +256,7 @@ def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: Cali
         raise JobError(
             f"calibration {new.calibration!r} exists and fits something else; what differs: {listed_files(different)}",
             where=f"{records.files.url}/{records.folder}",
-            hint="give the new calibration another name",
+            hint="give the new calibration another name; name files that the model does not use in .mopsignore",
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mops.cli import terminal
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
-from mops.settings import limit_texts
+from mops.settings import PREFIX, limit_texts
 from mops.units import counted, shortened_in_middle
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def slow_of(status: Status) -> Iterator[tuple[str, str]]:
         yield "" if i else "slow", text
     if (more := len(status.slow) - _SLOW_SHOWN) > 0:
         yield "", f"and {counted(more, 'other simulation')}"
+    if status.slow:
+        yield "", f"{PREFIX}SIM_TIMEOUT=SECONDS limits their time"
 
 
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mops.errors import UsageError, check_text_path, path_refused
+from mops.errors import StudyError, UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
@@ -104,8 +104,7 @@ def prepare(
     root = source.root
     check_text_path(root, "the project folder")
     check_text_path(source.file, "the study file")
-    parsed = parse_study(source.data, where=source.where, folder=source.folder)
-    limits = limits_of_study(parsed.limits, source.where)
+    parsed, limits = _parsed(source)
     trim_memory()
     registry = read_registry(root)
     spec = resolve(parsed, root, registry)
@@ -119,6 +118,21 @@ def prepare(
     return PreparedStudy(
         parsed, source.text, root, spec, bundle, source.label, source.name, source.file, _own_sets(source), limits
     )
+
+
+def _parsed(source: StudySource) -> tuple[Study, dict[str, Any]]:
+    """Return the study and its limits; a StudyError lists the problems of both."""
+    try:
+        parsed = parse_study(source.data, where=source.where, folder=source.folder)
+    except StudyError as bad:
+        given = source.data.get("limits") if isinstance(source.data, Mapping) else None
+        if isinstance(given, Mapping):
+            try:
+                limits_of_study(given, source.where)
+            except StudyError as also:
+                raise StudyError(bad.what, [*bad.problems, *also.problems], where=source.where) from None
+        raise
+    return parsed, limits_of_study(parsed.limits, source.where)
 
 
 def with_sets(prepared: PreparedStudy, study: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]) -> PreparedStudy:

@@ -290,7 +290,10 @@ def test_the_simulation_runs_in_two_processes_and_another_replicate_in_a_third(c
     assert second[1] != first[1]
 
 
-EQUAL = "replicates are equal in fresh processes although their seeds differ: the outputs do not depend on the seed"
+EQUAL = (
+    "replicates are equal in fresh processes although their seeds differ: "
+    "the outputs of this set do not depend on the seed"
+)
 
 
 # The model, whether it is reproducible, and the process of each simulation.

@@ -75,6 +75,13 @@ def test_an_invalid_field_of_the_study(lab: CommandLab, fields: dict[str, object
     refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
+def test_the_limits_of_a_study_are_checked_although_the_rest_has_problems(lab: CommandLab) -> None:
+    """Regression: only an unknown key was reported, and after its repair the next problem."""
+    lab.write_study(parameter_sets=SETS, n_replicate=2, limits={"time_out": 3, "retries": -1})
+    said = ("$.n_replicate: unknown key", "$.limits.time_out: unknown limit", "$.limits.retries: '-1' is not valid")
+    refused_and_nothing_written(lab, lab.submit(), *said)
+
+
 def test_all_problems_of_a_study_are_reported_together(lab: CommandLab) -> None:
     lab.write_study(n_replicates=0, scenario=3, parameter_sets=[{"x": None}])
     refused_and_nothing_written(lab, lab.submit(), "$.n_replicates", "$.scenario", "$.parameter_sets[0].x")

@@ -24,8 +24,8 @@ LEAST_GROUPS = 200
 MOST_PER_SLOT = 200
 """The most groups in flight for each slot if MODELOPS_JOB_BATCH_SIZE is not set.
 
-With 400 groups on two slots instead of 200, jobs of 0 ms take 10 to 15 % less time, and 2 MiB more memory. With 1,000 or
-2,000 groups they take as long as with 400, and 9 or 24 MiB more (docs/internals/throughput.md)."""
+With 400 groups on two slots instead of 200, jobs of 0 ms take 10 to 17 % less time, and 2 MiB more memory. With 1,000
+or 2,000 groups they take as long as with 400, and 9 or 24 MiB more (docs/internals/throughput.md)."""
 
 MOST_GROUPS = 10_000
 """The most groups in flight, because each takes the runner about 5 KiB."""

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from mops.storage.live_record import SlowStep
 from mops.task import RunningStep
 
-LEAST_SECONDS = 30.0
-"""A simulation that has run less than this never stands out."""
+LEAST_SECONDS = 10.0
+"""A simulation that has run less than this never stands out. Workers report none that has run less."""
 
-TIMES_MEDIAN = 5.0
+UNKNOWN_SECONDS = 60.0
+"""The same before a simulation has finished."""
+
+TIMES_MEDIAN = 10.0
 """A simulation stands out if it has run this many times as long as the median of those that have finished."""
 
 LOOK_SECONDS = 2.0
@@ -49,7 +52,7 @@ class SlowSteps:
         """Look at what runs; return what stands out for the first time, for the log."""
         self._look_at = now + LOOK_SECONDS
         median_s = statistics.median(self._each_s) if self._each_s else None
-        least_s = max(LEAST_SECONDS, TIMES_MEDIAN * median_s if median_s is not None else 2 * LEAST_SECONDS)
+        least_s = UNKNOWN_SECONDS if median_s is None else max(LEAST_SECONDS, TIMES_MEDIAN * median_s)
         longest = sorted((step for step in running if step.seconds >= least_s), key=lambda step: -step.seconds)
         self.found = tuple(_slow(step, now, median_s) for step in longest[:_MOST_KEPT])
         new = [step for step in self.found if (step.group, step.replicate, step.target) not in self._seen]

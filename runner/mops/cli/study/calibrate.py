@@ -222,8 +222,9 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
         for name in FILES:
             if name in written:
                 _write(written[name], to / name, found.name)
-            else:
-                (to / name).unlink(missing_ok=True)  # of an earlier call, with other options
+            elif (to / name).exists():
+                (to / name).unlink()
+                terminal.say(f"removed {to / name}: it was of an earlier call, and this one has no such result")
     if as_json:
         terminal.data_json(_as_json(found))
     else:
@@ -248,7 +249,8 @@ def _exit(found: Calibration, jobs: list[Job]) -> None:
     if not found.method.gives_posterior:
         terminal.say(f"no posterior: {found.method} is an optimiser; for intervals use --method importance")
     elif not found.has_posterior:
-        why = found.why_rough or "a few simulations carry all weight"
+        few = f"the effective sample size is {found.ess:.3g}, and {found.least_ess:g} are wanted"
+        why = found.why_rough or (few if found.has_weights else "no set has a loss")
         rough = "; the intervals (~) are rough, and probably too narrow" if found.is_rough else ""
         terminal.say(f"no posterior: {why}{rough}")
         again = f"--name {found.name} and a larger --rounds"

@@ -84,7 +84,7 @@ def say_warnings(trial: Trial) -> None:
         equal = (
             f"the first {trial.equal_replicates} replicates are equal in fresh processes although their seeds differ"
         )
-        terminal.say(f"warning: {equal}: the outputs do not depend on the seed")
+        terminal.say(f"warning: {equal}: the outputs of this set do not depend on the seed")
         terminal.say(f"hint: {_SEED_ADVICE}")
     if trial.reads_written:
         shown, more = trial.reads_written[:_DIFFERENCES_SHOWN], len(trial.reads_written) - _DIFFERENCES_SHOWN
