@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
+
+from mops.system.process_tree import read_proc
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -12,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def resident_bytes(pid: int | str = "self") -> int:
     """Return a process's resident memory; 0: the process has ended, or the system has no /proc."""
     try:
-        return int(Path("/proc", str(pid), "statm").read_text().split()[1]) * _PAGE_BYTES
+        return int(read_proc(f"{pid}/statm").split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
 
@@ -26,7 +27,7 @@ def kept_bytes(pid: int | str = "self") -> int:
 def status_bytes(pid: int | str) -> dict[str, int]:
     """Return the sizes that the kernel tells of a process (proc(5), status); empty: as above."""
     try:
-        return sizes_in(Path("/proc", str(pid), "status").read_text())
+        return sizes_in(read_proc(f"{pid}/status").decode(errors="replace"))
     except OSError:
         return {}
 

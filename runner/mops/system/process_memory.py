@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from mops.system.heap import kept_bytes, resident_bytes, sizes_in, status_bytes
-from mops.system.process_tree import NAMES_CHILDREN, tree
+from mops.system.process_tree import NAMES_CHILDREN, read_proc, tree
 
 _CONFIRM_SECONDS = 0.1
 _CONFIRM_SHARE = 20  # a twentieth of the time at most
@@ -90,7 +90,7 @@ def _counted(pid: int) -> tuple[int, int]:
         The kernel does not tell: Linux before 4.14, or a process of another user.
     """
     try:
-        text = Path("/proc", str(pid), "smaps_rollup").read_text()
+        text = read_proc(f"{pid}/smaps_rollup").decode()
     except (FileNotFoundError, ProcessLookupError):
         if resident_bytes(pid):
             raise
@@ -158,6 +158,6 @@ def tree_cpu_seconds(pid: int) -> float:
     ticks = 0
     for process in tree(pid):
         with contextlib.suppress(OSError):  # the process has ended
-            fields = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
+            fields = read_proc(f"{process}/stat").rpartition(b")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
