@@ -85,6 +85,7 @@ docs: setup ## build the documentation into build/docs
 bench: setup ## measure throughput, memory, limits and shares
 	$(BIN)/python bench/start.py
 	$(BIN)/python bench/throughput.py
+	$(BIN)/python bench/busy.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
 	$(BIN)/python bench/shares.py
