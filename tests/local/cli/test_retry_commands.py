@@ -66,7 +66,7 @@ def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(par
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
     for said in (
         f"job {ran.name}: runs 2 simulations and scores 1 of 5 parameter sets; takes over 8 simulations from partly\n",
-        "setting MODELOPS_JOB_BATCH_SIZE: 200 before, 9 now\n",
+        "setting MODELOPS_JOB_BATCH_SIZE: unset before, 9 now\n",
         "limits: RETRIES 0 (kept)\n",
         "partial in",
         "8 good, 2 failed, of 10",

@@ -71,7 +71,7 @@ class TimeLeft:
         n_slow
             How many of those that are left run much longer than others. Nothing tells when they end.
         """
-        if now - self._looked_at < LOOK_SECONDS:
+        if n_left and now - self._looked_at < LOOK_SECONDS:
             return
         self._note_slots(now)
         self._slots = slots
