@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cut import way_to
 from dask.base import annotate
@@ -25,7 +23,7 @@ from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
 from mops.cluster.dask_connection import annotations_of
-from mops.cluster.external import _WATCH_SECONDS, ExternalCluster, connect_external
+from mops.cluster.external import ExternalCluster, connect_external
 from mops.settings import Settings
 from mops.task import Task
 from soak import generator, repeats
@@ -616,40 +614,3 @@ def test_the_workers_metrics_show_the_memory_of_children(lab: StudyLab, dask: Da
 
         wait_for(lambda: min(shown(), default=0) > 10 << 20, of=runner)
     assert runner.wait() == 0
-
-
-def templates(worker: subprocess.Popen[bytes]) -> int:
-    """Return how many child processes a worker has; without simulations they are templates."""
-    found = 0
-    for process in psutil.Process(worker.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += "mops.child.main" in " ".join(process.cmdline())
-    return found
-
-
-def test_every_worker_imports_the_model_before_its_first_task(lab: StudyLab, dask: DaskProcesses) -> None:
-    """Each worker started its template when its first task came. A worker that comes later too."""
-    dask.hold_after(0)
-    lab.write("held:simulate", betas(12), targets=["scores:order"])
-    runner = lab.submit(BATCH_SIZE=1)
-    wait_for(lambda: dask.tally, of=runner)
-    wait_for(lambda: all(map(templates, dask.workers)), of=runner)
-    late = dask.add_worker()
-    wait_for(lambda: templates(late), of=runner)
-    assert len(dask.tally) == 1, "only one simulation has begun"
-    assert sorted(map(templates, dask.workers)) == [1, 1, 2], "the worker that runs it has a template and a child"
-    dask.let_go()
-    assert runner.wait() == 0, runner.said
-    assert rows_of(lab.job("job")) == lab.serial()
-    wait_for(lambda: dask.children() == [])
-
-
-def test_workers_that_a_small_job_leaves_idle_do_not_import_its_model(lab: StudyLab, dask: DaskProcesses) -> None:
-    dask.hold_after(0)
-    lab.write("held:simulate", betas(1))
-    runner = lab.submit()
-    wait_for(lambda: dask.tally, of=runner)
-    time.sleep(_WATCH_SECONDS + 1)  # one more look at the workers
-    assert sorted(map(templates, dask.workers)) == [0, 2]
-    dask.let_go()
-    assert runner.wait() == 0, runner.said
