@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -72,7 +73,7 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
         )
         os.close(slave)
-        self.raw = ""
+        self.raw, self._decoder = "", codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     @property
     def text(self) -> str:
@@ -87,7 +88,7 @@ class Terminal:
             got = os.read(self._master, 65536)
         except OSError:  # EIO: the other end has closed
             return False
-        self.raw += got.decode()
+        self.raw += self._decoder.decode(got)
         return bool(got)
 
     def wait_for(self, text: str) -> None:
