@@ -143,10 +143,11 @@ class DaskProcesses:
         """Stop all processes."""
         for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
             if process.poll() is None:
-                for below in psutil.Process(process.pid).children(recursive=True):
+                all_below = psutil.Process(process.pid).children(recursive=True)
+                process.kill()  # first: a nanny would log that it restarts its worker
+                for below in all_below:
                     with suppress(psutil.NoSuchProcess):
                         below.kill()
-                process.kill()
             process.wait()
 
 
