@@ -10,7 +10,6 @@ DEMO := .venv/.demo
 UV := uv==0.13.9
 
 .PHONY: help setup demo check test test-k8s soak lint format docs bench lock wheel
-.PHONY: python # it has no text for help
 
 # Plain `make` does the same: it changes nothing.
 help: ## list these targets
@@ -29,12 +28,14 @@ install = UV_NATIVE_TLS=1 UV_DEFAULT_INDEX="$(INDEX)" \
   $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r $(1) 2>/dev/null || \
   $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
 
-python:
+define check_python
 	@test -n "$(PYTHON)" || { echo "needs one of Python $(VERSIONS), with its venv module: apt-get install python3.11-venv (or make PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || { echo "$(PYTHON) does not run, or has no venv module: apt-get install $(notdir $(PYTHON))-venv"; exit 1; }
+endef
 
 # What the demo needs. An environment of another version is removed, because venv would mix the two.
-$(DEMO): requirements-demo.lock pyproject.toml | python
+$(DEMO): requirements-demo.lock pyproject.toml
+	$(check_python)
 	@test -d .venv/lib/python$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_python_version())') || rm -rf .venv
 	$(PYTHON) -m venv .venv
 	-@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: $(UV)
@@ -92,8 +93,9 @@ bench: setup ## measure throughput, memory, limits and shares
 	$(BIN)/python bench/compaction.py
 
 # dist/mops_runner-VERSION-py3-none-any.whl, to install without a clone.
-wheel: python ## build dist/mops_runner-VERSION-py3-none-any.whl
-	rm -rf build/lib build/bdist.*  # modules that were deleted since the last build would be in the wheel
+wheel: ## build dist/mops_runner-VERSION-py3-none-any.whl
+	$(check_python)
+	rm -rf build/venv build/lib build/bdist.*  # modules that were deleted since the last build would be in the wheel
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 

@@ -48,4 +48,3 @@ def replicates(request, group):
 
 
 Pool.run = run
-Pool.warm_template = lambda self: None

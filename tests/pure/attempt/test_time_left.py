@@ -122,6 +122,17 @@ def test_what_runs_longer_than_anything_before_it_has_no_estimate() -> None:
     assert found.seconds == 0.0, "known to be slow"
 
 
+def test_simulations_that_hang_count_once() -> None:
+    """Two of four slots hang, one of them in a task whose other 99 simulations were released."""
+    found, hangs = TimeLeft(lambda task: len(task.groups)), {1: Task(1, tuple(range(100))), 2: Task(2, (100,))}
+    found.look(0.0, 4, 400, hangs)
+    for n in range(80):  # two slots run a simulation of 1 s after the other
+        found.task_finished(1.0, 1)
+        running = {200 + n: Task(200 + n, (200 + n,))}
+        found.look(20.0 + n / 2, 4, 100, hangs | running, n_slow=2)
+    assert found.seconds == pytest.approx(98 / 2, rel=0.05)
+
+
 def test_simulations_that_hang_take_their_slots_away() -> None:
     found = TimeLeft(lambda _: 1)
     found.task_finished(1.0, 1)

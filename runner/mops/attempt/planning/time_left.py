@@ -74,13 +74,13 @@ class TimeLeft:
         if n_left and now - self._looked_at < LOOK_SECONDS:
             return
         self._note_slots(now)
-        self._slots = slots
+        self._slots = max(slots - n_slow, 1)
         self._leave_out_first_calls(slots)
         self._began = {
             number: self._began.get(number) or (now, self._n_simulations(task))
             for number, task in islice(in_flight.items(), slots)
         }
-        self.seconds = self._estimate(now, max(slots - n_slow, 1), max(n_left - n_slow, 0))
+        self.seconds = self._estimate(now, max(n_left - n_slow, 0), n_slow)
 
     def _forget_first(self) -> None:
         seconds, n = self._finished.popleft()
@@ -103,17 +103,18 @@ class TimeLeft:
         while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_SECONDS:
             self._marks.popleft()
 
-    def _estimate(self, now: float, slots: int, n_left: int) -> float | None:
+    def _estimate(self, now: float, n_left: int, n_slow: int) -> float | None:
         if not n_left:
             return 0.0
         if not self._n or not self._seconds:
             return None
         each_s = self._seconds / self._n
-        done_s = sum(min(now - began, n * each_s) for began, n in self._began.values())
+        # The slow ones run longest. They are left out of all that is left, so nothing of them is done.
+        done_s = sum(min(now - began, n * each_s) for began, n in sorted(self._began.values())[n_slow:])
         left_s = n_left * each_s - done_s
         if left_s <= 0:  # all that is left runs, and takes longer than others
             return None
-        return left_s * self._waits() / min(slots, n_left)
+        return left_s * self._waits() / min(self._slots, n_left)
 
     def _waits(self) -> float:
         """Return the time of the slots as a multiple of the time in which they ran tasks, at least 1."""
