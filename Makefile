@@ -106,7 +106,7 @@ lock: ## pin the dependencies in the lock files
 	$(BIN)/pip install --quiet pip-tools
 	$(BIN)/$(COMPILE) --allow-unsafe --all-extras -o requirements.lock pyproject.toml
 	cp requirements.lock requirements-demo.lock
-	$(BIN)/$(COMPILE) --allow-unsafe --extra demo -o requirements-demo.lock pyproject.toml
+	$(BIN)/$(COMPILE) --allow-unsafe --build-deps-for editable --extra demo -o requirements-demo.lock pyproject.toml
 	cp requirements.lock requirements-image.lock  # the same versions; scipy draws samples, which pods do not: 110 MB
 	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image --extra ui -o requirements-image.lock pyproject.toml
 	sed -i '/^$$/,$$d' requirements-image.lock  # a warning that scipy is not in it

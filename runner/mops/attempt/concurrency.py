@@ -54,6 +54,7 @@ class Concurrency:
 
     def __init__(self, job: ClaimedJob, cluster: Cluster, capacity: ClusterCapacity, pods: Pods | None):
         self._job, self._cluster, self._capacity = job, cluster, capacity
+        self._is_auto = job.settings.batch_size == "auto"
         self.window = self._first_window(pods)
         self.part_writing = PartWriting(
             job.settings.persist,
@@ -61,7 +62,6 @@ class Concurrency:
             checkpoint_bytes=job.settings.checkpoint_bytes,
         )
         """The processes that encode and store rows."""
-        self._is_auto = job.settings.batch_size == "auto"
         self._sizer = None if isinstance(job.settings.batch_size, int) else BatchSizer()
         self._sized_for = capacity.slots
         self._size: BatchSize | None = None
@@ -163,7 +163,7 @@ class Concurrency:
         return Window(job.settings.batch_size_or(self._first_groups()), start)
 
     def _first_groups(self) -> int:
-        return first_groups(self._capacity.slots, is_auto=self._job.settings.batch_size == "auto")
+        return first_groups(self._capacity.slots, is_auto=self._is_auto)
 
     def _resize(self) -> None:
         """Unless BATCH_SIZE is a number, compute the window; with ``auto`` also the simulations per worker."""

@@ -2,8 +2,7 @@
 
 The work that is left is the simulations that have not finished times the mean of those that have, on one slot. What
 runs has done a part of its work already. That matters for long simulations, of which all slots finish one at the same
-time.
-If slots wait between tasks, because the runner or the machine is the limit, the time is longer by the same factor.
+time. If slots wait between tasks, because the runner or the machine is the limit, the time grows by the same factor.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class TimeLeft:
 
     def __init__(self, n_simulations: Callable[[Task], int]):
         self._n_simulations = n_simulations
-        self._finished: deque[tuple[float, int]] = deque(maxlen=_TASKS)
+        self._finished: deque[tuple[float, int]] = deque()
         self._seconds, self._n = 0.0, 0  # the sums of the above
         self._busy_s = self._slot_s = 0.0
         self._marks: deque[tuple[float, float, float]] = deque()  # time, and the two above at that time
@@ -119,7 +118,7 @@ class TimeLeft:
     def _waits(self) -> float:
         """Return the time of the slots as a multiple of the time in which they ran tasks, at least 1."""
         (first, busy, slot_s), (last, busy_now, slot_s_now) = self._marks[0], self._marks[-1]
-        task_s = sum(seconds for seconds, _ in self._finished) / len(self._finished)
+        task_s = self._seconds / len(self._finished)
         if last - first < max(_TASKS_IN_WINDOW * task_s, LOOK_SECONDS) or busy_now <= busy:
             return 1.0
         return max((slot_s_now - slot_s) / (busy_now - busy), 1.0)
