@@ -289,10 +289,10 @@ from counted import simulate
 def test_tasks_avoid_a_worker_on_which_the_import_hangs(lab: StudyLab, dask: DaskProcesses) -> None:
     (lab.project / "hangs.py").write_text(HANGS_ON_ONE_WORKER)
     lab.write("hangs:simulate", betas(60, sleep=0.05), targets=["scores:order"])
-    runner = lab.submit(CHECKPOINT_SECONDS=0, IMPORT_TIMEOUT=2)
+    runner = lab.submit(CHECKPOINT_SECONDS=0, IMPORT_TIMEOUT=10)  # on a busy machine, importing pandas takes seconds
     assert runner.wait() == 0, runner.said
     said = " ".join(runner.said.split())
-    assert "the import of the model takes more than 2 s" in said
+    assert "the import of the model takes more than 10 s" in said
     assert "is faulty; it gets no more tasks; workers left: 1" in said
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()

@@ -234,8 +234,8 @@ def test_a_lock_is_read_by_uv(root: Path) -> None:
 
 
 def test_without_uv_pip_installs_it_temporarily(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake uv records its arguments."""
-    monkeypatch.setenv("PATH", "/nowhere")
+    """A fake uv records its arguments. The environment that runs the tests may have a real one."""
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
     script = (
         "#!python\nimport sys\nfile = sys.argv[sys.argv.index('--output-file') + 1]\n"
         "open(file, 'w').write('tiny\\n')\nopen('seen.txt', 'w').write(' '.join(sys.argv[1:]))\n"
