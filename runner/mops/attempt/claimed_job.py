@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mops.attempt.checkpoint.open_checkpoint import Limits
-from mops.attempt.planning.batch_size import LEAST_GROUPS, MOST_GROUPS
+from mops.attempt.planning.batch_size import MOST_GROUPS
 from mops.attempt.stored.reused import ReusedSimulations
 from mops.attempt.stored.taken_over import TakenOver
 from mops.errors import ClusterError, MopsError, Terminated
@@ -109,8 +109,7 @@ class ClaimedJob:
     def checkpoint_limits(self) -> Limits:
         """When a checkpoint closes."""
         settings = self.settings
-        most_groups = settings.batch_size_or(MOST_GROUPS if settings.batch_size == "auto" else LEAST_GROUPS)
-        return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, most_groups)
+        return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
     def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
         """Append the attempt's end to the log, unless the next runner continues the job.

@@ -67,6 +67,7 @@ class Concurrency:
         self._size: BatchSize | None = None
         self._began = time.monotonic()
         self._halved_at_task = 0
+        self._is_short = False
         # Keys of tasks that ran alone or were suspects: their deaths say nothing about the window.
         self._unrelated_keys: set[str] = set()
 
@@ -182,8 +183,12 @@ class Concurrency:
         elif size.differs(self._size):
             self._size = size
             self.window.set_most(size.groups)
-            if is_auto:
+            if size.is_short and not self._is_short:
+                message = "%s: too little memory for the results of a parameter set on each slot: %s"
+                logger.warning(message, self._job.name, size.explanation)
+            elif is_auto:
                 logger.info("%s: batch size: %s", self._job.name, size.explanation)
+            self._is_short = size.is_short
 
 
 def _window_text(now: int, before: int) -> str:

@@ -26,6 +26,7 @@ from mops.attempt.lost_tasks import quarantine_result
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan, StoredInput
+from mops.attempt.planning.recent_tasks import RecentTasks
 from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.planning.time_left import TimeLeft
@@ -127,7 +128,8 @@ class Runner:
         self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
-        self._load, self._slow, self._time_left = RunnerLoad(), SlowSteps(), TimeLeft(self._plan.n_simulations)
+        self._load, self._recent, self._n_reused_left = RunnerLoad(), RecentTasks(), job.reused.n_in(job.todo)
+        self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._plan.n_simulations)
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
         self._stop_by = math.inf
@@ -272,6 +274,12 @@ class Runner:
         kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}
         return {group: some for group, some in kept.items() if some}
 
+    def _n_reused(self, task: Task, event: TaskFinished) -> int:
+        """Return how many of the simulations that a task brought were taken from other jobs."""
+        if event.partial is not None:
+            return sum(len(event.partial.result.replicates.intersection(some)) for some in self._reused(task).values())
+        return sum(len(some) for group, some in self._reused(task).items() if group in event.done)
+
     def _next_event(self, wait_s: float) -> object:
         """Return the next event; None if none comes within ``wait_s`` seconds."""
         with contextlib.suppress(queue.Empty):
@@ -328,8 +336,10 @@ class Runner:
             self._recovery.groups_finished(event.done)
             self._plan.task_finished(event.number, event.done, event.usage.seconds, event.run_alone_later)
         self._progress.add(event.counts, event.failed)
-        self._time_left.task_finished(event.usage.seconds, event.counts.simulations)
-        self._slow.task_finished(event.usage.seconds, event.counts.simulations)
+        n_reused = self._n_reused(task, event)
+        self._n_reused_left -= n_reused
+        n_failed = event.counts.simulations_failed
+        self._recent.add(event.usage.seconds, event.counts.simulations - n_reused, n_failed)
         self._concurrency.task_finished(event.usage, exceeded_memory=bool(event.run_alone_later))
         if event.partial is not None:
             self._split_task_finished(task, event, event.partial)
@@ -427,7 +437,7 @@ class Runner:
         progress.in_flight, progress.slots = self._plan.groups_in_flight, self._plan.share.slots
         progress.window, progress.sizing = self._concurrency.window.size, self._concurrency.explanation
         progress.next_commit_s, progress.slow = self._committer.next_commit_s, self._slow.found
-        n_slow, in_flight = len(progress.slow), self._plan.tasks_in_flight
-        self._time_left.look(time.monotonic(), progress.slots, progress.n_left, in_flight, n_slow)
+        n_slow, n_left = len(progress.slow), progress.n_left - self._n_reused_left
+        self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
         progress.seconds_left, progress.expected = self._time_left.seconds, self._forecast.expected
         self._on_progress(progress.snapshot())

@@ -107,7 +107,7 @@ def slow_of(status: Status) -> Iterator[tuple[str, str]]:
         yield "" if i else "slow", text
     if (more := len(status.slow) - _SLOW_SHOWN) > 0:
         yield "", f"and {counted(more, 'other simulation')}"
-    if status.slow:
+    if status.slow and not (status.live and status.live.settings.get("sim_timeout")):
         yield "", f"{PREFIX}SIM_TIMEOUT=SECONDS limits their time"
 
 

@@ -32,7 +32,7 @@ class ClusterCapacity:
         self._last_worker_at = time.monotonic()
         self._is_empty = False
         self._n_others = 0
-        self._is_starved = False
+        self._starved_slots = 0
         self.slots = max(cluster.slots, 1)
         self._warn_if_starved()
 
@@ -87,7 +87,7 @@ class ClusterCapacity:
     def _warn_if_starved(self) -> None:
         enough = 2 * self.slots
         batch_size = self._settings.batch_size_or(enough)
-        if batch_size < min(enough, self._n_groups) and not self._is_starved:
-            self._is_starved = True
+        if batch_size < min(enough, self._n_groups) and self.slots >= 2 * self._starved_slots:
+            self._starved_slots = self.slots
             message = "%s: MODELOPS_JOB_BATCH_SIZE=%d is too small for %d slots; set at least %d, or leave it out"
             logger.warning(message, self._job, batch_size, self.slots, enough)

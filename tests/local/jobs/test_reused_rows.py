@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import mops
+from mops.attempt.planning.recent_tasks import RecentTasks
+from mops.attempt.planning.time_left import TimeLeft
 from mops.attempt.stored import reused
 from mops.attempt.stored.reuse_plan import PlannedRows
 from mops.attempt.stored.rows import SortedRows
@@ -81,3 +83,30 @@ def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(read) > 2
     assert all(planned == n < 15 for planned, n in read)
     assert second.verify() == []
+
+
+@pytest.mark.parametrize("replicates", [2, 40])
+def test_the_estimate_of_the_time_left_knows_what_need_not_run(
+    replicates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 40 replicates, a group before anything is measured runs as several tasks."""
+    ran, left = [], []
+    add, look = RecentTasks.add, TimeLeft.look
+
+    def noted_add(self: RecentTasks, seconds: float, n_ran: int, n_failed: int = 0) -> None:
+        ran.append(n_ran)
+        add(self, seconds, n_ran, n_failed)
+
+    def noted_look(self: TimeLeft, now: float, slots: int, n_left: int, *more: Any) -> None:
+        left.append(n_left)
+        look(self, now, slots, n_left, *more)
+
+    submit("first", [0.5, 1.5, 0.75], replicates // 2)
+    monkeypatch.setattr(RecentTasks, "add", noted_add)
+    monkeypatch.setattr(TimeLeft, "look", noted_look)
+    second = submit("second", [1.5, 0.5, 0.25], replicates, reuse=True)
+    n_to_run = 3 * replicates - n_reused(second)
+    assert n_to_run == 2 * replicates
+    assert sum(ran) == n_to_run
+    assert 0 < max(left) <= n_to_run
+    assert min(left) == 0

@@ -64,7 +64,9 @@ def test_if_it_is_not_set_few_slots_have_200_groups_and_many_have_what_keeps_the
     short = replace(TASK, seconds=1e-3, result_bytes=10)
     assert batch_size_for([short], UNSET).groups == MOST_PER_SLOT * 8, "short ones wait in longer tasks"
     large = replace(second, result_bytes=100 * MIB)
-    assert batch_size_for([large], wide).groups == LEAST_GROUPS, "results have no room for more"
+    found = batch_size_for([large], wide)
+    assert (found.groups, found.is_short) == (LEAST_GROUPS, False), "results have no room for more"
+    assert batch_size_for([large], replace(wide, slots=320)).is_short
 
 
 @given(

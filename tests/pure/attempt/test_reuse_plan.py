@@ -67,7 +67,7 @@ def test_a_large_job_takes_little_from_a_small_one(first: int) -> None:
     found = match(groups(range(66_000)), [Source(groups(range(first, first + 1000)))], Spool)
     assert found is not None
     plan = opened(found.table)
-    stored = [group for group in range(0, 66_000, 250) if plan.n_stored(group)]
+    stored = [group for group in range(0, 66_000, 250) if plan.n_stored(group, group + 1)]
     assert stored == list(range(first, first + 1000, 250))
     assert plan.replicates(first) == [0]
     rows = plan.at(*plan.positions(first + 999, [0]).tolist(), 1000)
@@ -84,7 +84,8 @@ def test_a_group_in_several_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode_plan([PLAN.empty_table(), table.slice(0, 5), PLAN.empty_table(), table.slice(5)], Spool())
     plan = opened(encoded)
     assert plan.replicates(2) == [0, 2, 6, 8, 10, 12, 14, 16, 18]
-    assert [plan.n_stored(group) for group in range(6)] == [1, 0, 9, 1, 0, 1]
+    assert [plan.n_stored(group, group + 1) for group in range(6)] == [1, 0, 9, 1, 0, 1]
+    assert [plan.n_stored(first, 6) for first in range(6)] == [12, 11, 11, 2, 1, 1]
     assert plan.positions(2, [2, 12, 18]).tolist() == [2, 7, 10]
     for first in range(len(places)):
         for stop in range(first, len(places) + 3):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mops.attempt.planning.recent_tasks import RecentTasks
 from mops.attempt.reporting.display import slow_text
 from mops.attempt.reporting.slow_steps import LEAST_SECONDS, TIMES_MEDIAN, SlowSteps
 from mops.task import RunningStep
@@ -19,12 +20,13 @@ SECONDS = st.floats(0.0, 1e5)
 
 @given(st.lists(st.floats(1e-3, 1e4)), st.lists(SECONDS, max_size=30))
 def test_what_stands_out_ran_much_longer_than_the_median(finished: list[float], running: list[float]) -> None:
-    slow = SlowSteps()
+    recent = RecentTasks()
+    slow = SlowSteps(recent)
     for seconds in finished:
-        slow.task_finished(2 * seconds, 2)
+        recent.add(2 * seconds, 2)
     slow.look(1e9, [replace(STEP, group=n, seconds=seconds) for n, seconds in enumerate(running)])
     found = [step.seconds for step in slow.found]
-    assert found == sorted((one for one in running if one in found), reverse=True)[:10]
+    assert found == sorted((one for one in running if one in found), reverse=True)[:100]
     for step in slow.found:
         assert step.seconds >= LEAST_SECONDS
         assert step.times_median is None or step.times_median >= TIMES_MEDIAN
@@ -34,8 +36,9 @@ def test_what_stands_out_ran_much_longer_than_the_median(finished: list[float], 
 
 
 def test_each_one_is_logged_once_and_not_too_many() -> None:
-    slow = SlowSteps()
-    slow.task_finished(4.0, 2)
+    recent = RecentTasks()
+    slow = SlowSteps(recent)
+    recent.add(4.0, 2)
     hung = replace(STEP, seconds=680.0)
     assert slow.is_due(0.0)
     assert [slow_text(step).partition(", since ")[0] for step in slow.look(1e9, [hung])] == [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from mops.attempt.planning.recent_tasks import RecentTasks
 from mops.attempt.planning.time_left import LOOK_SECONDS, TimeLeft
 from mops.task import Task
 
@@ -40,7 +41,8 @@ class Simulated:
 
     def run(self) -> float:
         """Run the job; return when it ended."""
-        found = TimeLeft(lambda task: len(task.groups))
+        recent = RecentTasks()
+        found = TimeLeft(recent, lambda task: len(task.groups))
         left, next_group, now, looks_at = len(self.times), 0, 0.0, 0.0
         in_flight: dict[int, Task] = {}
         queued: deque[int] = deque()
@@ -63,7 +65,7 @@ class Simulated:
             now, number = heapq.heappop(running)
             task = in_flight.pop(number)
             left -= len(task.groups)
-            found.task_finished(self._seconds(task), len(task.groups))
+            recent.add(self._seconds(task), len(task.groups))
         return now
 
     def _seconds(self, task: Task) -> float:
@@ -84,6 +86,7 @@ JOBS = {
     "exponential": Simulated([random.Random(i).expovariate(1.0) for i in range(1_000)], lambda _: 8),
     "first calls that compile": Simulated([3.0] * 4 + [0.1] * 800),
     "half of them fail at once": Simulated(shuffled([0.01] * 400 + [1.0] * 400)),
+    "first calls that compile, on many slots": Simulated([30.0] * 300 + [1.0] * 6_000, lambda _: 300),
     "fewer slots later": Simulated([1.0] * 2_000, lambda now: 16 if now < 20 else 4),
     "more slots later": Simulated([1.0] * 2_000, lambda now: 4 if now < 20 else 16),
 }
@@ -102,16 +105,17 @@ def test_from_a_fifth_of_the_job_on_the_estimate_is_within_25_percent(name: str)
 
 
 def test_nothing_is_known_before_a_task_has_ended() -> None:
-    found = TimeLeft(lambda _: 1)
+    found = TimeLeft(RecentTasks(), lambda _: 1)
     found.look(0.0, 2, 10, {1: Task(1, (1,))})
     assert found.seconds is None
 
 
 def test_what_runs_longer_than_anything_before_it_has_no_estimate() -> None:
     """Regression: "0.0 s to go" stood there while the last simulation hung."""
-    found, hangs = TimeLeft(lambda _: 1), {9: Task(9, (9,))}
+    recent, hangs = RecentTasks(), {9: Task(9, (9,))}
+    found = TimeLeft(recent, lambda _: 1)
     for _ in range(8):
-        found.task_finished(1.0, 1)
+        recent.add(1.0, 1)
     found.look(0.0, 2, 1, hangs)
     assert found.seconds == pytest.approx(1.0)
     found.look(0.6, 2, 1, hangs)
@@ -124,17 +128,19 @@ def test_what_runs_longer_than_anything_before_it_has_no_estimate() -> None:
 
 def test_simulations_that_hang_count_once() -> None:
     """Two of four slots hang, one of them in a task whose other 99 simulations were released."""
-    found, hangs = TimeLeft(lambda task: len(task.groups)), {1: Task(1, tuple(range(100))), 2: Task(2, (100,))}
+    recent, hangs = RecentTasks(), {1: Task(1, tuple(range(100))), 2: Task(2, (100,))}
+    found = TimeLeft(recent, lambda task: len(task.groups))
     found.look(0.0, 4, 400, hangs)
     for n in range(80):  # two slots run a simulation of 1 s after the other
-        found.task_finished(1.0, 1)
+        recent.add(1.0, 1)
         running = {200 + n: Task(200 + n, (200 + n,))}
         found.look(20.0 + n / 2, 4, 100, hangs | running, n_slow=2)
     assert found.seconds == pytest.approx(98 / 2, rel=0.05)
 
 
 def test_simulations_that_hang_take_their_slots_away() -> None:
-    found = TimeLeft(lambda _: 1)
-    found.task_finished(1.0, 1)
+    recent = RecentTasks()
+    recent.add(1.0, 1)
+    found = TimeLeft(recent, lambda _: 1)
     found.look(0.0, 4, 13, {}, n_slow=1)
     assert found.seconds == pytest.approx(12 / 3)

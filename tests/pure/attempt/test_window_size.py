@@ -47,12 +47,17 @@ def test_the_window_follows_its_limit_unless_memory_ran_out() -> None:
     assert resumed.size == 352
 
 
-def test_a_window_that_has_grown_to_its_limit_follows_a_higher_limit() -> None:
+def test_a_window_that_has_grown_to_its_limit_goes_on_growing_below_a_higher_limit() -> None:
+    """Regression: the limit that follows from the first tasks is low. A window that reached it forgot that memory had
+    run out, and jumped to the next limit."""
     window = Window(11, 10)
     window.batch_committed()
     assert window.size == 11
+    window.batch_committed()
     window.set_most(50)
-    assert window.size == 50, "memory has not run out since"
+    assert window.size == 11, "no more were in flight"
+    window.batch_committed()
+    assert window.size == 13
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,11 @@ class Plan:
         return bool(is_left) and not (self._stopped or self._is_alone_phase)
 
     @property
+    def slots(self) -> int:
+        """Simulations that run at once now: a task that runs alone has its worker to itself."""
+        return self.share.workers if self._is_alone_phase else self.share.slots
+
+    @property
     def wanted_slots(self) -> int:
         """Simulations that the job could run at once now, on any number of slots."""
         n_tasks = len(self.tasks_in_flight)

@@ -57,11 +57,12 @@ class Window:
         return self._cap
 
     def batch_committed(self) -> None:
-        """Grow by a tenth, unless the window was halved since the batch before."""
-        if self._cap is not None and not self._halved:
+        """Grow by a tenth, unless the window was halved since the batch before, or is smaller for another reason.
+
+        It stays halved below a limit that is smaller now: the limit may grow when more is measured.
+        """
+        if self._cap is not None and self._cap < self._most and not self._halved:
             self._cap = math.ceil(self._cap * GROWTH)
-            if self._cap >= self._most:
-                self._cap = None
         self._halved = False
 
     def set_most(self, most: int) -> None:

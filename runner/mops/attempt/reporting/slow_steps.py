@@ -5,10 +5,9 @@ A simulation that hangs keeps its slot. Without a time limit nothing else would 
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
 from collections.abc import Sequence
 
+from mops.attempt.planning.recent_tasks import RecentTasks
 from mops.storage.live_record import SlowStep
 from mops.task import RunningStep
 
@@ -24,25 +23,25 @@ TIMES_MEDIAN = 10.0
 LOOK_SECONDS = 2.0
 """The time between two looks at what runs."""
 
-_MOST_KEPT = 10
+_MOST_KEPT = 100
 _MOST_LOGGED = 20
-_MEASURED_TASKS = 200
 
 
 class SlowSteps:
-    """What stands out in one attempt. The caller gives the time, in seconds since the epoch."""
+    """What stands out in one attempt. The caller gives the time, in seconds since the epoch.
 
-    def __init__(self) -> None:
-        self._each_s: deque[float] = deque(maxlen=_MEASURED_TASKS)
+    Parameters
+    ----------
+    recent
+        The tasks that have finished.
+    """
+
+    def __init__(self, recent: RecentTasks) -> None:
+        self._recent = recent
         self._seen: set[tuple[int, int | None, str | None]] = set()
         self._look_at = 0.0
         self.found: tuple[SlowStep, ...] = ()
         """What stood out at the last look, the longest first."""
-
-    def task_finished(self, seconds: float, n_simulations: int) -> None:
-        """Take the time of a task, and how many simulations it ran."""
-        if n_simulations:
-            self._each_s.append(seconds / n_simulations)
 
     def is_due(self, now: float) -> bool:
         """Tell whether it is time for a look."""
@@ -51,7 +50,7 @@ class SlowSteps:
     def look(self, now: float, running: Sequence[RunningStep]) -> list[SlowStep]:
         """Look at what runs; return what stands out for the first time, for the log."""
         self._look_at = now + LOOK_SECONDS
-        median_s = statistics.median(self._each_s) if self._each_s else None
+        median_s = self._recent.median_s
         least_s = UNKNOWN_SECONDS if median_s is None else max(LEAST_SECONDS, TIMES_MEDIAN * median_s)
         longest = sorted((step for step in running if step.seconds >= least_s), key=lambda step: -step.seconds)
         self.found = tuple(_slow(step, now, median_s) for step in longest[:_MOST_KEPT])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -119,17 +119,17 @@ class ReusePlan:
 
     def replicates(self, group: int) -> list[int]:
         """Return the replicates of a group that are stored."""
-        rows = PlannedRows.joined([self._load(number).of(group, group + 1) for number in self._with(group)])
+        rows = PlannedRows.joined(list(self._of(group, group + 1)))
         return [int(replicate) for replicate in rows.replicates[rows.sources >= 0]]
 
-    def n_stored(self, group: int) -> int:
-        """Return how many replicates of a group are stored."""
-        return sum(int((self._load(number).of(group, group + 1).sources >= 0).sum()) for number in self._with(group))
+    def n_stored(self, first: int, stop: int) -> int:
+        """Return how many simulations are stored of the groups from ``first`` up to ``stop``, without the latter."""
+        return sum(int((rows.sources >= 0).sum()) for rows in self._of(first, stop))
 
     def positions(self, group: int, replicates: Sequence[int]) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows of some replicates of a group, which are stored, in ascending order."""
         found = []
-        for number in self._with(group):
+        for number in self._with(group, group + 1):
             rows = self._load(number)
             begin, end = np.searchsorted(rows.groups, (group, group + 1)).tolist()
             here = np.flatnonzero(np.isin(rows.replicates[begin:end], replicates))
@@ -143,9 +143,12 @@ class ReusePlan:
         parts = [self._load(n).slice(first - self._starts[n], stop - self._starts[n]) for n in some]
         return PlannedRows.joined(parts)
 
-    def _with(self, group: int) -> range:
-        """Return the row groups that may have rows of a group."""
-        return range(int(np.searchsorted(self._last, group)), int(np.searchsorted(self._first, group + 1)))
+    def _of(self, first: int, stop: int) -> Iterator[PlannedRows]:
+        return (self._load(number).of(first, stop) for number in self._with(first, stop))
+
+    def _with(self, first: int, stop: int) -> range:
+        """Return the row groups that may have rows of these groups."""
+        return range(int(np.searchsorted(self._last, first)), int(np.searchsorted(self._first, stop)))
 
     def _load(self, number: int) -> PlannedRows:
         with self._lock:

@@ -69,6 +69,10 @@ class ReusedSimulations:
         """Return the replicates of a group that need not run, in ascending order. From any thread."""
         return self._open.plan.replicates(group) if self._open is not None else []
 
+    def n_in(self, groups: Ranges) -> int:
+        """Return how many simulations of some groups need not run."""
+        return sum(self._open.plan.n_stored(*some) for some in groups.intervals) if self._open is not None else 0
+
     def task_share(self, group: int) -> float:
         """Return which share of the stored rows that a task may carry a group has: a child process holds them all."""
         return self._open.task_share(group) if self._open is not None else 0.0
@@ -108,7 +112,7 @@ class _Opened:
         return [as_result(output, found) for output, found in outputs.items()]
 
     def task_share(self, group: int) -> float:
-        return self.plan.n_stored(group) * self._simulation_bytes / TASK_BYTES
+        return self.plan.n_stored(group, group + 1) * self._simulation_bytes / TASK_BYTES
 
     def _bytes_of_simulation(self) -> float:
         """Return about how many bytes a simulation has as Arrow tables, in the source in which it has most."""

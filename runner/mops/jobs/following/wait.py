@@ -25,7 +25,6 @@ from mops.errors import (
 from mops.jobs import text_log
 from mops.jobs.following.phases import Phases
 from mops.jobs.status import JobState, Status
-from mops.storage.live_record import Live
 
 POLL_SECONDS = 1.0
 
@@ -120,7 +119,7 @@ def snapshot_of(now: Status) -> Snapshot:
         durable=now.counts,
         total=now.n_simulations,
         rate=live.rate if live else 0.0,
-        seconds_left=live.seconds_left if live else None,
+        seconds_left=live.left_now(live.seconds_left) if live else None,
         seconds=now.seconds or 0.0,
         memory_bytes=live.memory_bytes if live else 0,
         peak_bytes=now.peak_bytes or 0,
@@ -133,12 +132,8 @@ def snapshot_of(now: Status) -> Snapshot:
         n_groups=now.n_groups,
         n_groups_durable=now.groups,
         limit_bytes=live.limit_bytes if live else 0,
-        next_commit_s=_next_commit_s(live) if live else None,
+        next_commit_s=live.left_now(live.next_commit_s) if live else None,
         best=tuple(live.best) if live else (),
         causes=tuple(live.causes) if live else (),
         slow=tuple(live.slow) if live else (),
     )
-
-
-def _next_commit_s(live: Live) -> float | None:
-    return None if live.next_commit_s is None else max(live.next_commit_s - (time.time() - live.at), 0.0)

@@ -148,7 +148,7 @@ def _failures(facts: Facts) -> str:
 
 def _left(facts: Facts) -> str:
     live = facts.status.live
-    return f", {text}" if live and (text := to_go(live.seconds_left, len(live.slow))) else ""
+    return f", {text}" if live and (text := to_go(live.left_now(live.seconds_left), len(live.slow))) else ""
 
 
 def _segments(facts: Facts) -> list[tuple[str, int, str]]:

@@ -151,7 +151,7 @@ def _tiles(now: Status, counts: Counts) -> Iterator[Tile]:
         if now.peak_bytes:
             yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
-    to_go = units.to_go(live.seconds_left, len(live.slow))
+    to_go = units.to_go(live.left_now(live.seconds_left), len(live.slow))
     yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go or "no estimate yet")
     limit = f", limit {units.bytes_text(live.limit_bytes)}" if live.limit_bytes else ""
     yield Tile("Memory", units.bytes_text(live.memory_bytes), f"peak {units.bytes_text(live.peak_bytes)}{limit}")
