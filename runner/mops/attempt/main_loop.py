@@ -198,7 +198,7 @@ class Runner:
             self._step()
 
     def _step(self, wait_s: float = _EVENT_SECONDS) -> None:
-        """Send the next tasks, and handle an event if one comes within ``wait_s`` seconds."""
+        """Send the next tasks; then handle the events that come within ``wait_s`` seconds, all that are there then."""
         self._follow_cluster()
         if not self._is_reconnecting:
             for task in self._plan.next_tasks():
@@ -208,7 +208,13 @@ class Runner:
                     self._tasks_in_flight.send_with_input(task, request, self._input_of(task, request), avoid)
                 else:
                     self._tasks_in_flight.send(task, request, avoid)
-        self._handle(self._next_event(wait_s))
+        event = self._next_event(wait_s)
+        while event is not None:
+            self._handle(event)
+            event = self._next_event(0.0)
+        self._watch_own_load()
+        self._watch_long_steps()
+        self._publish_progress()
 
     def _until_failure(self, function: Callable[[], None]) -> MopsError | None:
         """Call a function; return the error after which nothing more can run, if it raises one."""
@@ -301,10 +307,8 @@ class Runner:
                 logger.info("%s: received a request to cancel the job", self._job.name)
                 self._stop(StopRequested(GRACE_SECONDS))
             case ThreadFault():
-                raise event.error
-        self._watch_own_load()
-        self._watch_long_steps()
-        self._publish_progress()
+                if not (self._stops and event.thread == "connect"):  # a stop ends the wait for the cluster
+                    raise event.error
 
     def _handle_task(self, event: TaskFinished | GroupFinished | TaskLost | TaskRaised | Released) -> None:
         match event:
@@ -398,6 +402,7 @@ class Runner:
                 continue  # the attempt no longer needs the connection
             if isinstance(event, Committed | ThreadFault):
                 self._handle(event)
+        self._publish_progress()
 
     def _watch_own_load(self) -> None:
         """Log it, once, if this process is too slow for its slots."""

@@ -26,9 +26,12 @@ tasks, which cost the runner up to 7 ms each on a cluster, with a gap between a 
 With groups of 60 ms on two slots of a Dask cluster, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at
 0.1 s, and the job had 20 tasks instead of 34."""
 
-TASKS_PER_SECOND = 200
-"""The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time. With more
-slots than this, tasks become longer than TASK_SECONDS. Tasks near the job's end do not shrink below it either."""
+TASKS_PER_SECOND = 100
+"""The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time, and the
+scheduler as much. With more slots than this, tasks become longer than TASK_SECONDS."""
+
+END_TASKS_PER_SECOND = 400
+"""The same near the job's end, for the seconds in which the last tasks come back."""
 
 SHARES_OF_CHECKPOINT = 64
 """The least bytes of a task are this part of a checkpoint. With the slots alone, a task on a thousand slots would come
@@ -122,7 +125,7 @@ class TaskSizer:
         together (guided self-scheduling, Polychronopoulos and Kuck 1987).
         """
         left_s = n_left * (self.seconds_per_group or 0.0)
-        least_s = max(left_s / (2 * slots), MIN_TASK_SECONDS, slots / TASKS_PER_SECOND)
+        least_s = max(left_s / (2 * slots), MIN_TASK_SECONDS, slots / END_TASKS_PER_SECOND)
         return min(longest_s(self._task_seconds, slots), least_s)
 
     def limit_s(self, slots: int) -> float:
