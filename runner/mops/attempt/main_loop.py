@@ -23,7 +23,6 @@ from mops.attempt.concurrency import Concurrency
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import quarantine_result
-from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.recent_tasks import RecentTasks
@@ -101,7 +100,6 @@ class Runner:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         put = self._events.put
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
-        self._forecast = Forecast(job)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = Progress(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress, self._stop_on_interrupt)
@@ -193,7 +191,6 @@ class Runner:
             return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
     def _loop(self) -> None:
-        self._forecast.committed(self._job.inherited, self._families.known)
         while not self._plan.finished and time.monotonic() < self._stop_by:
             self._step()
 
@@ -367,7 +364,6 @@ class Runner:
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts, event.groups)
-        self._forecast.committed(self._job.log.view, self._families.known)
         if self._drain.committed(event.groups, event.keys):
             self._concurrency.batch_committed()
 
@@ -444,5 +440,5 @@ class Runner:
         progress.next_commit_s, progress.slow = self._committer.next_commit_s, self._slow.found
         n_slow, n_left = len(progress.slow), progress.n_left - self._n_reused_left
         self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
-        progress.seconds_left, progress.expected = self._time_left.seconds, self._forecast.expected
+        progress.seconds_left = self._time_left.seconds
         self._on_progress(progress.snapshot())

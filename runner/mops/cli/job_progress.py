@@ -23,9 +23,6 @@ from mops.jobs.status import Status
 from mops.settings import PREFIX, Settings
 from mops.storage.kept_options import read_options
 
-_EXPECTED_SECONDS = 2.0
-"""A job that ends before this does not say what size to expect."""
-
 
 class JobDisplay:
     """Shows a job's events.
@@ -39,7 +36,6 @@ class JobDisplay:
     def __init__(self, show: Callable[[Snapshot], None], given: Settings, *, as_json: bool):
         self._show, self._given, self._as_json = show, given, as_json
         self._last: Snapshot | None = None
-        self._has_said_size = False
         self._job: Job | None = None
 
     def started(self, prepared: PreparedStudy, job: Job) -> None:
@@ -96,11 +92,7 @@ class JobDisplay:
         terminal.say_fields([*commands, where])
 
     def progress(self, now: Snapshot) -> None:
-        """Show the progress, and once what size to expect."""
-        if now.expected is not None and now.seconds >= _EXPECTED_SECONDS and not self._has_said_size:
-            self._has_said_size = True
-            expected = "expected for the rest" if now.expected.more else "expected"
-            terminal.say(f"{expected}: {job_text.expectation(now.expected)}")
+        """Show the progress."""
         if now.sizing and (self._last is None or self._last.sizing != now.sizing):
             terminal.say(f"batch size: {now.sizing}")
         self._last = now

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mops.cli import terminal
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
 from mops.settings import PREFIX, limit_texts
 from mops.units import counted, shortened_in_middle
 
 if TYPE_CHECKING:
-    from mops.attempt.planning.forecast import Expected
     from mops.jobs.results import Reason
 
 _REASONS_SHOWN = 5
@@ -118,8 +116,3 @@ def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
         yield "" if i else "failures", f"{reason.n:,} x {reason.verdict}: {message}"
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
-
-
-def expectation(expected: Expected) -> str:
-    """Return the expected size of a job."""
-    return f"{expected.rows:,} rows, {terminal.size(expected.bytes)} of Parquet"

@@ -245,16 +245,6 @@ class Files:
         """
         return self._backend.spool(descriptor)
 
-    def free_bytes(self) -> int | None:
-        """Return how many bytes the storage has room for; None: unknown.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
-        """
-        return self._answered("", self._backend.free_bytes)
-
     def _get(self, path: str) -> bytes | None:
         return self._answered(path, lambda: self._backend.get(path))
 

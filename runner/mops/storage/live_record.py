@@ -91,8 +91,6 @@ class Live:
         Groups in flight, and simulations that run at once.
     open_bytes
         Results in the runner that are not committed yet.
-    expected
-        What the attempt will commit in all: ``rows``, ``bytes``, ``more``.
     lines
         The last lines of the job's log.
     limit_bytes
@@ -127,7 +125,6 @@ class Live:
     in_flight: StoredCount = 0
     slots: StoredCount = 0
     open_bytes: StoredCount = 0
-    expected: dict[str, Any] | None = None
     lines: list[str] = field(default_factory=list)
     limit_bytes: StoredCount = 0
     window: StoredCount = 0

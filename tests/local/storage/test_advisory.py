@@ -62,7 +62,7 @@ WRONG = {
     "settings": [None, [], "x"],
     "seconds": ["1", None],
     "peak_bytes": [-1.5, "x"],
-    "expected": [[], "x"],
+    "best": [{}, "x"],
     "lines": ["x", [1], None],
     "window": ["1", None],
     "children": [1],
@@ -126,7 +126,7 @@ def test_a_live_record_that_the_storage_refuses_is_ignored(memory, warnings):
 def test_unknown_fields_of_a_live_record_are_ignored(memory, warnings):
     files = Files.open(memory.url)
     interrupted(files)
-    memory.lay(PATHS.live(1), json.dumps(LIVE | {"more": 1, "expected": {"energy": 1}}).encode())
+    memory.lay(PATHS.live(1), json.dumps(LIVE | {"more": 1, "expected": {"rows": 1}}).encode())
     assert read_live(files, PATHS, 1).host == "elsewhere"
     assert warnings == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -377,13 +376,3 @@ def test_local_urls_name_folders(tmp_path, monkeypatch):
         files.put("x", url.encode())
         assert Path(tmp_path, "sub folder", "x").read_bytes() == url.encode()
         assert Files.open(files.url).get("x") == url.encode()
-
-
-def test_the_free_space_of_a_folder_is_known_before_it_exists(tmp_path):
-    free = Files.open(str(tmp_path / "not" / "made" / "yet")).free_bytes()
-    assert free is not None
-    assert 0 <= free <= shutil.disk_usage(tmp_path).total
-
-
-def test_the_free_space_of_other_storages_is_unknown(storage, files):
-    assert (files.free_bytes() is None) == (not storage.url.startswith("/"))

@@ -69,33 +69,6 @@ def test_a_full_disk_stops_the_job_and_the_job_resumes_when_there_is_room(
     lab.assert_sound()
 
 
-def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_the_run(
-    lab: StudyLab, disk: SmallDisk
-) -> None:
-    # 60 x 0.5 MiB on 16 MiB, which are full after 16 s. The first commit, before the forecast, may take seconds.
-    lab.write("large:simulate", [{"x": x, "seconds": 1.0} for x in range(60)], n_replicates=1)
-    runner = lab.submit(SLOTS=2)
-    assert runner.wait() == 4, runner.said
-    assert "there is not enough room for the results: they need about 3" in runner.said
-    assert " MiB, and 1" in runner.said
-    assert f"at: {lab.storage}" in runner.said
-    assert "make room, then continue the job: mops jobs resume job" in runner.said
-    lab.assert_nothing_lives(runner)
-    assert lab.job().status().state == "interrupted"
-    done = len(lab.view().committed)
-    assert 1 <= done < 10, "it ran on"
-
-    again = lab.resume()
-    assert again.wait() == 4, again.said
-    assert "there is not enough room" in again.said
-    assert again.calls == [], "it ran a simulation first"
-
-    disk.grow(64)
-    resumed = lab.resume()
-    assert resumed.wait() == 0, resumed.said
-    assert len(lab.job().outputs("output")) == 60 * (1 << 16)
-
-
 def live(rate: float) -> Live:
     return Live(1.0, "host", 1, Counts(1), rate, 1, {}, lines=["x" * 300] * 20)
 

@@ -90,7 +90,7 @@ def kinds(text: str) -> list[str]:
     text = re.sub(r"\([0-9a-f]{12}\)", "(PARAM_ID)", text)
     lines = [without_varying(line) for line in text.splitlines()]
     # The last one comes if the runner reaches a new scheduler before its workers do.
-    by_time = (" of # simulations,", "expected:", "has no workers; waiting")
+    by_time = (" of # simulations,", "has no workers; waiting")
     return list(dict.fromkeys(line for line in lines if not any(part in line for part in by_time)))
 
 

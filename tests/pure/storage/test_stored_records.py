@@ -99,7 +99,6 @@ LIVE = Live(
     slots=8,
     open_bytes=9,
     seconds_left=7.5,
-    expected={"rows": 2, "bytes": 3, "more": False},
     lines=['tab\t "quoted" \\ \x00\x7f\u2028', ""],
     limit_bytes=10,
     window=11,

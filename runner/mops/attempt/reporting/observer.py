@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import psutil
 
@@ -150,7 +150,6 @@ class Observer:
             in_flight=seen.in_flight,
             slots=seen.slots,
             open_bytes=open_bytes,
-            expected=asdict(seen.expected) if seen.expected else None,
             lines=self._last_lines(),
             limit_bytes=seen.limit_bytes,
             window=seen.window,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
 from mops.storage.live_record import BestLoss, FailureCause, SlowStep
@@ -50,8 +49,6 @@ class Snapshot:
         Resident memory of the runner's process tree, now and at its peak.
     in_flight, slots
         Groups in flight, and simulations that run at once.
-    expected
-        What the attempt will commit in all; None: not measured.
     window
         The most groups in flight.
     children
@@ -87,7 +84,6 @@ class Snapshot:
     in_flight: int = 0
     slots: int = 0
     seconds_left: float | None = None
-    expected: Expected | None = None
     window: int = 0
     children: str = ""
     sizing: str = ""
@@ -122,7 +118,6 @@ class Progress:
         self.in_flight = self.slots = self.window = 0
         self.children = self.sizing = ""
         self.seconds_left: float | None = None
-        self.expected: Expected | None = None
         self.next_commit_s: float | None = None
         self.slow: tuple[SlowStep, ...] = ()
 
@@ -203,7 +198,6 @@ class Progress:
             in_flight=self.in_flight,
             slots=self.slots,
             seconds_left=self.seconds_left,
-            expected=self.expected,
             window=self.window,
             children=self.children,
             sizing=self.sizing,

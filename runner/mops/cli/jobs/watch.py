@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.live import Live as Display
 
 from mops import units
-from mops.attempt.planning.forecast import Expected
 from mops.cli import job_text, terminal
 from mops.cli.job_screen import MOST_POINTS, Field, JobScreen, Rates, fields_of, plain
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
@@ -201,8 +200,6 @@ def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
     yield from fields_of(snapshot_of(now), list(seen.rates.kept), time_s)
     memory = [f"{terminal.size(live.runner_bytes)} of memory", f"{terminal.size(live.open_bytes)} not durable"]
     yield Field("runner", memory, is_detail=True)
-    if expected := Expected.of_live(live.expected):
-        yield Field("expected", [job_text.expectation(expected)], is_detail=True)
 
 
 def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from mops import errors
-from mops.attempt.planning.forecast import Expected
 from mops.attempt.reporting.display import displayed
 from mops.attempt.reporting.progress import Snapshot
 from mops.errors import (
@@ -125,7 +124,6 @@ def snapshot_of(now: Status) -> Snapshot:
         peak_bytes=now.peak_bytes or 0,
         in_flight=live.in_flight if live else 0,
         slots=live.slots if live else 0,
-        expected=Expected.of_live(live.expected) if live else None,
         window=live.window if live else 0,
         children=now.children,
         sizing=now.sizing,

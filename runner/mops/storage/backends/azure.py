@@ -106,9 +106,6 @@ class AzureBlobs:
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.PyFileSystem(_Handler(self._fs)), f"{self._container}/{self._key(path)}"
 
-    def free_bytes(self) -> int | None:
-        return None
-
     def spool(self, descriptor: int | None = None) -> Spool:
         return Spool(None, descriptor)
 

@@ -107,9 +107,6 @@ class Backend(Protocol):
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         """As :meth:`mops.storage.files.Files.arrow`."""
 
-    def free_bytes(self) -> int | None:
-        """As :meth:`mops.storage.files.Files.free_bytes`."""
-
     def spool(self, descriptor: int | None = None) -> Spool:
         """As :meth:`mops.storage.files.Files.spool`."""
 

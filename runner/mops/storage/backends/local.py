@@ -89,11 +89,6 @@ class LocalFolder:
 
         return LocalFileSystem(), str(self._root / path)
 
-    def free_bytes(self) -> int | None:
-        there = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
-        found = os.statvfs(there)
-        return found.f_bavail * found.f_frsize  # for users other than root
-
     def spool(self, descriptor: int | None = None) -> Spool:
         if descriptor is not None:  # the model may have changed the mask of its process; an access list may add rights
             os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | usual_mode())

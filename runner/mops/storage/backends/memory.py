@@ -77,8 +77,5 @@ class ProcessMemory:
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._root}/{path}"
 
-    def free_bytes(self) -> int | None:
-        return None
-
     def spool(self, descriptor: int | None = None) -> Spool:
         return Spool(None, descriptor)
