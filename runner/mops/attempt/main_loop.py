@@ -26,7 +26,6 @@ from mops.attempt.lost_tasks import quarantine_result
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan, StoredInput
 from mops.attempt.planning.recent_tasks import RecentTasks
-from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.planning.time_left import TimeLeft
 from mops.attempt.reporting.display import slow_text
@@ -126,7 +125,7 @@ class Runner:
         self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
-        self._load, self._recent, self._n_reused_left = RunnerLoad(), RecentTasks(), job.reused.n_in(job.todo)
+        self._recent, self._n_reused_left = RecentTasks(), job.reused.n_in(job.todo)
         self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._plan.n_simulations)
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
@@ -209,7 +208,6 @@ class Runner:
         while event is not None:
             self._handle(event)
             event = self._next_event(0.0)
-        self._watch_own_load()
         self._watch_long_steps()
         self._publish_progress()
 
@@ -399,18 +397,6 @@ class Runner:
             if isinstance(event, Committed | ThreadFault):
                 self._handle(event)
         self._publish_progress()
-
-    def _watch_own_load(self) -> None:
-        """Log it, once, if this process is too slow for its slots."""
-        now, slots = time.monotonic(), self._plan.share.slots
-        if not self._load.is_due(now):
-            return
-        idle = max(slots - self._tasks_in_flight.n_unfinished, 0) if self._plan.has_more else 0
-        overload = self._load.look(now, time.process_time(), idle)
-        if overload is not None:
-            message = "%s: the runner is too slow for its slots: it uses %.2f CPUs, and %d of %d slots are idle; %s"
-            then = f"set MODELOPS_JOB_TASK_SECONDS to {self._plan.sizer.limit_s(slots):g} or more"
-            logger.warning(message, self._job.name, overload.cpus, overload.idle, slots, then)
 
     def _watch_long_steps(self) -> None:
         """Log what runs much longer than the rest, and give what waits behind it to other tasks.

@@ -129,12 +129,6 @@ class TasksInFlight:
         self._delivering = threading.Lock()
         self._closing = False
 
-    @property
-    def n_unfinished(self) -> int:
-        """How many tasks run on the cluster or wait there, as far as this process knows."""
-        flights = list(self._flights.values())
-        return sum(not flight.is_sent or flight.sent.status == "pending" for flight in flights)
-
     def finish_deliveries(self, timeout_s: float) -> None:
         """Wait for the deliveries that have begun, for at most twice ``timeout_s`` seconds, and begin no more."""
         self._closing = True  # a fetch that waits for a worker gives up

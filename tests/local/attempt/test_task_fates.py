@@ -6,15 +6,12 @@ import logging
 import pickle
 import re
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from runner_lab import RunnerLab, SimFuture, result_of
 
-from clocks import Clock
 from mops.attempt.lost_tasks import EMPTY_LIMIT
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.cluster.worker_losses import KnownCause, WorkerLoss
@@ -495,26 +492,6 @@ def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: P
     lab.settle()
     assert interrupted
     assert lab.runner._handed_over_by == signal.SIGTERM
-
-
-@pytest.mark.parametrize("slots_run", [False, True])
-def test_a_runner_that_does_not_keep_up_with_its_slots_says_which_setting_to_raise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, slots_run: bool
-) -> None:
-    """Results wait for the runner, which is busy all the time. If the tasks still run, the slots are not idle."""
-    lab = started(RunnerLab(tmp_path, [1] * 500, targets=False, slots=4))
-    wall, cpu = Clock(time.monotonic()), Clock(time.process_time())
-    monkeypatch.setattr(
-        "mops.attempt.main_loop.time", SimpleNamespace(monotonic=wall, process_time=cpu, time=time.time)
-    )
-    for _ in range(200):
-        wall.now, cpu.now = wall.now + 1, cpu.now + 0.97
-        for future in () if slots_run else lab.cluster.running:
-            lab.answer(future)  # and no thread fetches the result
-        lab.turn()
-    said = "job: the runner is too slow for its slots: it uses 0.97 CPUs, and 4 of 4 slots are idle"
-    expected = [] if slots_run else [f"{said}; set MODELOPS_JOB_TASK_SECONDS to 2 or more"]
-    assert [record.message for record in caplog.records if "too slow" in record.message] == expected
 
 
 def test_a_closed_attempt_keeps_no_task_and_takes_no_late_result(tmp_path: Path) -> None:

@@ -105,12 +105,6 @@ class Plan:
         return self._stopped or not (self._n_left or self._split or self._alone_at_end)
 
     @property
-    def has_more(self) -> bool:
-        """Whether simulations wait to be sent that may run together with others."""
-        is_left = self._n_left or any(split.left for split in self._split.values())
-        return bool(is_left) and not (self._stopped or self._is_alone_phase)
-
-    @property
     def slots(self) -> int:
         """Simulations that run at once now: a task that runs alone has its worker to itself."""
         return self.share.workers if self._is_alone_phase else self.share.slots
