@@ -1,0 +1,34 @@
+"""What a job says of the slots that it may plan for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mops.cluster.base import Cluster
+from mops.cluster.capacity import ClusterCapacity
+from mops.settings import Settings
+
+
+def said(
+    caplog: pytest.LogCaptureFixture, batch_size: int | None, slots: list[int], n_groups: int = 1_000
+) -> list[str]:
+    """Return the warnings of a job while its cluster has these slots, one after the other."""
+    caplog.clear()
+    cluster = SimpleNamespace(slots=slots[0], workers=1, other_jobs=lambda request: [])
+    capacity = ClusterCapacity(cast("Cluster", cluster), Settings(batch_size=batch_size), "job", n_groups)
+    for cluster.slots in slots:
+        assert capacity.share(1).slots == cluster.slots
+    return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_batch_size_that_idles_slots_is_a_warning_and_again_when_the_slots_have_doubled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    what = "job: MODELOPS_JOB_BATCH_SIZE=30 is too small for %d slots; set at least %d, or leave it out"
+    assert said(caplog, 30, [8, 15]) == []
+    assert said(caplog, 30, [16, 20, 4, 31, 32, 63]) == [what % (16, 32), what % (32, 64)]
+    assert said(caplog, None, [8, 100]) == []
+    assert said(caplog, 30, [16], n_groups=20) == [], "the job has no more"
