@@ -128,30 +128,6 @@ def test_the_rounds_of_a_calibration_run_on_the_service_and_survive_the_command(
     assert service.mops("calibrations", "list", "--json").json == []
 
 
-def test_a_slow_set_does_not_hold_the_next_round(service: Service) -> None:
-    model = """
-import time
-
-def run(params, seed):
-    time.sleep(30 if params["beta"] > 0.7 else 0.1)
-    return {"daily": {"cases": [params["beta"]]}}
-"""
-    study = service.write("slow", model, {"targets": ["targets:total"], "parameter_sets": [{}]}, targets__py=TARGETS)
-    space = study.with_name("space.json")
-    space.write_text(json.dumps({"beta": {"min": 0, "max": 1}}))
-    command = ["study", "calibrate", space, "--study", study, "--name", "slow", "--method", "tpe", "-n", "8"]
-    command += ["--rounds", "2", "--overlap", "0.5"]
-    with subprocess.Popen(
-        [MOPS, *command], env=service.env | {"MODELOPS_JOB_CHECKPOINT_SECONDS": "1"}, cwd=service.home
-    ) as running:
-        wait_for(lambda: service.objects("jobs", "mops/job=slow-r2"), said=lambda: service.what_is_wrong("slow-r1"))
-        assert service.status("slow-r1")["state"] == "running"
-    assert running.returncode == 0
-    losses = [service.job(f"slow-r{n}").losses().to_arrow() for n in (1, 2)]
-    assert [table.num_rows for table in losses] == [8, 8]
-    assert any(beta > 0.7 for beta in losses[0]["loss"].to_pylist()), "no set of the first round was slow"
-
-
 # --- problems of Kubernetes
 
 

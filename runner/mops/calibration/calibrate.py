@@ -7,22 +7,19 @@ exists, it resumes the job. docs/internals/calibration.md has the reasons.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from mops.attempt.reporting.progress import Snapshot
 from mops.calibration.calibration import Calibration
 from mops.calibration.fitted import Fitted
-from mops.calibration.optimiser import may_overlap
 from mops.calibration.options import CalibrateOptions, Plan
 from mops.calibration.outcomes import outcomes_in
 from mops.calibration.prepare import Begun, Place, begin
 from mops.calibration.round_jobs import ENDED, RoundJobs
-from mops.calibration.rounds import places_running
 from mops.calibration.seeds import kept_seeds
-from mops.errors import JobFailed, MopsError, StorageError, UsageError
+from mops.errors import JobFailed
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, shows_options
 from mops.storage.calibration_records import Asked, Round, Told
@@ -98,10 +95,6 @@ def calibrate(
     ess : float
         The effective sample size below which the posterior is rough. With ``"importance"``, the rounds end when it is
         reached. Not given: 200, for ``"abc"`` 50. Optimisers ignore it.
-    overlap : float
-        Begin a round when this share of the sets of the round before it has ended, so that slow sets leave no slots
-        idle. Not given: 1, when all have ended. A smaller share needs a service, or ``MODELOPS_SCHEDULER``. Then the
-        sets depend on the order in which simulations end, and the same seed may give other sets.
     take_over : bool
         Replace a runner that runs the job of the round.
     trust_data : bool
@@ -131,7 +124,6 @@ def calibrate(
         "RunOptions",
         {key: value for key, value in options.items() if key in RunOptions.__annotations__ and value is not None},
     )
-    run_options["wait"] = not plan.overlaps
     launch = Launch.of(run_options, storage=storage)
     begun = begin(space, study, Place(name, project, launch), plan, options)
     progress = progress or Progress()
@@ -149,39 +141,11 @@ class _Run:
 
     def to_the_end(self) -> Calibration:
         """Run the rounds that are left."""
-        try:
-            return self._rounds()
-        except KeyboardInterrupt as interrupt:
-            if self.begun.service is not None or not self.plan.overlaps:
-                raise
-            self._stop_after(interrupt)
-            now = self._calibration()
-            if (asked := self.begun.records.asked(len(now.rounds) + 1)) is not None:
-                return replace(now, stopped=asked.job)
-            if self._is_over(now):
-                return now
-            raise
-        except StorageError:
-            raise  # runners in other processes continue
-        except MopsError as error:
-            self._stop_after(error)
-            raise
-
-    def _stop_after(self, error: BaseException) -> None:
-        """Stop the rounds that run if a round has failed, or after Ctrl-C. A second error does not replace this one."""
-        try:
-            if isinstance(error, JobFailed | KeyboardInterrupt) or self.jobs.one_has_failed():
-                self.jobs.stop()
-        except MopsError as second:
-            raise error from second
-
-    def _rounds(self) -> Calibration:
         records = self.begun.records
         while not self._is_over(now := self._calibration()):
             asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
-            job = self._run(asked, now.rounds)
+            job = self.jobs.run(asked)
             if job.status().state not in ENDED:
-                self.jobs.stop()
                 return self._calibration(stopped=job.name)
             told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets)))
             records.tell(told)
@@ -190,54 +154,14 @@ class _Run:
             _check_losses(now.rounds[-1], told, job)
         return now
 
-    def _run(self, asked: Asked, history: Sequence[Round]) -> Job:
-        """Run the job of a round to its end. If rounds overlap, start the next round meanwhile."""
-        job = self.jobs.start(asked)
-        if not self.plan.overlaps:
-            return job
-        n_seen = 0
-        check_following = self._following(asked)
-
-        def look(now: Snapshot) -> None:
-            nonlocal check_following, n_seen
-            if check_following is not None:
-                check_following()
-            elif now.n_groups_durable > n_seen and asked.k < self.plan.rounds:
-                n_seen = now.n_groups_durable
-                check_following = self._ask_meanwhile(asked, job, history)
-
-        self.jobs.wait(job, look)
-        return job
-
-    def _following(self, asked: Asked) -> Callable[[], None] | None:
-        """Start the round after a round if an earlier call has asked for it; return its check for a failure."""
-        following = self.begun.records.asked(asked.k + 1) if asked.k < self.plan.rounds else None
-        return None if following is None else self.jobs.start_and_check(following)
-
-    def _ask_meanwhile(self, asked: Asked, job: Job, history: Sequence[Round]) -> Callable[[], None] | None:
-        """Ask for the round after one that runs, and start it; return its check for a failure.
-
-        None: the round is not needed, or not possible yet.
-        """
-        if job.status().state != "running":
-            return None
-        told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets, runs=True)))
-        try:
-            so_far = self.plan.comparable([*history, Round(asked, told)])
-        except UsageError:  # a set that runs may return the loss that is missing; the end of the round tells
-            return None
-        if not may_overlap(self.plan.method, self.plan.overlap, so_far[-1].told.outcomes) or self._has_enough(so_far):
-            return None
-        return self.jobs.start_and_check(self._ask(so_far))
-
     def _is_over(self, now: Calibration) -> bool:
+        """Tell whether no round is left. A round that has begun must end, even if the rounds before it are enough."""
         k = len(now.rounds) + 1
         if k > self.plan.rounds:
             return True
-        return self.begun.records.asked(k) is None and self._has_enough(now.rounds)
-
-    def _has_enough(self, history: Sequence[Round]) -> bool:
-        return bool(history) and self._fitted.fitting(history).is_over(history, self.plan.ess)
+        if k == 1 or self.begun.records.asked(k) is not None:
+            return False
+        return self._fitted.fitting(now.rounds).is_over(now.rounds, self.plan.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, from its records, and store how this call weighs its sets."""
@@ -252,13 +176,11 @@ class _Run:
         return Fitted(begun.records, begun.record, begun.space, self.plan.scoring)
 
     def _ask(self, history: Sequence[Round]) -> Asked:
-        """Ask for the round after these, of which the last one may still run, and store it."""
+        """Ask for the round after these, and store it."""
         self.begun.require_data(trust=self.plan.trust_data)
         records, k = self.begun.records, len(history) + 1
         draw = self._fitted.fitting(history).ask(history, self.plan.n)
-        running = places_running(history)
-        state = draw.state | ({"running": running} if running else {})
-        asked = Asked(k, records.job(k), tuple(draw.sets), state, kept_seeds(history, draw.sets))
+        asked = Asked(k, records.job(k), tuple(draw.sets), draw.state, kept_seeds(history, draw.sets))
         records.ask(asked)
         return asked
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from mops.calibration.options import Method
-from mops.calibration.rounds import RUNNING, Draw, TotalLoss
+from mops.calibration.rounds import Draw, TotalLoss
 from mops.errors import UsageError
 from mops.storage.calibration_records import Outcome, Round
 from mops.study.sampling.draw import Method as Design
@@ -94,16 +94,11 @@ class Optimiser:
         """
         study = _optuna().create_study(directions=["minimize"] * max(1, len(self.objectives)))
         sizes = [*(len(each.asked.sets) for each in history), n]
-        # Each round was asked for while these sets of the round before were running. The replay tells them as late, so
-        # that a sampler has the same state as then.
-        ran_on = [*(each.asked.state.get("running", []) for each in history[1:]), []]
-        late: list[tuple[Any, Outcome]] = []
-        for each, running in zip(history, ran_on, strict=True):
+        for each in history:
             study.sampler = self._sampler(study, each.asked.k, sizes)
             trials = [self._asked(study, params) for params in each.asked.sets]
-            pairs = list(zip(trials, each.told.outcomes, strict=True))
-            self._tell(study, [*late, *(pair for place, pair in enumerate(pairs) if place not in running)])
-            late = [pairs[place] for place in running]
+            for trial, outcome in zip(trials, each.told.outcomes, strict=True):
+                self._tell(study, trial, outcome)
         study.sampler = self._sampler(study, len(history) + 1, sizes)
         return study
 
@@ -116,18 +111,15 @@ class Optimiser:
             _ = trial.relative_params  # samples, and marks the trial; the values in the queue have won already
         return trial
 
-    def _tell(self, study: Any, pairs: Sequence[tuple[Any, Outcome]]) -> None:
-        """Tell the outcomes of trials; a set that runs stays a running trial."""
-        for trial, outcome in pairs:
-            total = self.loss.of(outcome)
-            if outcome.failure == RUNNING:
-                continue
-            if total is None:
-                study.tell(trial, state=_optuna().trial.TrialState.FAIL)
-            elif self.objectives:
-                study.tell(trial, [outcome.losses[label] for label in self.objectives])
-            else:
-                study.tell(trial, total)
+    def _tell(self, study: Any, trial: Any, outcome: Outcome) -> None:
+        """Tell the losses of a set, or its failure."""
+        total = self.loss.of(outcome)
+        if total is None:
+            study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+        elif self.objectives:
+            study.tell(trial, [outcome.losses[label] for label in self.objectives])
+        else:
+            study.tell(trial, total)
 
     def _sampler(self, study: Any, k: int, sizes: Sequence[int]) -> Any:
         """Return the sampler of round ``k``.
@@ -184,17 +176,6 @@ def check_optimiser(method: Method, space: Space, where: str) -> None:
                     where=where,
                     hint="use --method tpe",
                 )
-
-
-def may_overlap(method: Method, share: float, outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether the next round may begin while sets of this round run: a share has ended, and one has losses.
-
-    A generation needs losses, and a failed set has none. If a round began without them, it would repeat the generation.
-    """
-    n_ended = sum(outcome.failure != RUNNING for outcome in outcomes)
-    n_scored = sum(outcome.failure is None for outcome in outcomes)
-    least_scored = min(len(outcomes), _generation(len(outcomes))) if method in _WITH_GENERATIONS else 1
-    return n_ended >= share * len(outcomes) and n_scored >= least_scored
 
 
 def _generation(n: int) -> int:

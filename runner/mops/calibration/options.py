@@ -68,7 +68,6 @@ class CalibrateOptions(TypedDict, total=False):
     objectives: Sequence[str] | None
     temperature: float
     ess: float
-    overlap: float
     take_over: bool
     trust_data: bool
 
@@ -87,8 +86,6 @@ class Plan:
         The losses that are objectives by themselves; empty: none was named.
     ess
         The smallest effective sample size for a posterior.
-    overlap
-        The share of the sets of a round that must have ended before the next round begins; 1: all.
     take_over
         Whether to replace a runner that runs the job of the round.
     trust_data
@@ -103,7 +100,6 @@ class Plan:
     objectives: tuple[str, ...]
     temperature: float
     ess: float
-    overlap: float
     take_over: bool
     trust_data: bool
 
@@ -127,18 +123,12 @@ class Plan:
             objectives=tuple(given.get("objectives") or ()),
             temperature=given.get("temperature", 1.0),
             ess=given.get("ess", LEAST_ESS.get(method, 1.0)),
-            overlap=given.get("overlap", 1.0),
             take_over=given.get("take_over", False),
             trust_data=given.get("trust_data", False),
         )
         plan._check()
         plan._check_objectives()
         return plan
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a round may begin before the round before it has ended."""
-        return self.overlap < 1
 
     @property
     def scoring(self) -> Scoring:
@@ -166,9 +156,6 @@ class Plan:
             wrong["seed"] = self.seed
         for name, value in wrong.items():
             raise UsageError(f"{name} is {value:g}", where="the options", hint="use a finite number above 0")
-        if not 0 < self.overlap <= 1:
-            what = f"overlap is {self.overlap:g}"
-            raise UsageError(what, where="the options", hint="use a share above 0 and at most 1")
 
     def _check_objectives(self) -> None:
         several = self.objectives or self.method is Method.NSGA2

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mops.calibration.rounds import NO_LOSS, RUNNING
+from mops.calibration.rounds import NO_LOSS
 from mops.jobs.job import Job
 from mops.jobs.tables.ranking import loss_labels
 from mops.storage.calibration_records import Outcome
 from mops.study.ids_and_seeds import param_id
 
 
-def outcomes_in(job: Job, sets: Sequence[dict[str, Any]], *, runs: bool = False) -> list[Outcome]:
+def outcomes_in(job: Job, sets: Sequence[dict[str, Any]]) -> list[Outcome]:
     """Return the outcome of each set, in the order of the sets.
 
     A set with a failed simulation or a failed target has failed. Its other losses would not compare with the losses of
     complete sets.
-
-    Parameters
-    ----------
-    runs
-        Whether the job still runs. Then a set without losses and failures has the outcome ``RUNNING``.
     """
     losses = job.losses().to_arrow()
     labels = {pair: label for label, pair in loss_labels(losses).items()}
@@ -32,15 +27,10 @@ def outcomes_in(job: Job, sets: Sequence[dict[str, Any]], *, runs: bool = False)
     for row in job.failures(columns=["param_id", "target", "reason"]).to_arrow().to_pylist():
         if row["target"] != "*":  # the consequence of a failed simulation
             verdicts.setdefault(row["param_id"], row["reason"])
-    return [
-        _outcome(
-            of_set.get(each, {}), verdicts.get(each), len(labels), RUNNING if runs and each not in of_set else NO_LOSS
-        )
-        for each in map(param_id, sets)
-    ]
+    return [_outcome(of_set.get(each, {}), verdicts.get(each), len(labels)) for each in map(param_id, sets)]
 
 
-def _outcome(losses: dict[str, float], verdict: str | None, n_labels: int, missing: str) -> Outcome:
+def _outcome(losses: dict[str, float], verdict: str | None, n_labels: int) -> Outcome:
     if verdict is None and losses and len(losses) == n_labels:
         return Outcome(losses)
-    return Outcome({}, verdict or missing)
+    return Outcome({}, verdict or NO_LOSS)

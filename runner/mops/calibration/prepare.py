@@ -116,8 +116,6 @@ def begin(
         The calibration of this name fits something else.
     """
     launch = place.launch
-    if plan.overlaps:
-        _check_overlap(launch)
     raw, parsed = _space(space)
     check_optimiser(plan.method, parsed, "the space")
     fields, where = _study(study, options)
@@ -149,19 +147,6 @@ def begin(
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
     return Begun(records, old or new, new.files, parsed, fields, prepared, launch.service)
-
-
-def _check_overlap(launch: Launch) -> None:
-    """Raise UsageError if the jobs of two rounds would not share workers."""
-    what = "rounds overlap only on shared workers, and "
-    if launch.service is not None and launch.service.dedicated_size is not None:
-        what, hint = what + "each round would have a dedicated cluster", "use --shared, or leave out --overlap"
-    elif launch.service is None and launch.settings.scheduler is None:
-        what += "on this machine each job takes all slots"
-        hint = "connect to a service, set MODELOPS_SCHEDULER to a Dask scheduler, or leave out --overlap"
-    else:
-        return
-    raise UsageError(what, where="the options", hint=hint)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:

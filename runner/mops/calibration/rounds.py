@@ -16,9 +16,6 @@ from mops.storage.calibration_records import Outcome, Round
 NO_LOSS = "no loss"
 """The failure of a set that lacks a loss that other sets have."""
 
-RUNNING = "running"
-"""In place of a failure, while the set runs. No record has it."""
-
 
 @dataclass(frozen=True)
 class Draw:
@@ -32,7 +29,7 @@ class Fitting(Protocol):
     """A method of calibration with its options."""
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
-        """Return the ``n`` sets of the round after these rounds, of which the last one may still run."""
+        """Return the ``n`` sets of the round after these rounds."""
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the posterior weight of each set of all rounds, None for a failed set.
@@ -88,12 +85,6 @@ def is_from_prior(state: Mapping[str, Any]) -> bool:
     The state of a round that was drawn from a proposal has the number of draws.
     """
     return "drawn" not in state
-
-
-def places_running(history: Sequence[Round]) -> list[int]:
-    """Return which sets of the last round still run."""
-    outcomes = history[-1].told.outcomes if history else ()
-    return [place for place, outcome in enumerate(outcomes) if outcome.failure == RUNNING]
 
 
 def labels_of(history: Sequence[Round]) -> list[str]:

@@ -25,8 +25,8 @@ class Listed:
         The number of rounds that have ended.
     scored, failed
         The number of parameter sets of these rounds, with and without losses.
-    open_jobs
-        The jobs of the rounds that have begun and not ended. Two rounds may overlap.
+    open_job
+        The job of the round that has begun and not ended; None: there is no such round.
     error
         Why the records cannot be read; None: they can.
     """
@@ -37,7 +37,7 @@ class Listed:
     rounds: int | None = None
     scored: int | None = None
     failed: int | None = None
-    open_jobs: tuple[str, ...] = ()
+    open_job: str | None = None
     error: str | None = None
 
 
@@ -50,7 +50,7 @@ def list_calibrations(files: Files) -> list[Listed]:
 def _listed(records: CalibrationRecords) -> Listed:
     try:
         record, rounds = records.calibration(), records.rounds()
-        open_jobs = tuple(records.open_jobs())
+        open_job = records.open_job()
     except (CorruptRecord, NewerFormat) as bad:
         return Listed(records.name, error=str(bad))
     if record is None:
@@ -64,7 +64,7 @@ def _listed(records: CalibrationRecords) -> Listed:
         rounds=len(rounds),
         scored=len(outcomes) - n_failed,
         failed=n_failed,
-        open_jobs=open_jobs,
+        open_job=open_job,
     )
 
 

@@ -237,14 +237,10 @@ class CalibrationRecords:
         """Return the rounds that have a record, in their order. The record may be damaged."""
         return sorted({k for k, _ in self._present()})
 
-    def open_rounds(self) -> list[int]:
-        """Return the rounds that have begun and not ended, in their order."""
+    def open_job(self) -> str | None:
+        """Return the name of the job of the round that has begun and not ended; None: there is no such round."""
         present = self._present()
-        return [k for k, what in sorted(present) if what == "asked" and (k, "told") not in present]
-
-    def open_jobs(self) -> list[str]:
-        """Return the names of the jobs of the rounds that have begun and not ended, in the order of the rounds."""
-        return [self.job(k) for k in self.open_rounds()]
+        return next((self.job(k) for k, what in present if what == "asked" and (k, "told") not in present), None)
 
     def remove(self) -> None:
         """Remove all records.

@@ -34,17 +34,9 @@ from pathlib import Path
 def run(params, seed):
     with open(os.environ["CALLS"], "a") as file:
         file.write(f"{params['x']} {seed}\\n")
-    while params["x"] < held_below():
+    while Path(os.environ["HOLD"]).exists():
         time.sleep(0.02)
     return {"y": [params["x"]]}
-
-
-def held_below():
-    # Sets with an x below the number in the file wait; an empty file holds all.
-    try:
-        return float(Path(os.environ["HOLD"]).read_text() or "inf")
-    except FileNotFoundError:
-        return float("-inf")
 
 
 def near_3(params, replicates):
@@ -214,34 +206,6 @@ def test_a_round_whose_runner_was_killed_is_resumed(lab: CommandLab, service: Jo
     ran = lab.run(*CALIBRATE, *OPTIONS, cwd=lab.project)
     assert ran.code == 0, ran.err + service.log.read_text()
     assert list(service.manifests)[1:] == ["fit-r1-2", "fit-r2-1"]
-
-
-def test_two_rounds_run_on_the_service_and_outlive_a_killed_command(lab: CommandLab, service: Jobs) -> None:
-    hold = Path(lab.environment["HOLD"])
-    hold.write_text("1")  # 1 of the 6 sets of round 1
-    service.environment["MODELOPS_JOB_CHECKPOINT_SECONDS"] = "0"
-    lab.environment["MODELOPS_JOB_CHECKPOINT_SECONDS"] = "0"
-    overlapping = (*CALIBRATE, "--method", "importance", "-n", N, "--rounds", 3, "--ess", "1e6", "--overlap", "0.8")
-    with lab.start(*overlapping, cwd=lab.project) as killed:
-        until(lambda: len(calls(lab)) > N, 60, look_every_s=0.05, said=lambda: str(killed.poll()))
-        killed.kill()
-    assert service.processes["fit-r1-1"].poll() is None
-    assert list(service.manifests) == ["fit-r1-1", "fit-r2-1"]
-    with lab.start(*overlapping, cwd=lab.project) as second:
-        assert second.stderr is not None
-        assert second.stderr.readline().startswith("round 1 of 3: job fit-r1, ")
-        hold.unlink()
-        _, err = second.communicate(timeout=90)
-    assert second.returncode == 3, err + service.log.read_text()
-    assert list(service.manifests) == ["fit-r1-1", "fit-r2-1", "fit-r3-1"], "no round has started twice"
-    assert len(calls(lab)) == len(set(calls(lab))) == N * 3
-
-
-def test_rounds_do_not_overlap_on_dedicated_clusters(lab: CommandLab, service: Jobs) -> None:
-    ran = lab.run(*CALIBRATE, *OPTIONS, "--overlap", "0.5", "--dedicated", cwd=lab.project)
-    assert ran.code == 2
-    assert "each round would have a dedicated cluster" in ran.err
-    assert calls(lab) == []
 
 
 def test_every_round_has_the_options_of_the_runners_pod(lab: CommandLab, service: Jobs) -> None:

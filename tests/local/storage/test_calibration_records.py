@@ -70,11 +70,13 @@ def test_of_scorings_and_accepted_data_the_last_counts(records: CalibrationRecor
 
 
 def test_a_round_is_open_from_its_record_asked_to_its_record_told(records: CalibrationRecords) -> None:
-    assert records.open_jobs() == []
-    for k in (1, 2, 3):
-        records.ask(Asked(k, f"fit-r{k}", SETS, {}))
+    assert records.open_job() is None
+    records.ask(ASKED)
+    assert records.open_job() == "fit-r1"
     records.tell(TOLD)
-    assert records.open_jobs() == ["fit-r2", "fit-r3"]
+    assert records.open_job() is None
+    records.ask(Asked(2, "fit-r2", SETS, {}))
+    assert records.open_job() == "fit-r2"
 
 
 def test_a_missing_record_is_an_error(records: CalibrationRecords) -> None:

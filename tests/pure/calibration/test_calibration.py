@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from mops.calibration.calibration import Calibration
 from mops.calibration.fitted import Fitted
 from mops.calibration.options import CalibrateOptions, Method, Plan
 from mops.calibration.prepare import Begun, changed_code, changed_data
-from mops.calibration.rounds import NO_LOSS, RUNNING, TotalLoss, outcomes_of
-from mops.errors import JobError, JobFailed, MopsError, StorageError, UsageError
+from mops.calibration.rounds import NO_LOSS, TotalLoss, outcomes_of
+from mops.errors import JobError, UsageError
 from mops.project.project import ModelSpec
 from mops.storage.calibration_records import Asked, CalibrationRecord, CalibrationRecords, Outcome, Round, Told
 from mops.storage.files import Files
@@ -126,8 +126,6 @@ def test_an_option_that_is_none_is_not_given() -> None:
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"ess": -1}, "ess is -1"),
         ({"seed": -1}, "seed is -1"),
-        ({"overlap": 0}, "overlap is 0"),
-        ({"overlap": 1.5}, "overlap is 1.5"),
         ({"weights": {"fit": float("nan")}}, "the weight of fit is nan"),
         ({"method": "magic"}, "the method 'magic' is unknown"),
         ({"method": "cmaes", "objectives": ["a", "b"]}, "the method 'cmaes' has one objective"),
@@ -159,7 +157,7 @@ def rounds_of(*rounds: tuple[Outcome, ...]) -> list[Round]:
 
 def fitted_of(plan: Plan) -> Fitted:
     record = CalibrationRecord("f", "2026-11-25", plan.method.value, plan.seed, {}, SPEC, 1, {})
-    records = CalibrationRecords(Files.open("memory://none"), "f")
+    records = CalibrationRecords(Files.open(f"memory://{uuid.uuid4().hex}"), "f")
     return Fitted(records, record, parse_space({"x": {"min": 0, "max": 8}}, where="s"), plan.scoring)
 
 
@@ -197,54 +195,17 @@ def test_a_calibration_is_one_short_line() -> None:
     assert repr(calibration()) == "Calibration('fit', method='importance', 1 round, 2 sets scored, 1 failed)"
 
 
-class Jobs:
-    """Jobs of rounds, of which one has failed or none."""
-
-    def __init__(self, *, one_has_failed: bool):
-        self._one_has_failed = one_has_failed
-
-    def one_has_failed(self) -> bool:
-        return self._one_has_failed
-
-    def stop(self) -> None:
-        raise StorageError("the storage is out of reach", where="s")
-
-
-def run_of(plan: Plan, jobs: Any = None) -> calibrate._Run:
-    return calibrate._Run(None, plan, calibrate.Progress(), jobs)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("error", "one_has_failed", "stops"),
-    [
-        (UsageError("the model cannot be imported"), True, True),
-        (JobError("another process also runs it"), True, True),
-        (JobError("another process also runs it"), False, False),
-        (JobFailed("no set of round 1 has a loss"), False, True),
-        (KeyboardInterrupt(), False, True),
-    ],
-)
-def test_the_state_of_a_job_decides_whether_the_other_round_stops(
-    error: BaseException, one_has_failed: bool, stops: bool
-) -> None:
-    """A job can end as failed with an error of any class. The storage, which failed too, replaced that error."""
-    run = run_of(Plan.of({"overlap": 0.5}), Jobs(one_has_failed=one_has_failed))
-    if not stops:
-        run._stop_after(error)
-        return
-    with pytest.raises(type(error)) as caught:
-        run._stop_after(error)
-    assert caught.value is error
-    assert isinstance(error.__cause__, MopsError)
-
-
-def test_a_weight_for_a_loss_of_a_set_that_runs_ends_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The losses so far lacked the label, so the call ended with a UsageError while the round ran."""
-    so_far = [Outcome({"a": 1.0}), Outcome({}, RUNNING)]
-    monkeypatch.setattr(calibrate, "outcomes_in", lambda *_, **__: so_far)
-    job: Any = SimpleNamespace(name="fit-r1", status=lambda: SimpleNamespace(state="running"))
-    run = run_of(Plan.of({"weights": {"b": 1}, "overlap": 0.5}))
-    assert run._ask_meanwhile(Asked(1, "fit-r1", ({"x": 1.0}, {"x": 2.0}), {}), job, []) is None
+@pytest.mark.parametrize(("rounds", "has_begun", "is_over"), [(8, False, True), (8, True, False), (1, True, True)])
+def test_a_round_that_has_begun_ends_unless_the_rounds_are_fewer(rounds: int, has_begun: bool, is_over: bool) -> None:
+    """Regression: the round was abandoned if the effective sample size was reached after the round before it."""
+    plan = Plan.of({"rounds": rounds, "ess": 1})
+    fitted = fitted_of(plan)
+    if has_begun:
+        fitted.records.ask(Asked(2, "f-r2", ({"x": 1.0},), {}))
+    unused: Any = None
+    begun = Begun(fitted.records, fitted.record, {}, fitted.space, {}, unused, None)
+    now = fitted.calibration(rounds_of((Outcome({"a": 1.0}),) * 2))
+    assert calibrate._Run(begun, plan, calibrate.Progress(), unused)._is_over(now) is is_over
 
 
 def test_changed_and_removed_data_count_and_new_data_do_not() -> None:

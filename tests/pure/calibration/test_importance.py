@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from mops.calibration.importance import (
     normalised,
     tempered,
 )
-from mops.calibration.rounds import RUNNING, TotalLoss
+from mops.calibration.rounds import TotalLoss
 from mops.calibration.seeds import pooled_sample_size
 from mops.calibration.unit_cube import effective_sample_size, inside_the_cube
 from mops.storage.calibration_records import Asked, Outcome, Round, Told
@@ -67,30 +66,6 @@ def test_the_interval_is_that_of_a_known_posterior() -> None:
     draws = found.posterior(2_000)
     correlation = np.corrcoef(draws["x"].to_numpy(), draws["y"].to_numpy())[0, 1]
     assert correlation == pytest.approx(0.8, abs=0.07)
-
-
-def test_rounds_asked_from_the_quick_sets_alone_give_the_same_posterior() -> None:
-    """Each round is asked while all sets with x above 3 run, so the proposals are biased. The weights correct that."""
-    fitting = method({"x": {"min": -10, "max": 10}})
-    loss = lambda params: 0.5 * ((params["x"] - 3) / 0.5) ** 2  # noqa: E731 - next to the calls that use it
-    history: list[Round] = []
-    for k in range(1, 7):
-        so_far = [*history[:-1], *map(without_slow_sets, history[-1:])]
-        draw = fitting.ask(so_far, 256)
-        outcomes = tuple(Outcome({"fit": loss(params)}) for params in draw.sets)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
-    assert history[1].asked.state["centre"][0] < 0.64, "the proposal is left of the posterior"
-    assert sum(weight is None for weight in fitting.weights([without_slow_sets(history[0])])) > 80
-    (x,) = calibration(fitting, history).marginals()
-    assert (x.mean, x.low, x.median, x.high) == pytest.approx((3, 2.02, 3, 3.98), abs=0.1)
-
-
-def without_slow_sets(each: Round) -> Round:
-    outcomes = tuple(
-        Outcome({}, RUNNING) if params["x"] > 3 else outcome
-        for params, outcome in zip(each.asked.sets, each.told.outcomes, strict=True)
-    )
-    return replace(each, told=replace(each.told, outcomes=outcomes))
 
 
 def test_a_posterior_at_the_border_of_the_space_is_not_cut_short() -> None:

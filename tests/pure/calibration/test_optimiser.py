@@ -6,7 +6,7 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 import optuna
 import pytest
 
-from mops.calibration.optimiser import Optimiser, check_optimiser, may_overlap
+from mops.calibration.optimiser import Optimiser, check_optimiser
 from mops.calibration.options import Method
-from mops.calibration.rounds import RUNNING, TotalLoss, places_running
+from mops.calibration.rounds import TotalLoss
 from mops.errors import UsageError
 from mops.storage.calibration_records import Asked, Outcome, Round, Told
 from mops.study.sampling.space import parse_space
@@ -157,84 +157,21 @@ def test_rounds_of_one_set_and_of_one_parameter_work(method: Method) -> None:
     assert len({each.asked.sets[0]["x"] for each in history}) == 12
 
 
-def while_running(each: Round, places: set[int]) -> Round:
-    """Return a round as it is while these sets run."""
-    outcomes = tuple(
-        Outcome({}, RUNNING) if place in places else outcome for place, outcome in enumerate(each.told.outcomes)
-    )
-    return replace(each, told=replace(each.told, outcomes=outcomes))
-
-
-@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
-def test_a_replay_tells_sets_that_were_running_at_the_ask_after_it(method: Method) -> None:
-    """A replay in another order would give the sampler another state than that with which it was asked."""
-    fitting, n = optimiser(method, seed=1), 16
-    *before, last = played(fitting, bowl, n=n, rounds=2)
-    so_far = [*before, while_running(last, {3, 9})]
-    draw = fitting.ask(so_far, n)
-    asked = Asked(3, "f-r3", tuple(draw.sets), draw.state | {"running": places_running(so_far)})
-    told = Told(3, "f-r3", tuple(Outcome(bowl(params)) for params in draw.sets))
-    at_the_ask = fitting.replayed([*so_far, while_running(Round(asked, told), set(range(n)))], n).trials
-    later = fitting.replayed([*before, last, Round(asked, told)], n).trials
-    assert [trial.system_attrs for trial in later] == [trial.system_attrs for trial in at_the_ask]
-    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in later)
-
-
-def test_a_set_that_runs_is_a_running_trial() -> None:
-    fitting = optimiser(Method.TPE)
-    (first,) = played(fitting, bowl, n=8, rounds=1)
-    trials = fitting.replayed([while_running(first, {0})], 8).trials
-    assert [trial.state.name for trial in trials] == ["RUNNING"] + ["COMPLETE"] * 7
-
-
-def outcomes_of(scored: int, running: int, failed: int = 0) -> list[Outcome]:
-    return [*[Outcome({"fit": 1.0})] * scored, *[Outcome({}, RUNNING)] * running, *[Outcome({}, "error")] * failed]
-
-
-@pytest.mark.parametrize("method", Method)
-def test_the_next_round_waits_for_a_share_of_the_sets(method: Method) -> None:
-    assert not may_overlap(method, 0.95, outcomes_of(scored=94, running=6))
-    assert may_overlap(method, 0.95, outcomes_of(scored=95, running=5))
-    assert may_overlap(method, 0.95, outcomes_of(scored=90, running=5, failed=5))
-
-
-def test_the_next_round_waits_for_a_set_with_losses() -> None:
-    assert not may_overlap(Method.TPE, 0.1, outcomes_of(scored=0, running=5, failed=5))
-    assert may_overlap(Method.TPE, 0.1, outcomes_of(scored=1, running=9))
-
-
-def test_the_next_round_waits_for_the_losses_of_a_generation() -> None:
-    for method in (Method.CMAES, Method.NSGA2):
-        assert not may_overlap(method, 0.5, outcomes_of(scored=13, running=3))
-        assert may_overlap(method, 0.5, outcomes_of(scored=14, running=2))
-        assert not may_overlap(method, 0.5, outcomes_of(scored=1, running=1)), "all sets of a round below a generation"
-
-
 def generation_of(method: Method, each: optuna.trial.FrozenTrial) -> int:
     key = {Method.CMAES: "generation", Method.NSGA2: "NSGAIISampler:generation"}[method]
     return next(value for name, value in each.system_attrs.items() if name.endswith(key))
 
 
 @pytest.mark.parametrize("method", [Method.CMAES, Method.NSGA2])
-@pytest.mark.parametrize("failed", [0, 1])
-def test_a_round_that_overlaps_has_the_next_generation(method: Method, failed: int) -> None:
-    """A failed set counted as a loss: the next round had the same generation, and half of the losses never counted."""
+def test_an_eighth_of_a_round_may_fail_without_delaying_the_next_generation(method: Method) -> None:
     fitting, n = optimiser(method), 32
     *before, last = played(fitting, bowl, n=n, rounds=2)
-    told = replace(last.told, outcomes=(*[Outcome({}, "error")] * failed, *last.told.outcomes[failed:]))
-    n_running = next(m for m in range(n, -1, -1) if may_overlap(method, 0.5, running_last(told.outcomes, m)))
-    assert n_running == 4 - failed
-    for m, is_next in ((n_running, True), (n_running + 1, False)):
-        so_far = [*before, replace(last, told=replace(told, outcomes=tuple(running_last(told.outcomes, m))))]
-        study = fitting.replayed(so_far, n)
+    for n_failed, is_next in ((4, True), (5, False)):
+        outcomes = (*[Outcome({}, "error")] * n_failed, *last.told.outcomes[n_failed:])
+        study = fitting.replayed([*before, replace(last, told=replace(last.told, outcomes=outcomes))], n)
         old, new = study.trials[-1], study.ask(fitting._distributions())
         _ = new.relative_params
-        new = study.trials[new.number]
-        assert generation_of(method, new) == generation_of(method, old) + is_next
-
-
-def running_last(outcomes: Sequence[Outcome], m: int) -> list[Outcome]:
-    return [*outcomes[: len(outcomes) - m], *[Outcome({}, RUNNING)] * m]
+        assert generation_of(method, study.trials[new.number]) == generation_of(method, old) + is_next
 
 
 def test_optuna_prints_and_warns_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ def list_(storage: StorageOption = None, local: LocalOption = False, as_json: Js
     if as_json:
         terminal.data_json([asdict(one) for one in found])
     elif found:
-        columns = ("calibration", "method", "rounds", "sets", "failed", "began", "open rounds")
+        columns = ("calibration", "method", "rounds", "sets", "failed", "began", "open round")
         terminal.data_table(columns, map(_row, found), right=("rounds", "sets", "failed"))
     else:
         terminal.say(f"no calibrations in {files.url}")
@@ -36,4 +36,4 @@ def _row(one: Listed) -> tuple[str, ...]:
     if one.scored is None or one.failed is None or one.created is None:
         return one.calibration, *("-" for _ in range(6))
     counts = (f"{one.rounds:,}", f"{one.scored + one.failed:,}", f"{one.failed:,}")
-    return one.calibration, str(one.method), *counts, units.moment(one.created), ", ".join(one.open_jobs)
+    return one.calibration, str(one.method), *counts, units.moment(one.created), one.open_job or ""

@@ -86,10 +86,6 @@ def calibrate(
         bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
     ] = False,
     project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    overlap: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Begin the next round when this share of sets has ended (1: all)"),
-    ] = 1,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace a runner that runs the round's job", rich_help_panel=ADVANCED)
     ] = False,
@@ -127,7 +123,6 @@ def calibrate(
             weights=read_weights(weight),
             objectives=objective,
             temperature=temperature,
-            overlap=overlap,
             take_over=take_over,
             trust_data=trust_data,
             env=read_variables(start.env or []),
@@ -147,9 +142,9 @@ def calibrate(
         try:
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
         except KeyboardInterrupt:
-            if jobs:  # a round on a service runs on
+            if jobs:
                 terminal.say(
-                    "stopped waiting; runners in other processes may continue; to continue, repeat the command with "
+                    "stopped waiting; a job on a service continues; to continue, repeat the command with "
                     f"--name {jobs[-1].name.rpartition('-r')[0]}"
                 )
             else:
@@ -241,9 +236,8 @@ def _exit(found: Calibration, jobs: list[Job]) -> None:
         The jobs of the rounds that this call has started.
     """
     if found.stopped is not None:
-        for job in [job for job in jobs if job.name == found.stopped]:
-            status = job.status()
-            terminal.say(f"job {job.name}: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
+        status = jobs[-1].status()
+        terminal.say(f"job {found.stopped}: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         terminal.say(f"stopped in job {found.stopped}; to continue, repeat the command with --name {found.name}")
         raise typer.Exit(terminal.EXIT_CODES["cancelled"])
     if not found.method.gives_posterior:

@@ -62,11 +62,11 @@ def follow(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None
 
 
 def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None] | None) -> None:
-    """Show the progress of a job until it is over; raises as :func:`follow` and :func:`raise_failure`."""
-    raise_failure(job, follow(job, phases, on_progress))
+    """Show the progress of a job until it is over; raises as :func:`follow` and :func:`_raise_failure`."""
+    _raise_failure(job, follow(job, phases, on_progress))
 
 
-def raise_failure(job: JobState, now: Status) -> None:
+def _raise_failure(job: JobState, now: Status) -> None:
     """Raise if a job ended without a result: as failed, or because its runner ended.
 
     Raises
