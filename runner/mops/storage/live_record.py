@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from operator import not_
 from typing import Annotated, Any
@@ -136,9 +135,9 @@ class Live:
     causes: list[FailureCause] = field(default_factory=list)
     slow: Annotated[list[SlowStep], Field(exclude_if=not_)] = field(default_factory=list)
 
-    def left_now(self, seconds: float | None) -> float | None:
-        """Return how much is left now of the seconds that were left when the runner wrote the record."""
-        return None if seconds is None else max(seconds - max(time.time() - self.at, 0.0), 0.0)
+    def left_at(self, now: float, seconds: float | None) -> float | None:
+        """Return how much of some seconds, which were left when the runner wrote the record, is left at a time (s)."""
+        return None if seconds is None else max(seconds - max(now - self.at, 0.0), 0.0)
 
 
 _LIVE = JsonCodec[Live](Live, advisory=True)

@@ -162,7 +162,7 @@ def line(now: Status, kubernetes: str = "") -> str:
 def _pace(live: Live) -> Iterator[str]:
     if live.rate:
         yield units.rate(live.rate)
-    if text := units.to_go(live.left_now(live.seconds_left), len(live.slow)):
+    if text := units.to_go(live.left_at(time.time(), live.seconds_left), len(live.slow)):
         yield text
 
 

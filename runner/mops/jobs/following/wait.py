@@ -111,14 +111,14 @@ def cause_of(job: JobState, attempt: int) -> tuple[type[MopsError], str]:
 
 def snapshot_of(now: Status) -> Snapshot:
     """Return a status as the progress that a runner in this process would show."""
-    live = now.live
+    live, time_s = now.live, time.time()
     return Snapshot(
         job=now.job,
         finished=now.finished,
         durable=now.counts,
         total=now.n_simulations,
         rate=live.rate if live else 0.0,
-        seconds_left=live.left_now(live.seconds_left) if live else None,
+        seconds_left=live.left_at(time_s, live.seconds_left) if live else None,
         seconds=now.seconds or 0.0,
         memory_bytes=live.memory_bytes if live else 0,
         peak_bytes=now.peak_bytes or 0,
@@ -130,7 +130,7 @@ def snapshot_of(now: Status) -> Snapshot:
         n_groups=now.n_groups,
         n_groups_durable=now.groups,
         limit_bytes=live.limit_bytes if live else 0,
-        next_commit_s=live.left_now(live.next_commit_s) if live else None,
+        next_commit_s=live.left_at(time_s, live.next_commit_s) if live else None,
         best=tuple(live.best) if live else (),
         causes=tuple(live.causes) if live else (),
         slow=tuple(live.slow) if live else (),

@@ -148,7 +148,10 @@ def _failures(facts: Facts) -> str:
 
 def _left(facts: Facts) -> str:
     live = facts.status.live
-    return f", {text}" if live and (text := to_go(live.left_now(live.seconds_left), len(live.slow))) else ""
+    if live is None:
+        return ""
+    text = to_go(live.left_at(facts.at.timestamp(), live.seconds_left), len(live.slow))
+    return f", {text}" if text else ""
 
 
 def _segments(facts: Facts) -> list[tuple[str, int, str]]:

@@ -88,7 +88,7 @@ def job_view(now: JobNow) -> JobView:
         mixed_code=status.mixed_code,
         slow=status.slow_texts,
         segments=list(_segments(counts, status.n_simulations)),
-        tiles=list(_tiles(status, counts)),
+        tiles=list(_tiles(status, counts, now.time_s)),
         charts=_charts(now),
         causes=[_cause(row) for row in now.causes],
         more_causes=max(now.n_causes - CAUSES_SHOWN, 0),
@@ -140,7 +140,7 @@ def _segments(counts: Counts, total: int) -> Iterator[Segment]:
         start += width
 
 
-def _tiles(now: Status, counts: Counts) -> Iterator[Tile]:
+def _tiles(now: Status, counts: Counts, time_s: float) -> Iterator[Tile]:
     failed = f"{counts.simulations_failed:,} failed"
     yield Tile("Simulations", f"{counts.simulations:,}", f"of {now.n_simulations:,}, {failed}")
     yield Tile("Committed", f"{now.groups:,}", f"of {units.counted(now.n_groups, 'parameter set')}")
@@ -151,7 +151,7 @@ def _tiles(now: Status, counts: Counts) -> Iterator[Tile]:
         if now.peak_bytes:
             yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
-    to_go = units.to_go(live.left_now(live.seconds_left), len(live.slow))
+    to_go = units.to_go(live.left_at(time_s, live.seconds_left), len(live.slow))
     yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go or "no estimate yet")
     limit = f", limit {units.bytes_text(live.limit_bytes)}" if live.limit_bytes else ""
     yield Tile("Memory", units.bytes_text(live.memory_bytes), f"peak {units.bytes_text(live.peak_bytes)}{limit}")
