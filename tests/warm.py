@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -46,7 +47,7 @@ class Warm:
     def run(
         self, arguments: list[str], environment: dict[str, str], cwd: Path, timeout_s: float
     ) -> tuple[int, str, str]:
-        """Run a command to its end; return its exit code (negative for a signal), stdout and stderr.
+        """Run a command, or a file of Python, to its end; return its exit code (negative for a signal) and output.
 
         Raises
         ------
@@ -194,6 +195,11 @@ def main() -> None:
     import pyarrow.parquet  # noqa: F401
 
     arguments = serve(requests)
+    if arguments[0].endswith(".py"):
+        sys.meta_path.remove(WithoutPandas)
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+        return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["mops", *arguments]
     commands.main()

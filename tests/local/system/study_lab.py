@@ -323,9 +323,9 @@ class StudyLab:
         """Run the study in one plain process."""
         folder = self.folder / "serial"
         folder.mkdir(exist_ok=True)
-        env = environment()
-        command = [sys.executable, str(HERE / "serial.py"), str(self.project), str(self.project / "study.json")]
-        subprocess.run([*command, str(folder)], check=True, env=env)
+        arguments = [HERE / "serial.py", self.project, self.project / "study.json", folder]
+        code, _, err = warm().run(list(map(str, arguments)), environment(), self.folder, timeout_s=PATIENCE_SECONDS)
+        assert code == 0, err
         tables = {path.stem: pq.read_table(path) for path in folder.glob("*.parquet")}
         losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)

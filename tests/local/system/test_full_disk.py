@@ -74,6 +74,9 @@ def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_th
 ) -> None:
     # 60 x 0.5 MiB on 16 MiB, which are full after 16 s. The first commit, before the forecast, may take seconds.
     lab.write("large:simulate", [{"x": x, "seconds": 1.0} for x in range(60)], n_replicates=1)
+    paced = lab.folder / "paced"
+    paced.touch()
+    lab.more_env = {"MOPS_TEST_PACED": str(paced)}
     runner = lab.submit(SLOTS=2)
     assert runner.wait() == 4, runner.said
     assert "there is not enough room for the results: they need about 3" in runner.said
@@ -91,6 +94,7 @@ def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_th
     assert again.calls == [], "it ran a simulation first"
 
     disk.grow(64)
+    paced.unlink()
     resumed = lab.resume()
     assert resumed.wait() == 0, resumed.said
     assert len(lab.job().outputs("output")) == 60 * (1 << 16)
