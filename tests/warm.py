@@ -13,6 +13,7 @@ command from a shell. Two things differ: what Python reads at its start (``PYTHO
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import pkgutil
@@ -194,6 +195,8 @@ def main() -> None:
             pkgutil.resolve_name(verb.where)
     import pyarrow.parquet  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports
     arguments = serve(requests)
     if arguments[0].endswith(".py"):
         sys.meta_path.remove(WithoutPandas)
@@ -202,7 +205,10 @@ def main() -> None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["mops", *arguments]
-    commands.main()
+    try:
+        commands.main()
+    finally:
+        gc.freeze()  # as in mops.cli.start
 
 
 if __name__ == "__main__":
