@@ -6,8 +6,10 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
+T = TypeVar("T")
 SOAKING = os.environ.get("MOPS_SOAK", "") not in ("", "0")
 
 
@@ -19,6 +21,14 @@ def repeats(full: int) -> int:
 def moments() -> Iterator[int]:
     """Yield the numbers 1, 2, 3 ... of the moments at which a test interferes; every third without ``make soak``."""
     return itertools.count(1, 1 if SOAKING else 3)
+
+
+def spread(cases: Iterable[T], n: int) -> list[T]:
+    """Return all cases; without ``make soak``, ``n`` of them, evenly spread, the first and the last among them."""
+    found = list(cases)
+    if SOAKING or n >= len(found):
+        return found
+    return [found[round(i * (len(found) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
 def generator(fixed_seed: int) -> random.Random:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -14,9 +13,8 @@ from typing import Any
 import pytest
 
 from mops.service.profile import DEFAULT, Profile, save, use
-from programs import Ran, environment
-
-from .warm import Warm
+from programs import Ran
+from warm import warm
 
 MOPS = Path(sys.executable).with_name("mops")
 MODEL = """
@@ -110,12 +108,6 @@ class CommandLab:
     def stored(self) -> list[str]:
         """Return every file in the storage."""
         return sorted(path.relative_to(self.storage).as_posix() for path in self.storage.rglob("*") if path.is_file())
-
-
-@functools.cache
-def warm() -> Warm:
-    """Return a process that has imported the commands. It starts a command in 0.03 s instead of a second."""
-    return Warm(environment())
 
 
 def make_lab(root: Path, cache: Path) -> CommandLab:

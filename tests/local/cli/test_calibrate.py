@@ -364,15 +364,14 @@ def test_equal_sets_have_other_seeds_until_the_model_counts_as_deterministic(cal
 def test_calibrations_are_listed_and_deleted_with_their_jobs(calibrate_lab: CommandLab) -> None:
     lab = calibrate_lab
     assert lab.run("calibrations", "list").err.startswith("no calibrations in ")
-    options = ["-n", 8, "--rounds", 2, "--method", "tpe"]
-    for name in ("fit", "other"):
-        assert (
-            lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, "--name", name, cwd=lab.project).code
-            == 0
-        )
-    listed = lab.run("calibrations", "list", "--json").json
-    assert {one["calibration"] for one in listed} == {"fit", "other"}
-    assert (listed[0]["method"], listed[0]["rounds"], listed[0]["scored"], listed[0]["failed"]) == ("tpe", 2, 16, 0)
+    options = [*MODEL_OPTIONS, "-n", 8, "--method", "tpe"]
+    for name, rounds in (("fit", 2), ("other", 1)):
+        given = [*options, "--rounds", rounds, "--name", name]
+        assert lab.run("study", "calibrate", "space.json", *given, cwd=lab.project).code == 0
+    listed = {one["calibration"]: one for one in lab.run("calibrations", "list", "--json").json}
+    assert set(listed) == {"fit", "other"}
+    fit = listed["fit"]
+    assert (fit["method"], fit["rounds"], fit["scored"], fit["failed"]) == ("tpe", 2, 16, 0)
     assert lab.run("jobs", "delete", "fit-r2", "--yes").code == 0  # a calibration may lack a job
     shown = lab.run("calibrations", "list").out.splitlines()
     assert shown[0].split() == ["calibration", "method", "rounds", "sets", "failed", "began", "open", "round"]
@@ -391,7 +390,8 @@ def test_calibrations_are_listed_and_deleted_with_their_jobs(calibrate_lab: Comm
     assert left
     assert not [path for path in left if "/fit" in path]
     assert [one["calibration"] for one in lab.run("calibrations", "list", "--json").json] == ["other"]
-    again = lab.run("study", "calibrate", "space.json", *MODEL_OPTIONS, *options, "--name", "fit", cwd=lab.project)
+    given = [*options, "--rounds", 1, "--name", "fit"]
+    again = lab.run("study", "calibrate", "space.json", *given, cwd=lab.project)
     assert again.code == 0, "the name is free again"
 
 

@@ -336,9 +336,11 @@ def test_mops_does_not_import_pandas_and_models_can(lab: CommandLab) -> None:
 
 
 @pytest.mark.parametrize("group", VERBS)
-def test_every_verb_in_the_table_is_a_command(lab: CommandLab, group: str) -> None:
+def test_every_verb_in_the_table_is_a_command(group: str) -> None:
     for verb in VERBS[group]:
-        assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
+        ran = CliRunner().invoke(app, [*group.split(), verb, "--help"], prog_name="mops")
+        assert ran.exit_code == 0
+        assert ran.output.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
 
 
 def test_run_is_short_for_jobs_submit(lab: CommandLab) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from mops.errors import JobError, ModelError
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.paths import bundle_path
+from programs import Ran
+from warm import warm
 
 STORAGE: Any = {"local": True, "settings": Settings(slots=1)}
 
@@ -80,10 +83,9 @@ def opened(name: str = "j") -> Job:
     return mops.open_job(name, "mops-storage", local=True)
 
 
-def command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "mops.cli.start", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
+def command(*words: str, code: int = 0) -> Ran:
+    done = Ran(*warm().run(list(words), dict(os.environ), Path.cwd(), timeout_s=60))
+    assert done.code == code, done.err
     return done
 
 
@@ -119,8 +121,8 @@ def test_later_jobs_and_commands_use_the_functions_of_the_submit(project: Path) 
     assert extended.status().counts.simulations_good == 6
     rescored = job.rescore(name="scored")
     assert sorted(rescored.losses().to_arrow()["loss"].to_pylist()) == [0.0, 2.0]
-    assert "changed since the submit" not in command("jobs", "rescore", "j", "--name", "by-command", "--local").stderr
-    assert "replicate 1" in command("study", "run", "--job", "j", "--replicate", "1", "--local").stdout
+    assert "changed since the submit" not in command("jobs", "rescore", "j", "--name", "by-command", "--local").err
+    assert "replicate 1" in command("study", "run", "--job", "j", "--replicate", "1", "--local").out
 
 
 def test_a_target_of_the_program_is_added(project: Path) -> None:
@@ -189,10 +191,10 @@ def test_a_failure_names_the_place_and_the_command_reproduces_it(project: Path) 
     (cause,) = opened().causes().to_arrow().to_pylist()
     assert cause["place"] == "deep/program.py:8 in simulate"
     assert 'raise ValueError("x is too large")' in cause["traceback"]
-    shown = command("jobs", "failures", "j", "--local").stdout
+    shown = command("jobs", "failures", "j", "--local").out
     (line,) = [line for line in shown.splitlines() if "run it alone: " in line]
     _, *words = line.partition("run it alone: ")[2].split()
-    assert "ValueError: x is too large" in command(*words, code=1).stderr
+    assert "ValueError: x is too large" in command(*words, code=1).err
     retried = opened().retry(name="retried")
     assert retried.status().counts.simulations_failed == 1
 
@@ -223,7 +225,7 @@ mops.submit(model=simulate, sets=sets, name="j", local=True, settings=Settings(s
 def test_a_job_that_was_killed_continues_with_the_functions_of_the_submit(project: Path) -> None:
     assert ran(STOPPED, project).returncode == -signal.SIGKILL
     assert opened().status().state == "interrupted"
-    resumed = command("jobs", "resume", "j", "--local").stderr
+    resumed = command("jobs", "resume", "j", "--local").err
     assert "mops_functions" not in resumed  # the project has no such file, and none was removed
     assert values(opened()) == list(range(6))
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mops
+from soak import spread
 
 # What the import of a model makes, and what its simulations compute with that. Each has a state that a simulation
 # changes: an offset, a generator, a cache, a setting of the process. Simulated alone, each gives the same rows.
@@ -54,6 +55,9 @@ MADE = {
     "streams": ("", "[type(sys.stdout).__name__, setattr(sys, 'stdout', io.StringIO())][0]"),
     "mutated": ("", "[params.pop('a'), params.update(b=1)][0]"),
 }
+WAYS = [("auto", "1"), ("auto", "2"), ("spawn", "2"), ("spawn", "1"), ("spawn", "8"), ("auto", "8")]
+"""How the processes start, and the number of slots."""
+
 MODEL = """
 import decimal, functools, io, multiprocessing, os, random, socket, sqlite3, subprocess, sys, tempfile, time, warnings
 import zipfile
@@ -119,11 +123,10 @@ def test_random_imports_give_the_same_rows_forked_and_spawned(made: list[str], t
         folder = Path(name)
         write_project(folder, made)
         alone = rows_of(folder, "alone", START="spawn", SLOTS="1", TASKS_PER_CHILD="1")
-        for slots in ("1", "2", "8"):
-            for start in ("auto", "spawn"):
-                limit = str(random.Random(tasks_per_child).randint(1, 8)) if tasks_per_child else "0"
-                found = rows_of(folder, f"{start}-{slots}", START=start, SLOTS=slots, TASKS_PER_CHILD=limit)
-                assert found == alone, (start, slots, limit)
+        for start, slots in spread(WAYS, 3):
+            limit = str(random.Random(tasks_per_child).randint(1, 8)) if tasks_per_child else "0"
+            found = rows_of(folder, f"{start}-{slots}", START=start, SLOTS=slots, TASKS_PER_CHILD=limit)
+            assert found == alone, (start, slots, limit)
 
 
 @pytest.mark.parametrize("start", ["auto", "spawn"])

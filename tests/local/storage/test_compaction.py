@@ -35,7 +35,7 @@ from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
-from soak import moments
+from soak import moments, spread
 
 PATHS = JobPaths("first", ID)
 ILL = Outcome((None, "timeout"), (None, None))
@@ -321,10 +321,14 @@ compact(hooked(files, kill), load_job(files, "first"))
 """
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+IN_OTHER_PROCESSES = [
+    *(("local", moment) for moment in MOMENTS),
+    *(pytest.param("azure", moment, marks=pytest.mark.azurite) for moment in spread(MOMENTS, 2)),
+]
+
+
+@pytest.mark.parametrize(("storage", "moment"), IN_OTHER_PROCESSES, indirect=["storage"])
 def test_a_killed_compaction_loses_no_row(storage, world, moment):
-    if not storage.shared:
-        pytest.skip("other processes cannot reach this storage")
     rows = rows_of(Job(world.files, "first"))
     arguments = [storage.url, *map(str, MOMENTS[moment])]
     ran = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=Path(__file__).parent, timeout=60)

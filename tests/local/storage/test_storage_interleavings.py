@@ -23,6 +23,7 @@ from mops.storage.joblog.records import Asked, Cancel, Claim, Commit
 from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
 from mops.storage.joblog.whole import read_whole
 from mops.study.ranges import Ranges
+from soak import repeats, spread
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}
 POD = runner("person", Asked(0, "the submit's"))
@@ -37,7 +38,8 @@ CASTS = {
     "a cleaner": {"A": runner("auto"), "B": resume, CLEANER: cleaner},
     "a cleaner, and a restarted pod": {"P": POD, "Q": POD, CLEANER: cleaner},
 }
-RUNS = 150
+RUNS = repeats(150)
+RUNS_TO_FIND_A_MUTANT = 13 * 150
 
 
 @pytest.mark.parametrize("cast", CASTS)
@@ -101,7 +103,7 @@ def every_choice(limit):
                 pending += [(*detours.items(), (at, option)) for option in range(1, widths[at])]
 
 
-@pytest.mark.parametrize("cast", ["two restarted pods", "a cancel"])
+@pytest.mark.parametrize("cast", spread(["two restarted pods", "a cancel"], 1))
 def test_no_invariant_breaks_with_any_two_changes_to_the_plainest_schedule(cast):
     n_runs = 0
     for choose in every_choice(2):
@@ -176,7 +178,7 @@ class ByAttempt(JobLog):
 
 @pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty, Credulous])
 def test_the_search_finds_a_mutant_of_the_log(mutant):
-    for seed in range(13 * RUNS):
+    for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = World(3, faults=3, kills=0, log_type=mutant)
         simulate(world, CASTS["everyone"], at_random(seed))
         if world.broken:
@@ -185,7 +187,7 @@ def test_the_search_finds_a_mutant_of_the_log(mutant):
 
 
 def test_the_search_finds_requests_that_undo_later_records():
-    for seed in range(3 * RUNS):
+    for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = World(3, faults=0, kills=0, log_type=ByAttempt)
         simulate(world, CASTS["two resumes"], at_random(seed))
         if any(broken.startswith("I8") for broken in world.broken):
@@ -196,7 +198,7 @@ def test_the_search_finds_requests_that_undo_later_records():
 def test_the_search_finds_a_cleaner_that_removes_parts_of_another_attempt(monkeypatch):
     """Regression: cleaning read the log after its claim to find ended attempts."""
     monkeypatch.setattr("mops.jobs.clean.last_attempt_over", lambda view: view.attempt)
-    for seed in range(3 * RUNS):
+    for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = World(3, faults=0, kills=0)
         simulate(world, CASTS["a cleaner"], at_random(seed))
         if any(broken.startswith("I3") for broken in world.broken):
@@ -259,7 +261,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_search_finds_a_mutant_of_compactions(mutant, monkeypatch):
     monkeypatch.setattr(*MUTANTS[mutant])
-    for seed in range(3 * RUNS):
+    for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = world_of(5, faults=0, kills=0)
         simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
         if world.broken:
@@ -274,7 +276,7 @@ def test_the_search_finds_a_compaction_that_removes_parts_before_its_record(monk
 
     compact = CompactionLog.compact
     monkeypatch.setattr(CompactionLog, "compact", early)
-    for seed in range(3 * RUNS):
+    for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = world_of(5, faults=0, kills=1)
         simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
         if world.broken:

@@ -30,10 +30,11 @@ from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from programs import environment
 from waiting import until
+from warm import WarmProcess, warm
 
 HERE = Path(__file__).parent
 WILD = HERE.parents[1] / "models" / "wild"
-MOPS = Path(sys.executable).with_name("mops")
+MOPS = WARM = Path(sys.executable).with_name("mops")
 PATIENCE_SECONDS = 90.0
 """The timeout for an expected event: far longer than necessary, because the machine may be busy."""
 
@@ -59,7 +60,7 @@ def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of:
 class Runner:
     """A running mops command. Its process leads a session, as a shell's foreground job leads its group."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmProcess
     calls_file: Path
     marker: str
     stderr_file: Path
@@ -91,7 +92,10 @@ class Runner:
 
     def alive(self) -> dict[int, str]:
         """Return the processes of this command that are alive, found by an inherited variable: pid and command line."""
-        return dict(_with_marker(self.marker))
+        found = dict(_with_marker(self.marker))
+        if isinstance(self.process, WarmProcess) and self.process.poll() is None:
+            found[self.process.pid] = " ".join(self.process.arguments)
+        return found
 
     def children(self) -> list[int]:
         """Return the child processes without the template process."""
@@ -194,6 +198,8 @@ class StudyLab:
     study: dict[str, Any] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
     more_env: dict[str, str] = field(default_factory=dict)
+    warm: bool = True
+    """Whether commands start from a process that has imported mops. Their memory is then not that of a command."""
 
     def __post_init__(self) -> None:
         shutil.copytree(WILD, self.project)
@@ -215,9 +221,14 @@ class StudyLab:
         return path
 
     def start(
-        self, *arguments: str, program: Sequence[str] = (), stdin: int = subprocess.DEVNULL, **settings: object
+        self,
+        *arguments: str,
+        program: Sequence[str | Path] = (),
+        stdin: int = subprocess.DEVNULL,
+        **settings: object,
     ) -> Runner:
         """Start ``mops jobs ...``, or another program; settings are MODELOPS_JOB_ variables without that prefix."""
+        program = program or (MOPS, "jobs")
         number = len(self.runners) + 1
         calls = self.folder / f"calls-{number}.txt"
         env = environment()
@@ -234,16 +245,20 @@ class StudyLab:
         if (hold := settings.get("hold")) is not None:
             Path(env["MOPS_TEST_HOLD"]).write_text(str(hold))
         stderr = self.folder / f"stderr-{number}.txt"
+        process: subprocess.Popen[bytes] | WarmProcess
         with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
-            process = subprocess.Popen(
-                [*(program or (MOPS, "jobs")), *arguments],
-                stdin=stdin,
-                stdout=out,
-                stderr=err,
-                env=env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            if self.warm and program[0] == WARM and not any(name.startswith("PYTHON") for name in self.more_env):
+                process = warm().start([*map(str, program[1:]), *arguments], env, self.folder, out=out, err=err)
+            else:
+                process = subprocess.Popen(
+                    [*program, *arguments],
+                    stdin=stdin,
+                    stdout=out,
+                    stderr=err,
+                    env=env,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
         self.runners.append(Runner(process, calls, env["MOPS_TEST_MARKER"], stderr, env))
         return self.runners[-1]
 
@@ -308,9 +323,9 @@ class StudyLab:
         """Run the study in one plain process."""
         folder = self.folder / "serial"
         folder.mkdir(exist_ok=True)
-        env = environment()
-        command = [sys.executable, str(HERE / "serial.py"), str(self.project), str(self.project / "study.json")]
-        subprocess.run([*command, str(folder)], check=True, env=env)
+        arguments = [HERE / "serial.py", self.project, self.project / "study.json", folder]
+        code, _, err = warm().run(list(map(str, arguments)), environment(), self.folder, timeout_s=PATIENCE_SECONDS)
+        assert code == 0, err
         tables = {path.stem: pq.read_table(path) for path in folder.glob("*.parquet")}
         losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from study_lab import MOPS, Runner, StudyLab, betas, wait_for
 
+from soak import spread
+
 N = 6
 ROUNDS = 3
 REPLICATES = 2
@@ -35,7 +37,7 @@ from mops.storage.backends.local import LocalFolder
 space, study, storage, n, rounds, method = sys.argv[1:]
 calibrate, put_new = mops.calibrate, LocalFolder.put_new
 for line in sys.stdin:
-    moment, pid = line.strip(), os.fork()
+    (moment, n_written), pid = line.split(), os.fork()
     if pid == 0:
         break
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
@@ -44,7 +46,11 @@ else:
 
 
 def killing(folder, path, data):
+    global n_written
     if not path.startswith("calibrations/"):
+        return put_new(folder, path, data)
+    if int(n_written):
+        n_written = int(n_written) - 1
         return put_new(folder, path, data)
     if moment == "before":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -59,9 +65,10 @@ calibrate(space, study, name="fit", storage=storage, local=True, **options)
 """
 """For each line of its stdin, this program forks a process that calibrates, and prints its exit code.
 
-The forked process kills itself before or after it writes a record, as the line says. It does not import mops again,
-which would take half the time of the test.
+The forked process kills itself before or after it writes a record: the first one, or, as the line says, a later one. It
+does not import mops again, which would take half the time of the test.
 """
+MOMENTS = [(n_records, moment) for n_records in range(N_RECORDS) for moment in ("before", "after")]
 
 
 @pytest.fixture
@@ -110,16 +117,16 @@ def test_a_kill_before_or_after_each_record_loses_and_repeats_no_simulation(stud
     forks = study.start(str(program), *given, program=(sys.executable,), stdin=subprocess.PIPE)
     assert forks.process.stdin is not None
     exit_codes, records = study.folder / "stdout-1.txt", study.storage / "calibrations" / "fit"
-    for n_records in range(N_RECORDS):
-        for moment in ("before", "after"):
-            killed = exit_codes.read_text().splitlines()
-            forks.process.stdin.write(f"{moment}\n".encode())
-            forks.process.stdin.flush()
-            wait_for(lambda killed=killed: exit_codes.read_text().splitlines() != killed, of=forks)
-            assert exit_codes.read_text().splitlines() == [*killed, str(-signal.SIGKILL)], forks.said
-            study.assert_nothing_lives(forks, but=forks.process.pid)
-            stored = sum(path.is_file() for path in records.rglob("*.json"))
-            assert stored == n_records + (moment == "after")
+    stored = 0
+    for n_records, moment in spread(MOMENTS, 6):
+        killed = exit_codes.read_text().splitlines()
+        forks.process.stdin.write(f"{moment} {n_records - stored}\n".encode())
+        forks.process.stdin.flush()
+        wait_for(lambda killed=killed: exit_codes.read_text().splitlines() != killed, of=forks)
+        assert exit_codes.read_text().splitlines() == [*killed, str(-signal.SIGKILL)], forks.said
+        study.assert_nothing_lives(forks, but=forks.process.pid)
+        stored = sum(path.is_file() for path in records.rglob("*.json"))
+        assert stored == n_records + (moment == "after")
     forks.process.stdin.close()
     assert forks.wait() == 0, forks.said
     last = calibrate(study, "--method", method)
@@ -129,7 +136,7 @@ def test_a_kill_before_or_after_each_record_loses_and_repeats_no_simulation(stud
     assert_same_as_uninterrupted(study, "--method", method, code=code)
 
 
-@pytest.mark.parametrize("held", [3, N * REPLICATES + 5])  # in round 1 and in round 2
+@pytest.mark.parametrize("held", spread([N * REPLICATES + 5, 3], 1))  # in round 2; in round 1
 def test_a_kill_during_a_round_repeats_only_what_was_not_committed(study: StudyLab, held: int) -> None:
     killed = calibrate(study, SLOTS=2, CHECKPOINT_SECONDS=0, hold=held)
     wait_for(lambda: len(killed.calls) > held, of=killed)

@@ -26,9 +26,10 @@ from mops.cluster.dask_connection import annotations_of
 from mops.cluster.external import ExternalCluster, connect_external
 from mops.settings import Settings
 from mops.task import Task
-from soak import generator, repeats
+from soak import generator, repeats, spread
 
-JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, repeats(30), repeats(5)
+WAYS: list[dict[str, object]] = spread([{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}], 2)
+KILLS_OF_A_JOB, SCHEDULER_KILLS = repeats(10), repeats(5)
 
 
 @pytest.fixture
@@ -148,15 +149,14 @@ def test_kills_of_workers_lose_nothing_and_repeat_no_committed_group(lab: StudyL
     rng = generator(20261121)
     lab.write("paced:simulate", betas(200, seconds=0.03), n_replicates=3, targets=["scores:order"])
     expected = lab.serial()
-    ways: list[dict[str, object]] = [{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}]
-    for number, settings in enumerate(ways):
+    for number, settings in enumerate(WAYS):
         name = f"job-{number}"
         dask.pace_file.touch()
         runner = lab.submit(name, **{"CHECKPOINT_SECONDS": 1} | settings)
         wait_for(lambda name=name: lab.exists(name) and lab.view(name).attempt, of=runner)
         committed = Committed(lab, dask, name)
         kills = 0
-        while kills < WORKER_KILLS // JOBS and runner.process.poll() is None:
+        while kills < KILLS_OF_A_JOB and runner.process.poll() is None:
             least = len(dask.tally) + 1  # progress between kills, so that mops does not blame a simulation
             wait_for(lambda least=least: len(dask.tally) >= least, of=runner)
             time.sleep(rng.uniform(0, 0.5))
@@ -166,7 +166,7 @@ def test_kills_of_workers_lose_nothing_and_repeat_no_committed_group(lab: StudyL
             committed.look()
         dask.let_go()
         assert runner.wait() == 0, runner.said
-        assert kills == WORKER_KILLS // JOBS, "the job was over too soon for this test"
+        assert kills == KILLS_OF_A_JOB, "the job was over too soon for this test"
         committed.look()
         assert rows_of(lab.job(name)) == expected
         lab.assert_sound(name)

@@ -30,6 +30,12 @@ def run(params, seed):
 """
 
 
+@pytest.fixture
+def lab(lab: StudyLab) -> StudyLab:
+    lab.warm = False  # the limits below are for the memory of a command that has imported only what it needs
+    return lab
+
+
 def log_of(runner: Runner, name: str = "job") -> str:
     """Return the job's log."""
     return subprocess.run([MOPS, "jobs", "logs", name], env=runner.env, capture_output=True, text=True).stdout

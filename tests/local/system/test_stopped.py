@@ -13,6 +13,7 @@ from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.attempt.main_loop import GRACE_SECONDS
 from mops.system.signals import STOP_SIGNALS
+from soak import spread
 
 HELD = 21
 
@@ -115,7 +116,7 @@ def test_sigterm_commits_finished_groups_and_leaves_the_job_to_the_next_runner(s
     study.assert_sound()
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", spread(STOP_SIGNALS, 3), ids=lambda number: number.name)
 def test_each_stop_signal_commits_finished_groups_and_resume_continues(study: StudyLab, number: signal.Signals) -> None:
     """Regression: a closed terminal (SIGHUP), Slurm (SIGUSR1) and others ended the runner without a last commit."""
     runner = started(study, "env", "--default-signal")
@@ -169,8 +170,14 @@ def test_nohup_still_protects_a_job_from_sighup(study: StudyLab) -> None:
     assert rows_of(study.job()) == study.serial()
 
 
-@pytest.mark.parametrize("order", ["runner first", "children first", "children long before"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+ORDERS = [
+    (number, order)
+    for number in (signal.SIGTERM, signal.SIGINT)
+    for order in ("children first", "runner first", "children long before")
+]
+
+
+@pytest.mark.parametrize(("number", "order"), spread(ORDERS, 3), ids=lambda value: getattr(value, "name", value))
 def test_a_signal_to_every_process_of_a_job_is_no_failure_of_the_model(
     study: StudyLab, number: signal.Signals, order: str
 ) -> None:

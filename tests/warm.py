@@ -1,0 +1,215 @@
+"""Runs commands in processes forked from a process that has imported mops, which saves the second of each import.
+
+A forked command leads a session, and has its own descriptors, environment, working folder and exit code, like a
+command from a shell. Two things differ: what Python reads at its start (``PYTHON*`` variables, warnings), and what
+``/proc`` says of its command line and environment. Tests of these start Python.
+
+    tests                                          this program
+      argv, environment, folder, three files ──►   fork ──► fork ──► mops.cli.main, on two of the files
+      its pid, on the third file             ◄──                     │
+      its exit code, on the third file       ◄──   waits for it ◄────┘
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+HEADER_BYTES = 8
+
+
+class Warm:
+    """The tests' handle of the process that has imported the commands."""
+
+    def __init__(self, environment: dict[str, str]):
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+            )
+
+    def run(
+        self, arguments: list[str], environment: dict[str, str], cwd: Path, timeout_s: float
+    ) -> tuple[int, str, str]:
+        """Run a command, or a file of Python, to its end; return its exit code (negative for a signal) and output.
+
+        Raises
+        ------
+        TimeoutError
+            The command has not ended in time.
+        """
+        pipes = [os.pipe() for _ in range(3)]
+        self._send(arguments, environment, cwd, [write for _, write in pipes])
+        for _, write in pipes:
+            os.close(write)
+        out, err, status = read_all([read for read, _ in pipes], timeout_s)
+        return int(status.split()[1]), out, err
+
+    def start(
+        self, arguments: list[str], environment: dict[str, str], cwd: Path, *, out: IO[bytes], err: IO[bytes]
+    ) -> WarmProcess:
+        """Start a command that writes into two files."""
+        status, theirs = os.pipe()
+        self._send(arguments, environment, cwd, [out.fileno(), err.fileno(), theirs])
+        os.close(theirs)
+        return WarmProcess(arguments, status)
+
+    def _send(self, arguments: list[str], environment: dict[str, str], cwd: Path, fds: list[int]) -> None:
+        body = json.dumps([arguments, environment, str(cwd)]).encode()
+        with self._lock:
+            socket.send_fds(self._socket, [len(body).to_bytes(HEADER_BYTES, "big")], fds)
+            self._socket.sendall(body)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(timeout=30)
+
+
+class WarmProcess:
+    """A started command, with what the tests use of ``subprocess.Popen``."""
+
+    def __init__(self, arguments: list[str], status: int):
+        self.arguments = arguments
+        self.returncode: int | None = None
+        self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - open until the exit code is read
+        self.pid = int(self._line())
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while the process runs."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.arguments, timeout or 0)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        self.returncode = int(self._line())
+        self._status.close()
+
+    def _line(self) -> bytes:
+        line = self._status.readline()
+        assert line.endswith(b"\n"), "the process that forks commands has ended"
+        return line
+
+
+@functools.cache
+def warm() -> Warm:
+    """Return a process that has imported the commands. It starts a command in 0.03 s instead of a second."""
+    from programs import environment  # not above: this file is also the program, and programs.py imports pytest
+
+    return Warm(environment())
+
+
+def read_all(fds: list[int], timeout_s: float) -> list[str]:
+    """Read pipes concurrently to their ends, and close them."""
+    found: dict[int, bytes] = dict.fromkeys(fds, b"")
+    open_fds = set(fds)
+    try:
+        while open_fds:
+            ready, _, _ = select.select(list(open_fds), [], [], timeout_s)
+            if not ready:
+                raise TimeoutError(f"for {timeout_s} s a command has written nothing and not ended: {found}")
+            for fd in ready:
+                data = os.read(fd, 1 << 16)
+                found[fd] += data
+                if not data:
+                    open_fds.remove(fd)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return [found[fd].decode() for fd in fds]
+
+
+def serve(requests: socket.socket) -> list[str]:
+    """Fork two processes per command: one runs it, the other waits for it. Return the arguments in the first."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
+    while True:
+        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 3)
+        if not head:
+            os._exit(0)
+        body, size = b"", int.from_bytes(head, "big")
+        while len(body) < size:
+            body += requests.recv(size - len(body))
+        if os.fork() == 0:
+            break
+        for fd in fds:
+            os.close(fd)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    requests.close()
+    out, err, status = fds
+    if pid := os.fork():
+        for fd in (out, err):
+            os.close(fd)
+        os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+        os._exit(0)
+    os.setsid()
+    os.write(status, f"{os.getpid()}\n".encode())
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for fd in fds:
+        os.close(fd)
+    arguments, environment, cwd = json.loads(body)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    return list(arguments)
+
+
+def main() -> None:
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(requests.fileno(), False)
+    sys.path.remove(str(Path(__file__).parent))  # a real command does not have the folder of tests on its path
+    from mops.cli.process import prepare_streams
+    from mops.cli.start import WithoutPandas
+
+    prepare_streams()  # before the imports, as in a real command
+    sys.meta_path.insert(0, WithoutPandas)
+    from mops.cli import main as commands
+
+    for verbs in commands.VERBS.values():
+        for verb in verbs.values():
+            pkgutil.resolve_name(verb.where)
+    import pyarrow.parquet  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports
+    arguments = serve(requests)
+    if arguments[0].endswith(".py"):
+        sys.meta_path.remove(WithoutPandas)
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["mops", *arguments]
+    try:
+        commands.main()
+    finally:
+        gc.freeze()  # as in mops.cli.start
+
+
+if __name__ == "__main__":
+    main()
