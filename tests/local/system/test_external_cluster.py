@@ -282,17 +282,21 @@ import os, time
 if os.environ.get("XDG_CACHE_HOME", "").endswith("cache-2"):
     time.sleep(600)
 
-from counted import simulate
+from paced import simulate
 """
 
 
 def test_tasks_avoid_a_worker_on_which_the_import_hangs(lab: StudyLab, dask: DaskProcesses) -> None:
+    """The other worker is slow meanwhile: else it would end the job before the import has hung three times."""
     (lab.project / "hangs.py").write_text(HANGS_ON_ONE_WORKER)
-    lab.write("hangs:simulate", betas(60, sleep=0.05), targets=["scores:order"])
-    runner = lab.submit(CHECKPOINT_SECONDS=0, IMPORT_TIMEOUT=10)  # on a busy machine, importing pandas takes seconds
+    lab.write("hangs:simulate", betas(100, seconds=2.0), targets=["scores:order"])
+    dask.pace_file.touch()
+    runner = lab.submit(CHECKPOINT_SECONDS=0, IMPORT_TIMEOUT=8)  # on a busy machine an import takes seconds
+    wait_for(lambda: "is faulty" in runner.said, of=runner)
+    dask.let_go()
     assert runner.wait() == 0, runner.said
     said = " ".join(runner.said.split())
-    assert "the import of the model takes more than 10 s" in said
+    assert "the import of the model takes more than 8 s" in said
     assert "is faulty; it gets no more tasks; workers left: 1" in said
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()
