@@ -53,8 +53,6 @@ class ClaimedJob:
         The counts of ``inherited``, and of what a derived job took over from its parent.
     todo
         The groups to run.
-    n_simulations
-        How many simulations the attempt has to run.
     taken_over
         The simulations of these groups that are stored already.
     reused
@@ -73,7 +71,6 @@ class ClaimedJob:
     inherited: LogView = field(init=False)
     inherited_counts: Counts = field(init=False)
     todo: Ranges = field(init=False)
-    n_simulations: int = field(init=False)
     taken_over: TakenOver = field(init=False)
     reused: ReusedSimulations = field(init=False)
 
@@ -86,7 +83,6 @@ class ClaimedJob:
         self.todo = self.record.todo(self.inherited.committed)
         self.taken_over = TakenOver(self.files, self.record, has_targets=bool(self.context.targets))
         self.reused = ReusedSimulations(self.files, self.record)
-        self.n_simulations = self.groups.n_simulations - self.inherited_counts.simulations
 
     def replicates_to_run(self, group: int) -> range:
         """Return the replicates of a group that are not stored already."""

@@ -67,7 +67,7 @@ class Concurrency:
         self._size: BatchSize | None = None
         self._began = time.monotonic()
         self._halved_at_task = 0
-        self._is_short = False
+        self._has_warned = False
         # Keys of tasks that ran alone or were suspects: their deaths say nothing about the window.
         self._unrelated_keys: set[str] = set()
 
@@ -124,9 +124,9 @@ class Concurrency:
         if self._sizer.is_due or exceeded_memory:
             self._resize()
 
-    def batch_committed(self) -> None:
-        """Let a window that was halved grow by a tenth."""
-        self.window.batch_committed()
+    def batches_committed(self, n: int) -> None:
+        """Let a window that was halved grow by a tenth for each batch."""
+        self.window.batches_committed(n)
         self._resize()
 
     def worker_lost(self, loss: WorkerLoss, last_task: int) -> None:
@@ -183,12 +183,19 @@ class Concurrency:
         elif size.differs(self._size):
             self._size = size
             self.window.set_most(size.groups)
-            if size.is_short and not self._is_short:
-                message = "%s: too little memory for the results of a parameter set on each slot: %s"
-                logger.warning(message, self._job.name, size.explanation)
-            elif is_auto:
+            if is_auto:
                 logger.info("%s: batch size: %s", self._job.name, size.explanation)
-            self._is_short = size.is_short
+        if size is not None:
+            self._warn_of_large_results(size, min(slots, size.per_worker * workers))
+
+    def _warn_of_large_results(self, size: BatchSize, slots: int) -> None:
+        """Warn, once, if the results of groups in flight have so little room that slots idle. A group may be split."""
+        n_groups, groups = len(self._job.groups), self._job.groups
+        could_run = size.groups * groups.n_simulations / n_groups
+        if could_run < min(slots, n_groups) and size.groups < MOST_GROUPS and not self._has_warned:
+            self._has_warned = True
+            message = "%s: too little memory for the results of a parameter set on each slot: %s"
+            logger.warning(message, self._job.name, size.explanation)
 
 
 def _window_text(now: int, before: int) -> str:

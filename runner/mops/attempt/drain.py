@@ -38,10 +38,21 @@ _SHOWN = 5
 
 
 class Batch(NamedTuple):
-    """As many committed groups as the window has: its number, and the keys of its tasks."""
+    """As many committed groups as the window has, or several times as many, if a commit completes several batches.
+
+    Parameters
+    ----------
+    number
+        The number of the last of them.
+    keys
+        The keys of its tasks.
+    n
+        How many batches it is.
+    """
 
     number: int
     keys: Sequence[str]
+    n: int = 1
 
 
 class Batches:
@@ -64,10 +75,10 @@ class Batches:
         self._keys += keys
         if self._groups < self._window.size:
             return None
-        self._n += self._groups // self._window.size
-        self._groups %= self._window.size
+        n, self._groups = divmod(self._groups, self._window.size)
+        self._n += n
         keys, self._keys = self._keys, []
-        return Batch(self._n, keys)
+        return Batch(self._n, keys, n)
 
     def last(self) -> Batch | None:
         """Return the last batch, which may be short; None without a commit after the previous batch."""
@@ -85,12 +96,13 @@ class DrainThread:
         self._due: set[Future[object]] = set()
         self._closing = threading.Event()
 
-    def committed(self, groups: int, keys: Iterable[str]) -> bool:
-        """Count a commit, and check the batch that it completes; return whether it completes one."""
+    def committed(self, groups: int, keys: Iterable[str]) -> int:
+        """Count a commit, and check the batches that it completes; return how many it completes."""
         batch = self._batches.add(groups, keys)
-        if batch is not None:
-            self._check(batch)
-        return batch is not None
+        if batch is None:
+            return 0
+        self._check(batch)
+        return batch.n
 
     def finish(self) -> None:
         """Check the last batch, and finish the cluster after that. Do not wait."""

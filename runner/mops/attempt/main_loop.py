@@ -126,7 +126,7 @@ class Runner:
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
         self._recent, self._n_reused_left = RecentTasks(), job.reused.n_in(job.todo)
-        self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._plan.n_simulations)
+        self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._n_to_run)
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
         self._stop_by = math.inf
@@ -275,6 +275,10 @@ class Runner:
         kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}
         return {group: some for group, some in kept.items() if some}
 
+    def _n_to_run(self, task: Task) -> int:
+        """Return how many simulations of a task must run."""
+        return self._plan.n_simulations(task) - sum(map(len, self._reused(task).values()))
+
     def _n_reused(self, task: Task, event: TaskFinished) -> int:
         """Return how many of the simulations that a task brought were taken from other jobs."""
         if event.partial is not None:
@@ -302,8 +306,10 @@ class Runner:
                 logger.info("%s: received a request to cancel the job", self._job.name)
                 self._stop(StopRequested(GRACE_SECONDS))
             case ThreadFault():
-                if not (self._stops and event.thread == "connect"):  # a stop ends the wait for the cluster
+                if not (self._stops and event.thread == "connect"):
                     raise event.error
+                logger.info("%s: the cluster stays out of reach (%s)", self._job.name, event.error)
+                self._stop_by = time.monotonic()  # nothing more comes
 
     def _handle_task(self, event: TaskFinished | GroupFinished | TaskLost | TaskRaised | Released) -> None:
         match event:
@@ -338,7 +344,7 @@ class Runner:
         n_reused = self._n_reused(task, event)
         self._n_reused_left -= n_reused
         n_failed = event.counts.simulations_failed
-        self._recent.add(event.usage.seconds, event.counts.simulations - n_reused, n_failed)
+        self._recent.add(event.usage.seconds, event.counts.simulations - n_reused, n_failed, n_reused)
         self._concurrency.task_finished(event.usage, exceeded_memory=bool(event.run_alone_later))
         if event.partial is not None:
             self._split_task_finished(task, event, event.partial)
@@ -362,8 +368,8 @@ class Runner:
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts, event.groups)
-        if self._drain.committed(event.groups, event.keys):
-            self._concurrency.batch_committed()
+        if n_batches := self._drain.committed(event.groups, event.keys):
+            self._concurrency.batches_committed(n_batches)
 
     def _quarantine(self, loss: TaskLost, n_times: int) -> None:
         """Deliver a result in which the simulation of a lost task has failed."""

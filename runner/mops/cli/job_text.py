@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mops.jobs.results import Reason
 
 _REASONS_SHOWN = 5
-_SLOW_SHOWN = 5
 _MESSAGE_COLUMNS = 240
 
 
@@ -101,10 +100,8 @@ def after_failures(job: JobState, status: Status) -> Iterator[tuple[str, str]]:
 
 def slow_of(status: Status) -> Iterator[tuple[str, str]]:
     """Yield what runs much longer than the rest, or ran when the job stopped."""
-    for i, text in enumerate(status.slow_texts[:_SLOW_SHOWN]):
+    for i, text in enumerate(status.slow_texts):
         yield "" if i else "slow", text
-    if (more := len(status.slow) - _SLOW_SHOWN) > 0:
-        yield "", f"and {counted(more, 'other simulation')}"
     if status.slow and not (status.live and status.live.settings.get("sim_timeout")):
         yield "", f"{PREFIX}SIM_TIMEOUT=SECONDS limits their time"
 

@@ -26,10 +26,13 @@ from mops.storage.joblog.starting import settled_state
 from mops.storage.joblog.view import LogView
 from mops.storage.live_record import Live, SlowStep, read_live
 from mops.storage.paths import JobPaths
+from mops.units import counted
 from mops.verdicts import Counts
 
 SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted."""
+
+_SLOW_SHOWN = 5
 
 ALL_FAILED = "every simulation failed"
 """The text of terminals and pages for a job for which :attr:`Status.all_failed` is true."""
@@ -96,8 +99,10 @@ class Status:
 
     @property
     def slow_texts(self) -> list[str]:
-        """What runs much longer than the rest, or ran when the job stopped, for people."""
-        return list(map(slow_text, self.slow))
+        """What runs much longer than the rest, or ran when the job stopped, for people: the longest few."""
+        more = len(self.slow) - _SLOW_SHOWN
+        others = [f"and {counted(more, 'other simulation')}"] if more > 0 else []
+        return [*map(slow_text, self.slow[:_SLOW_SHOWN]), *others]
 
     @property
     def all_failed(self) -> bool:

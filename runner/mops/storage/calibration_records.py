@@ -240,7 +240,8 @@ class CalibrationRecords:
     def open_job(self) -> str | None:
         """Return the name of the job of the round that has begun and not ended; None: there is no such round."""
         present = self._present()
-        return next((self.job(k) for k, what in present if what == "asked" and (k, "told") not in present), None)
+        opened = sorted(k for k, what in present if what == "asked" and (k, "told") not in present)
+        return self.job(opened[0]) if opened else None
 
     def remove(self) -> None:
         """Remove all records.

@@ -49,7 +49,7 @@ class SlowStep:
     seconds
         How long it had run when the runner wrote the record.
     times_median
-        How many times the median of the finished simulations that is; None: unknown.
+        How many times the median of simulations that succeeded that is; None: unknown.
     """
 
     group: StoredCount

@@ -93,9 +93,9 @@ def test_the_estimate_of_the_time_left_knows_what_need_not_run(
     ran, left = [], []
     add, look = RecentTasks.add, TimeLeft.look
 
-    def noted_add(self: RecentTasks, seconds: float, n_ran: int, n_failed: int = 0) -> None:
+    def noted_add(self: RecentTasks, seconds: float, n_ran: int, *more: int) -> None:
         ran.append(n_ran)
-        add(self, seconds, n_ran, n_failed)
+        add(self, seconds, n_ran, *more)
 
     def noted_look(self: TimeLeft, now: float, slots: int, n_left: int, *more: Any) -> None:
         left.append(n_left)

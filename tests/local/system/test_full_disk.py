@@ -1,4 +1,4 @@
-"""A full disk: mops refuses a job that clearly does not fit; otherwise the job stops cleanly and can resume."""
+"""A full disk: the job stops cleanly and can resume."""
 
 from __future__ import annotations
 

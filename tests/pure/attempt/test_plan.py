@@ -443,13 +443,13 @@ def test_recent_measurements_count_most() -> None:
 def test_a_batch_is_full_with_as_many_groups_as_the_window_and_has_the_keys_of_their_tasks() -> None:
     batches = Batches(Window(10))
     assert batches.add(6, ["a"]) is None
-    assert batches.add(5, ["b"]) == (1, ["a", "b"])
+    assert batches.add(5, ["b"]) == (1, ["a", "b"], 1)
     assert batches.add(8, ["c"]) is None
-    assert batches.last() == (2, ["c"])
+    assert batches.last() == (2, ["c"], 1)
     assert batches.last() is None
-    assert batches.add(21, ["d"]) == (4, ["d"])
+    assert batches.add(21, ["d"]) == (4, ["d"], 2)
     assert batches.add(9, ["e"]) is None
-    assert batches.add(1, ["f"]) == (5, ["e", "f"])
+    assert batches.add(1, ["f"]) == (5, ["e", "f"], 1)
 
 
 def test_a_group_that_used_too_much_memory_runs_alone_when_nothing_else_runs() -> None:

@@ -33,12 +33,21 @@ def test_at_most_what_is_needed_counts(tasks: list[tuple[float, int]], slots: in
 def test_simulations_that_were_reused_say_nothing() -> None:
     """Regression: a study that grew showed seconds to go for hours, and normal simulations were named as slow."""
     recent = RecentTasks()
-    for _ in range(100):
-        recent.add(0.001, 0)
-    assert (recent.mean_s, recent.median_s) == (None, None) or recent.median_s is None
-    recent.add(60.0, 1)
-    assert recent.mean_s == pytest.approx(60.0, rel=0.01)
-    assert recent.median_s == 60.0
+    for _ in range(1_000):
+        recent.add(0.3, 0, n_reused=200)
+    assert (recent.mean_s, recent.median_s) == (None, None)
+    recent.add(1.0, 1)
+    recent.add(2.0, 2, n_reused=100)
+    assert (recent.mean_s, recent.median_s) == (1.0, 1.0)
+    recent.add(3.0, 0)
+    assert recent.mean_s == 2.0, "a task of targets alone counts"
+
+
+def test_tasks_in_which_most_failed_are_not_in_the_median() -> None:
+    recent = RecentTasks()
+    recent.add(121.0, 3, 2)  # two ended at their time limit
+    recent.add(2.0, 2)
+    assert recent.median_s == 1.0
 
 
 def test_simulations_that_failed_at_once_are_soon_forgotten_and_not_in_the_median() -> None:

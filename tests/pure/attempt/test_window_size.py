@@ -15,7 +15,7 @@ def test_the_window_is_halved_and_grows_by_a_tenth_for_each_batch_without_troubl
     assert [window.halve(), window.halve()] == [50, 25]
     sizes = []
     for _ in range(18):
-        window.batch_committed()
+        window.batches_committed()
         sizes.append(window.size)
     assert sizes[:4] == [25, 28, 31, 35], "the batch in which it was halved does not count"
     assert sizes[-1] == 100
@@ -43,7 +43,7 @@ def test_the_window_follows_its_limit_unless_memory_ran_out() -> None:
     resumed = Window(32, 320)
     resumed.set_most(640)
     assert resumed.size == 320, "the attempt before ran out of memory, so this one starts with half of any limit"
-    resumed.batch_committed()
+    resumed.batches_committed()
     assert resumed.size == 352
 
 
@@ -51,13 +51,15 @@ def test_a_window_that_has_grown_to_its_limit_goes_on_growing_below_a_higher_lim
     """Regression: the limit that follows from the first tasks is low. A window that reached it forgot that memory had
     run out, and jumped to the next limit."""
     window = Window(11, 10)
-    window.batch_committed()
+    window.batches_committed()
     assert window.size == 11
-    window.batch_committed()
+    window.batches_committed()
     window.set_most(50)
     assert window.size == 11, "no more were in flight"
-    window.batch_committed()
+    window.batches_committed()
     assert window.size == 13
+    window.batches_committed(5)
+    assert window.size == 21, "a commit may complete several batches"
 
 
 @pytest.mark.parametrize(

@@ -107,14 +107,11 @@ class BatchSize:
         Simulations at once on each worker.
     explanation
         The arithmetic, for people.
-    is_short
-        Whether results have no room for a group on each slot.
     """
 
     groups: int
     per_worker: int
     explanation: str
-    is_short: bool = False
 
     def differs(self, other: BatchSize | None) -> bool:
         """Tell whether this size differs from another by more than measurements vary."""
@@ -189,4 +186,4 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
         f"{groups} parameter sets in flight, {per_task} in a task ({group_s:.2g} s and "
         f"{bytes_text(round(group_bytes))} each, {bytes_text(room.result_bytes)} for results)"
     )
-    return BatchSize(groups, per_worker, explanation, is_short=groups < per_worker * room.workers)
+    return BatchSize(groups, per_worker, explanation)

@@ -42,17 +42,19 @@ class RecentTasks:
         self.busy_s = 0.0
         """The time of slots that all tasks took, old ones too."""
 
-    def add(self, seconds: float, n_ran: int, n_failed: int = 0) -> None:
+    def add(self, seconds: float, n_ran: int, n_failed: int = 0, n_reused: int = 0) -> None:
         """Add a task.
 
         Parameters
         ----------
         seconds
             Its time on its slot.
-        n_ran, n_failed
-            How many simulations it ran, without those that were reused, and how many of them failed.
+        n_ran, n_failed, n_reused
+            How many simulations it ran, how many of them failed, and how many more it took from other jobs.
         """
         self.busy_s += seconds
+        if n_reused and not n_ran:
+            return
         self._tasks.append(_Task(seconds, n_ran, n_ran - n_failed))
         self._n_tasks, self._seconds, self._n_ran = self._n_tasks + 1, self._seconds + seconds, self._n_ran + n_ran
 
@@ -79,8 +81,11 @@ class RecentTasks:
 
     @property
     def median_s(self) -> float | None:
-        """The median time of a simulation that succeeded; None: none has. Many fail at once, which says nothing."""
-        each_s = [task.seconds / task.n_good for task in self._tasks if task.n_good]
+        """The median time of a simulation in the tasks of which most succeeded; None: there is none.
+
+        Many fail at once, which says nothing.
+        """
+        each_s = [task.seconds / task.n_good for task in self._tasks if task.n_good > task.n_ran / 2]
         return statistics.median(each_s) if each_s else None
 
     @property

@@ -1,6 +1,6 @@
 """Estimates how long an attempt will still take, from what has run. Pure: the caller gives the time.
 
-The work that is left is the simulations that have not finished times the mean of those that have, on one slot. What
+The work that is left is the simulations that have not run and must, times the mean of those that ran, on one slot. What
 runs has done a part of its work already. That matters for long simulations, of which all slots finish one at the same
 time. If slots wait between tasks, because the runner or the machine is the limit, the time grows by the same factor.
 """

@@ -56,13 +56,13 @@ class Window:
         self._halved = True
         return self._cap
 
-    def batch_committed(self) -> None:
-        """Grow by a tenth, unless the window was halved since the batch before, or is smaller for another reason.
+    def batches_committed(self, n: int = 1) -> None:
+        """Grow by a tenth for each batch, unless the window was halved since the last one, or is smaller anyway.
 
         It stays halved below a limit that is smaller now: the limit may grow when more is measured.
         """
         if self._cap is not None and self._cap < self._most and not self._halved:
-            self._cap = math.ceil(self._cap * GROWTH)
+            self._cap = math.ceil(self._cap * GROWTH**n)
         self._halved = False
 
     def set_most(self, most: int) -> None:

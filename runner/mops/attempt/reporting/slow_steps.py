@@ -15,10 +15,10 @@ LEAST_SECONDS = 10.0
 """A simulation that has run less than this never stands out. Workers report none that has run less."""
 
 UNKNOWN_SECONDS = 60.0
-"""The same before a simulation has finished."""
+"""The same before a simulation has succeeded."""
 
 TIMES_MEDIAN = 10.0
-"""A simulation stands out if it has run this many times as long as the median of those that have finished."""
+"""A simulation stands out if it has run this many times as long as the median of those that succeeded last."""
 
 LOOK_SECONDS = 2.0
 """The time between two looks at what runs."""

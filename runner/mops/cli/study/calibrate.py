@@ -143,10 +143,8 @@ def calibrate(
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
         except KeyboardInterrupt:
             if jobs:
-                terminal.say(
-                    "stopped waiting; a job on a service continues; to continue, repeat the command with "
-                    f"--name {jobs[-1].name.rpartition('-r')[0]}"
-                )
+                what = "stopped" if options["service"] is None else "stopped waiting; the job on the service continues"
+                terminal.say(f"{what}; to continue, repeat the command with --name {jobs[-1].name.rpartition('-r')[0]}")
             else:
                 terminal.say("stopped before round 1")
             raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None

@@ -152,7 +152,9 @@ def _tiles(now: Status, counts: Counts, time_s: float) -> Iterator[Tile]:
             yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
     to_go = units.to_go(live.left_at(time_s, live.seconds_left), len(live.slow))
-    yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go or "no estimate yet")
+    if not to_go and live.seconds_left is None:
+        to_go = "no estimate yet"
+    yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go)
     limit = f", limit {units.bytes_text(live.limit_bytes)}" if live.limit_bytes else ""
     yield Tile("Memory", units.bytes_text(live.memory_bytes), f"peak {units.bytes_text(live.peak_bytes)}{limit}")
     yield Tile("In flight", f"{live.in_flight:,}", f"parameter sets; {live.slots:,} slots")
