@@ -447,7 +447,7 @@ def test_a_batch_is_full_with_as_many_groups_as_the_window_and_has_the_keys_of_t
     assert batches.add(8, ["c"]) is None
     assert batches.last() == (2, ["c"], 1)
     assert batches.last() is None
-    assert batches.add(21, ["d"]) == (4, ["d"], 2)
+    assert batches.add(21, ["d"]) == (4, ["d"], 3)
     assert batches.add(9, ["e"]) is None
     assert batches.add(1, ["f"]) == (5, ["e", "f"], 1)
 
