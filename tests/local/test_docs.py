@@ -36,6 +36,7 @@ from mops.storage.params_file import GROUP_FIELDS
 from mops.storage.samples import SAMPLES
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
+from soak import SOAKING
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -45,6 +46,9 @@ PAGES = [
     *sorted((ROOT / "helm").rglob("*.md")),
     *sorted((ROOT / "k8s").rglob("*.md")),
 ]
+LONG = {ROOT / "examples" / "sir" / "README.md", ROOT / "docs" / "examples" / "calibration.md"}
+"""Pages that compute for a minute or more: their blocks run in ``make soak``. ``make demo`` runs the first example."""
+
 CODE = (ROOT, ROOT / "runner", ROOT / "runner" / "mops")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
@@ -152,7 +156,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if SOAKING or page not in LONG], ids=named)
 def test_blocks_run_as_they_stand(page: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"

@@ -45,7 +45,7 @@ def test_the_table_of_samples_has_times_and_verdicts() -> None:
 
 def test_a_live_record_is_read_as_it_was_written(files: Files) -> None:
     counts = Counts(5, 1, 2, 1, {"timeout": 1})
-    live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, {"rows": 1}, ["a line"])
+    live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, ["a line"])
     write_live(files, PATHS, 3, live)
     assert read_live(files, PATHS, 3) == live
     assert read_live(files, PATHS, 2) is None
