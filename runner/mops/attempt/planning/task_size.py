@@ -26,9 +26,10 @@ tasks, which cost the runner up to 7 ms each on a cluster, with a gap between a 
 With groups of 60 ms on two slots of a Dask cluster, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at
 0.1 s, and the job had 20 tasks instead of 34."""
 
-TASKS_PER_SECOND = 100
+TASKS_PER_SECOND = 75
 """The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time, and the
-scheduler as much. With more slots than this, tasks become longer than TASK_SECONDS."""
+scheduler as much. With more slots than this, tasks become longer than TASK_SECONDS. On 160 slots, tasks of two
+simulations of 1 s halve both costs for each simulation (docs/internals/throughput.md)."""
 
 END_TASKS_PER_SECOND = 400
 """The same near the job's end, for the seconds in which the last tasks come back."""
