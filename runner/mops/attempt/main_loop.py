@@ -270,6 +270,8 @@ class Runner:
 
     def _reused(self, task: Task) -> dict[int, tuple[int, ...]]:
         """Return the replicates of each group that the task takes from other jobs."""
+        if self._job.record.reuse is None:
+            return {}
         asked = None if task.replicates is None else frozenset(task.replicates)
         found = {group: self._job.reused.replicates(group) for group in task.groups} if asked != frozenset() else {}
         kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}

@@ -26,7 +26,7 @@ from mops.storage.joblog.starting import settled_state
 from mops.storage.joblog.view import LogView
 from mops.storage.live_record import Live, SlowStep, read_live
 from mops.storage.paths import JobPaths
-from mops.units import counted
+from mops.units import counted, to_go
 from mops.verdicts import Counts
 
 SILENT_SECONDS = 45.0
@@ -103,6 +103,11 @@ class Status:
         more = len(self.slow) - _SLOW_SHOWN
         others = [f"and {counted(more, 'other simulation')}"] if more > 0 else []
         return [*map(slow_text, self.slow[:_SLOW_SHOWN]), *others]
+
+    def to_go(self, time_s: float) -> str:
+        """Return how long the job still takes at a time (s since the epoch), for people; empty: unknown."""
+        live = self.live
+        return to_go(live.left_at(time_s, live.seconds_left), len(live.slow)) if live else ""
 
     @property
     def all_failed(self) -> bool:

@@ -100,7 +100,5 @@ class RecentTasks:
             self._tasks.appendleft(left)
         else:
             self._n_left_out += 1
-        self._seconds, self._n_ran = (
-            self._seconds - first.seconds + left.seconds,
-            self._n_ran - first.n_ran + left.n_ran,
-        )
+        self._seconds -= first.seconds - left.seconds
+        self._n_ran -= first.n_ran - left.n_ran

@@ -153,16 +153,16 @@ def line(now: Status, kubernetes: str = "") -> str:
         f"{now.state}: {done.simulations:,} of {now.n_simulations:,} simulations",
         f"{done.simulations_failed:,} failed",
         f"{now.counts.simulations:,} durable",
-        *_pace(now.live),
+        *_pace(now, now.live),
         terminal.size(now.live.memory_bytes),
     ]
     return ", ".join(parts) + more
 
 
-def _pace(live: Live) -> Iterator[str]:
+def _pace(now: Status, live: Live) -> Iterator[str]:
     if live.rate:
         yield units.rate(live.rate)
-    if text := units.to_go(live.left_at(time.time(), live.seconds_left), len(live.slow)):
+    if text := now.to_go(time.time()):
         yield text
 
 

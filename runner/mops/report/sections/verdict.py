@@ -15,7 +15,7 @@ from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.answer import Answer, answers
 from mops.report.tones import Tone, tone_of
-from mops.units import bytes_text, counted, duration, moment, rate, shortened, to_go
+from mops.units import bytes_text, counted, duration, moment, rate, shortened
 
 _STATES = {"submitted": "not started", "cancelled": "stopped", "partial": "finished with failures"}
 """The states that a report calls otherwise."""
@@ -147,10 +147,7 @@ def _failures(facts: Facts) -> str:
 
 
 def _left(facts: Facts) -> str:
-    live = facts.status.live
-    if live is None:
-        return ""
-    text = to_go(live.left_at(facts.at.timestamp(), live.seconds_left), len(live.slow))
+    text = facts.status.to_go(facts.at.timestamp())
     return f", {text}" if text else ""
 
 

@@ -151,7 +151,7 @@ def _tiles(now: Status, counts: Counts, time_s: float) -> Iterator[Tile]:
         if now.peak_bytes:
             yield Tile("Peak memory", units.bytes_text(now.peak_bytes), "all processes of the runner")
         return
-    to_go = units.to_go(live.left_at(time_s, live.seconds_left), len(live.slow))
+    to_go = now.to_go(time_s)
     if not to_go and live.seconds_left is None:
         to_go = "no estimate yet"
     yield Tile("Rate", units.rate(live.rate) if live.rate else "-", to_go)
