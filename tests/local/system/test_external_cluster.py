@@ -118,7 +118,7 @@ def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskP
         assert waits.status == "pending"
     assert notes == 1
     assert groups <= 4  # theirs; the job's simulations, targets, and what targets are given
-    assert submitted > 80, "there was nothing to keep"
+    assert submitted >= 10, "there was nothing to keep"  # ten batches; how many tasks each has depends on the machine
 
 
 def places(lab: StudyLab) -> dict[int, int]:
