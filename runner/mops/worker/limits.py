@@ -21,7 +21,8 @@ LONG_SECONDS = 10.0
 START_SECONDS = 60.0
 """How long a forked process must do no work in its first simulation before mops asks the kernel why."""
 
-_POLL_SECONDS = 0.25  # between two looks at a child, at most
+_POLL_SECONDS = 0.5  # between two looks at a child, at most
+_WORKER_SECONDS = 0.25  # between two looks at all processes of the worker, while they are far from its limit
 _PAUSE_SECONDS = 1.0  # a gap between two looks that is longer by this much is a pause
 _LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
 _WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
@@ -43,6 +44,7 @@ class WorkerMemory:
     def __init__(self, pids: Callable[[], list[int]], template_pids: Callable[[], list[int]], worker_limit: int | None):
         self._pids, self._template_pids = pids, template_pids
         self._usage = process_memory.Usage()
+        self._taken, self._limit, self._look_at = 0, 0, 0.0
         taken = self._exact_bytes()
         taken = self._resident_bytes() if taken is None else taken
         self.allowed_bytes = memory_limits.usable_bytes(worker_limit, taken)
@@ -83,11 +85,19 @@ class WorkerMemory:
         return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
 
     def taken_and_pause_limit(self) -> tuple[int, int]:
-        """Return the memory of all processes, and the limit above which no simulation starts while another one runs."""
-        # Other programs on the machine may use more than when the pool was made, so the available memory counts too.
-        now = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
-        limit = int(min(_PAUSE_SHARE * self.allowed_bytes, now))
-        return self._usage.look(limit, self._resident_bytes, self._exact_bytes), limit
+        """Return the memory of all processes, and the limit above which no simulation starts while another one runs.
+
+        Each task asks before it starts, and a look reads the files of all processes. So a figure below half of the
+        limit counts for a moment.
+        """
+        now = monotonic()
+        if now >= self._look_at or self._taken > self._limit / 2:
+            # Other programs on the machine may use more than when the pool was made, so the available memory counts.
+            available = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+            self._limit = int(min(_PAUSE_SHARE * self.allowed_bytes, available))
+            self._taken = self._usage.look(self._limit, self._resident_bytes, self._exact_bytes)
+            self._look_at = now + _WORKER_SECONDS
+        return self._taken, self._limit
 
 
 class LimitWatch:
