@@ -17,6 +17,7 @@
     ├── StorageError               4     the storage refuses, is out of reach, or is full
     │   ├── StorageUnavailable     4     the storage still failed after all retries
     │   └── CorruptRecord          4     a stored object differs from what mops wrote
+    │       └── PartMissing        4     a part that counts does not exist
     ├── ClusterError               4     the Dask cluster is out of reach
     │   └── NoAnswer               4     the Dask cluster, or one of its workers, does not answer in time
     ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks a component
@@ -220,10 +221,6 @@ class JobError(UsageError):
     """The job does not exist, or its state does not allow the request."""
 
 
-class PartsReplaced(JobError):
-    """A compaction has replaced parts of the job while their rows were read."""
-
-
 class NewerFormat(UsageError):
     """A newer mops wrote the record."""
 
@@ -240,6 +237,10 @@ class StorageUnavailable(StorageError):
 
 class CorruptRecord(StorageError):
     """A stored object differs from what mops wrote."""
+
+
+class PartMissing(CorruptRecord):
+    """A part that counts does not exist, or `mops jobs clean` has removed it since its job was read."""
 
 
 class ClusterError(MopsError):

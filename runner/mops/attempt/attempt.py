@@ -28,7 +28,7 @@ from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsEr
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
-from mops.storage.compaction.compactor import compact_at_end
+from mops.storage.compaction import compact_at_end
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, check_not_deleted, driving
 from mops.storage.joblog.log import JobLog

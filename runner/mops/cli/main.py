@@ -119,7 +119,10 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
             "mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
         ),
         "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
-        "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
+        "clean": Verb(
+            "mops.cli.jobs.clean:clean",
+            "Remove files that are not results.",
+        ),
         "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
     },
     "study": {

@@ -1,6 +1,6 @@
 """Removes parts that no record names or can name, and old temporary files.
 
-This is rules 13 and 22 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
+This is rules 13 and 20 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.status import JobState
-from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.parts import WholeLog, read_whole
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
-from mops.storage.joblog.whole import WholeLog, read_whole
-from mops.storage.paths import PART_KINDS, compaction_of, numbers_of
+from mops.storage.paths import PART_KINDS, is_compacted, numbers_of
 
 LEFTOVER_SECONDS = 3600.0
 """Age after which a temporary file is removed; writing one takes seconds."""
@@ -31,7 +30,7 @@ class Cleaned:
     bytes
         Bytes of all these files.
     kept
-        How many files of the last attempt or compaction do not count yet; their process may still make them count.
+        How many files of the last attempt or of a compaction do not count yet; their process may still make them count.
     """
 
     job: str
@@ -46,8 +45,8 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
     Parameters
     ----------
     last_attempt
-        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`), or those
-        of the last compaction of a complete job, after a claim that stops it. A job without an attempt does not change.
+        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`). A job
+        without an attempt does not change.
     dry_run
         Write and remove nothing.
 
@@ -60,12 +59,8 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
     idle = job.require_no_runner(hint)
-    if dry_run or not idle.attempt:
+    if dry_run or not idle.attempt or idle.complete:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
-    if idle.complete:
-        if _clean(job, dry_run=True).kept:
-            CompactionLog(job.files, job.record.paths).claim("person")
-        return _clean(job, dry_run=False)
     with claimed(job, idle):
         return _clean(job, dry_run=False)
 
@@ -76,12 +71,12 @@ def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Clean
     Parameters
     ----------
     assumed_over
-        For a dry run, which claims nothing: whether a claim would end the last attempt or compaction.
+        For a dry run, which claims nothing: whether a claim would end the last attempt.
     """
     files, paths = job.files, job.record.paths
-    logs = (f"{paths.log}/", f"{paths.compactions}/")
-    leftovers = [entry for entry in files.scraps(paths.root, LEFTOVER_SECONDS) if not entry.path.startswith(logs)]
-    # Parts first, then the logs: so the logs have every record that can ever name the parts of what is over.
+    scraps = files.scraps(paths.root, LEFTOVER_SECONDS)
+    leftovers = [entry for entry in scraps if not entry.path.startswith(f"{paths.log}/")]
+    # Parts first, then the records: so these have every record that can ever name the parts of what is over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
     log = read_whole(files, paths)
     current = {one.part.path for one in log.parts}
@@ -98,8 +93,9 @@ def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
     """Tell whether a part that does not count can never count; None: the file does not belong to this job."""
     if numbers := numbers_of(path):
         return numbers[0] <= last_attempt_over(log.view) + assumed_over
-    n = compaction_of(path) if log.view.complete else None
-    return None if n is None else n < log.compactions.attempt + assumed_over
+    if not (is_compacted(path) and log.view.complete):
+        return None
+    return log.compaction is not None  # only the first compaction counts; without its record, one may still come
 
 
 def last_attempt_over(view: LogView) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from mops.errors import PartsReplaced, StorageError, UsageError, path_refused
+from mops.errors import StorageError, UsageError, path_refused
 from mops.jobs.tables.scan import Rows
 from mops.jobs.tables.table import Table
 from mops.project.bundle import EXPORTED
@@ -59,7 +59,7 @@ def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, ov
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
         list_exported(folder, [path.name for path in paths.values()])
-    return [_written(name, table, paths[name], file_format) for name, table in tables.items()]
+    return [_write(name, table.opened(), paths[name], file_format) for name, table in tables.items()]
 
 
 def list_exported(folder: Path, names: list[str]) -> None:
@@ -67,15 +67,6 @@ def list_exported(folder: Path, names: list[str]) -> None:
     listed = folder / EXPORTED
     before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]
     listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")
-
-
-def _written(name: str, table: Table, path: Path, file_format: Format) -> Exported:
-    """Write a table; from its start again if a compaction has replaced its parts meanwhile."""
-    while True:
-        try:
-            return _write(name, table.opened(), path, file_format)
-        except PartsReplaced:
-            continue
 
 
 def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported:

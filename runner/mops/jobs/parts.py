@@ -9,16 +9,14 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from mops.errors import JobError, PartsReplaced
+from mops.errors import JobError
 from mops.jobs.results import FilteredPart, TableSummary
 from mops.jobs.status import JobState
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
-from mops.storage.compaction.compactor import Compacted, compact
-from mops.storage.compaction.reading import Reopening, part_missing, read_current
-from mops.storage.dataset import dataset_of
+from mops.storage.compaction import Compacted, compact
+from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.job_records import read_reference
-from mops.storage.joblog.one_dataset import dataset_problems
-from mops.storage.joblog.whole import read_whole
+from mops.storage.joblog.parts import read_whole
 from mops.storage.paths import JobPaths
 from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
@@ -40,7 +38,9 @@ class JobParts(JobState):
     def _sources(self) -> list[ResultSource]:
         record, known = self.record, self._ancestors
         if record.id not in known:
-            known[record.id] = ancestors(self.files, record)  # they are complete, so only a compaction changes them
+            known[record.id] = ancestors(
+                self.files, record
+            )  # only a compaction changes their parts
         return [*known[record.id], ResultSource(self.name, read_whole(self.files, record.paths))]
 
     def _sources_now(self) -> list[ResultSource]:
@@ -50,10 +50,7 @@ class JobParts(JobState):
 
     def _read(self, use: Callable[[list[ResultSource]], T]) -> T:
         """Call a function with the logs of the job and of its ancestors, whose current parts it reads."""
-        try:
-            return read_current(self._sources(), self._sources_now, use)
-        except FileNotFoundError as missing:
-            raise part_missing(self.name, str(missing)) from missing
+        return read_current(self._sources(), self._sources_now, use)
 
     def verify(self) -> list[str]:
         """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
@@ -68,7 +65,9 @@ class JobParts(JobState):
         )
 
     def compact(self) -> Compacted:
-        """Merge small parts of the complete job into larger ones. The rows and their order stay the same.
+        """Merge small parts of the complete job into larger ones, once. The rows and their order stay the same.
+
+        The small parts stay until ``mops jobs clean`` removes them.
 
         Returns
         -------
@@ -79,8 +78,6 @@ class JobParts(JobState):
         ------
         JobError
             The job is not complete.
-        Superseded
-            Another process compacts the job, and began later.
         CorruptRecord
             A part is missing or damaged.
         """
@@ -179,21 +176,10 @@ class JobParts(JobState):
             The job has no output of this name; the error lists its outputs.
         CorruptRecord
             A part is missing, or is not a Parquet file. Only :meth:`verify` finds damage inside a part.
-
-        Notes
-        -----
-        A compaction of the job replaces its parts. If that happens after the call, ``to_table``, ``count_rows``,
-        ``head``, ``take`` and ``to_batches`` of the dataset read the new parts. If it happens between two batches of
-        ``to_batches``, the dataset raises a JobError, and you call this method again.
         """
         if output is not None:
             self._check_output(output)
-        found = self._read(functools.partial(self._opened, kind, output))
-        if isinstance(found, Reopening):
-            what = f"job {self.name!r} was compacted while its rows were read"
-            replaced = PartsReplaced(what, where=self.files.url, hint="read the rows again from the start")
-            found.reopened(lambda: self.dataset(kind, output), replaced)
-        return found
+        return self._read(functools.partial(self._opened, kind, output))
 
     def _opened(self, kind: str, output: str | None, sources: list[ResultSource]) -> ds.Dataset:
         rows = parts(sources, kind, output)

@@ -22,8 +22,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim
-from mops.storage.joblog.starting import settled_state
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.view import LogView, settled_state
 from mops.storage.live_record import Live, SlowStep, read_live
 from mops.storage.paths import JobPaths
 from mops.units import counted, to_go

@@ -37,8 +37,7 @@ from mops.settings import PREFIX, Settings
 from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
-from mops.storage.joblog.starting import check_start
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.view import LogView, check_start
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
 from mops.storage.params_file import encode_groups

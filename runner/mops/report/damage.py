@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from mops.errors import CorruptRecord
 from mops.jobs.job import Job
-from mops.storage.compaction.reading import part_damaged
+from mops.storage.dataset import part_damaged
 
 READING_FAULTS = (CorruptRecord, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged part raises. Changed bytes may still be pages that Arrow reads, with values that are wrong."""

@@ -1,6 +1,6 @@
 """Finds the parts that hold a job's rows: its own and, for a derived job, those of its ancestors.
 
-docs/internals/storage.md, "Derived jobs", has the rules. :mod:`mops.storage.filtered_dataset` filters the rows.
+docs/internals/storage.md, "Derived jobs", has the rules. :mod:`mops.storage.dataset` filters the rows.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, Parent, load_job, read_reference
+from mops.storage.joblog.parts import WholeLog, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
-from mops.storage.joblog.whole import WholeLog, read_whole
 from mops.storage.paths import JobPaths, NamePaths, table_of
 from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges

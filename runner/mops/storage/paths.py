@@ -10,16 +10,16 @@
                     log/00000001.json  00000002.json  ...       create-only: decides what is committed
                     outputs/<output>/<n>-<c>.parquet            create-only: they count once a log record names them
                     losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
-                    compactions/00000001.json  ...              create-only: which larger parts replace others
-                    outputs/<output>/compacted-<n>-<c>.parquet  create-only: parts of compactions
+                    compacted.json                              create-only: which larger parts replace small ones
+                    outputs/<output>/compacted-<r>-<c>.parquet  create-only: these parts; r is random
                     logs/<n>-<c>.txt  events/<n>-<c>.json
-                    live/<n>.json  snapshot.json                the only files that mops overwrites
+                    live/<n>.json                               the only files that mops overwrites
                     finished.json                               an advisory copy of the end
                     deleted.json                                create-only: a deletion has begun
     calibrations/<name>/...                                     calibration_records.py
 
 ``<id>`` is a random number of the job: two jobs that have had the same name share no path but ``job.json``. ``n`` is
-the number of the attempt or compaction, ``c`` a number that its process uses once (a worker: a random one).
+the number of the attempt, ``c`` a number that its process uses once (a worker: a random one).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PART_KINDS = ("outputs", "losses", "failures")
 # A name that every storage, URL and Kubernetes label accepts as one segment.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
-_COMPACTED = re.compile(r"compacted-(\d+)-\d+\.parquet", re.ASCII)
+_COMPACTED = re.compile(r"compacted-[0-9a-f]+-\d+\.parquet", re.ASCII)
 _ID_BYTES = 8
 _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 
@@ -141,11 +141,6 @@ class JobPaths:
         return f"{self.root}/finished.json"
 
     @property
-    def snapshot(self) -> str:
-        """The meaning of the first records of the log, so that readers begin after these records."""
-        return f"{self.root}/snapshot.json"
-
-    @property
     def deleted(self) -> str:
         """The mark of a deletion that has begun."""
         return f"{self.root}/deleted.json"
@@ -193,13 +188,13 @@ class JobPaths:
         return path.startswith(f"{self.root}/") and numbers is not None and numbers[0] == n
 
     @property
-    def compactions(self) -> str:
-        """The folder of the records of compactions."""
-        return f"{self.root}/compactions"
+    def compaction(self) -> str:
+        """The record that names larger parts in place of small ones."""
+        return f"{self.root}/compacted.json"
 
-    def compacted(self, kind: str, output: str | None, n: int, c: int) -> str:
-        """Return the path of part ``c`` of compaction ``n``; kind and output as for :meth:`folder`."""
-        return f"{self.folder(kind, output)}/compacted-{n}-{c}.parquet"
+    def compacted(self, kind: str, output: str | None, r: str, c: int) -> str:
+        """Return the path of part ``c`` of the compaction with the random number ``r``; else as for :meth:`folder`."""
+        return f"{self.folder(kind, output)}/compacted-{r}-{c}.parquet"
 
     @property
     def texts(self) -> str:
@@ -245,10 +240,9 @@ def numbers_of(path: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def compaction_of(path: str) -> int | None:
-    """Return the number of the compaction that wrote a part; None: another process did."""
-    found = _COMPACTED.fullmatch(path.rpartition("/")[2])
-    return int(found[1]) if found else None
+def is_compacted(path: str) -> bool:
+    """Tell whether a compaction wrote a part."""
+    return _COMPACTED.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def table_of(part: str) -> tuple[str, str | None]:

@@ -31,7 +31,7 @@ from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.spool import Spool
 from mops.storage.joblog.view import Stored
-from mops.storage.joblog.whole import read_whole
+from mops.storage.joblog.parts import read_whole
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id

@@ -29,7 +29,7 @@ from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
-from mops.storage.filtered_dataset import FilteredFile, unfiltered
+from mops.storage.dataset import FilteredFile, unfiltered
 from mops.study.casts import inner_types, is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of

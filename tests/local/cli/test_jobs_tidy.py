@@ -194,8 +194,8 @@ def test_compact_prints_the_parts_before_and_after(lab: CommandLab) -> None:
     assert ran.code == 0
     assert [(done["job"], done["parts_before"], done["parts"]) for done in ran.json] == [("one", 12, 2), ("two", 12, 2)]
     assert re.fullmatch(
-        rf"job one: had 12 parts \({size}\), has 2 parts \({size}\)\n"
-        rf"job two: had 12 parts \({size}\), has 2 parts \({size}\)\n",
+        rf"job one: had 12 parts \({size}\), has 2 parts \({size}\); to remove the small ones: mops jobs clean one\n"
+        rf"job two: had 12 parts \({size}\), has 2 parts \({size}\); to remove the small ones: mops jobs clean two\n",
         ran.err,
     )
     ran = lab.run("jobs", "compact", "one")

@@ -28,12 +28,11 @@ from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
-from mops.storage.compaction.compactor import Compacted, compact
-from mops.storage.compaction.plan import Merge
+from mops.storage.compaction import Compacted, Run, compact
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived, create_job, keep_reference, load_job
-from mops.storage.joblog.current_parts import CurrentPart
+from mops.storage.joblog.parts import CurrentPart
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.params_file import encode_groups, load_groups
@@ -199,7 +198,7 @@ class World:
         assert verify_job(self.files, job.name) == []
 
 
-def pairs(parts: Iterable[CurrentPart]) -> list[Merge]:
+def pairs(parts: Iterable[CurrentPart]) -> list[Run]:
     """Plan to merge two parts of each table, while there are two."""
     tables = defaultdict[tuple[str, str | None], list[CurrentPart]](list)
     for part in parts:

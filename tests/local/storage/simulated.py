@@ -25,7 +25,7 @@ from mops.storage.backends.base import PATIENT, Entry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, decode_record
-from mops.storage.joblog.starting import NothingToRun, Overtaken
+from mops.storage.joblog.view import NothingToRun, Overtaken
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -58,7 +58,6 @@ class World:
     faults: int
     kills: int
     log_type: type[JobLog] = JobLog
-    snapshot_records: int = 1_000
     store: dict[str, bytes] = field(default_factory=lambda: {PATHS.record: job_record(), PATHS.study: b"{}"})
     flight: list[tuple[str, bytes]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
@@ -92,13 +91,7 @@ class Actor(threading.Thread):
         self.seen: set[str] = set()
         """What this process has read or written: the storage shows it from then on."""
         self.files = SimulatedFiles(self)
-        self.job_log = world.log_type(
-            self.files,
-            PATHS,
-            host=name,
-            clock=lambda: 0.0,
-            snapshot_records=world.snapshot_records,
-        )
+        self.job_log = world.log_type(self.files, PATHS, host=name, clock=lambda: 0.0)
 
     def run(self) -> None:
         try:
@@ -287,10 +280,7 @@ def simulate(
         world.trace.append(label)
         if actor is None:
             path, data = world.flight.pop(int(option))
-            if path == PATHS.snapshot:
-                world.store[path] = data
-            else:
-                world.store.setdefault(path, data)
+            world.store.setdefault(path, data)
             continue
         current = actor
         _resume(world, actor, option)

@@ -18,22 +18,19 @@ import pytest
 from made import ID, AtRequest, created, hooked
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
-from mops.errors import CorruptRecord, JobError, MopsError, PartsReplaced, Superseded
-from mops.jobs import export as exporting
+from mops.errors import CorruptRecord, JobError, MopsError, PartMissing
 from mops.jobs.clean import clean
 from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.job import Job
 from mops.parquet.encoder import encode
-from mops.storage.compaction import compactor
-from mops.storage.compaction.compactor import compact, compact_at_end
-from mops.storage.compaction.merge import merged
+from mops.storage import compaction
+from mops.storage.compaction import compact, compact_at_end, merged
 from mops.storage.files import Files
 from mops.storage.job_records import load_job
-from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.parts import read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
-from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
 from soak import moments, spread
 
@@ -93,8 +90,11 @@ def test_parts_are_merged_and_rows_and_their_order_stay(world):
     assert done.bytes < done.bytes_before
     assert_intact(world, rows)
     world.assert_reads_true(job)
+    assert len(part_files(files)) == 16 + 3
+    clean(job)
     assert part_files(files) == current(files)
     assert len(current(files)) == 3
+    assert_intact(world, rows)
     assert vars(job.status()) == vars(status)
     assert [table.rows for table in job.tables()] == [12, 8, 8]
 
@@ -198,27 +198,23 @@ def test_a_missing_part_is_an_error(storage, world):
 
 def test_verify_finds_a_compaction_that_does_not_fit(fresh):
     fresh.compact("first")
-    path = f"{PATHS.compactions}/00000002.json"
-    good = json.loads(fresh.files.get(path))
+    good = json.loads(fresh.files.get(PATHS.compaction))
+    first, *others = good["merges"]
+    stray = f"jobs/first/{ID}/losses/9-9.parquet"
     for change, problem in {
-        ("removed", ()): "it names no part to remove",
-        (
-            "removed",
-            (f"jobs/first/{ID}/losses/9-9.parquet",),
-        ): f"it removes parts that do not count: jobs/first/{ID}/losses/9-9.parquet",
-        ("removed", tuple(good["removed"][::-1])): "it removes parts that do not follow one another in the table of",
-        ("ranges", ((0, 5),)): "its groups are not those of the parts that it removes",
-        ("part", (good["part"][0], 99, *good["part"][2:])): "its part has 99 rows instead of",
-        ("n", 7): "it names compaction 7 instead of compaction 1",
-        (
-            "part",
-            (good["part"][0].replace("compacted-1", "compacted-2"), *good["part"][1:]),
-        ): "its new part has the name of compaction 2",
+        ("removed", ()): "it replaces no part",
+        ("removed", (stray,)): f"it replaces parts that do not count: {stray}",
+        ("removed", tuple(first["removed"][::-1])): "it replaces parts that do not follow one another",
+        ("ranges", ((0, 5),)): "its groups are not those of its parts",
+        ("part", (first["part"][0], 99, *first["part"][2:])): "its part has 99 rows instead of",
     }.items():
-        fresh.files.put(path, json.dumps(good | dict([change])).encode())
+        changed = good | {"merges": [first | dict([change]), *others]}
+        fresh.files.put(PATHS.compaction, json.dumps(changed).encode())
         problems = Job(fresh.files, "first").verify()
-        assert f"record 2 of the compactions: {problem}" in problems[0], (change, problems)
-    fresh.files.put(path, json.dumps(good).encode())
+        assert f"the compaction, {first['part'][0]}: {problem}" in problems[0], (change, problems)
+    fresh.files.put(PATHS.compaction, b"{}")
+    assert "compacted.json: this record is not what mops wrote" in Job(fresh.files, "first").verify()[0]
+    fresh.files.put(PATHS.compaction, json.dumps(good).encode())
     assert Job(fresh.files, "first").verify() == []
 
 
@@ -230,12 +226,9 @@ def test_a_compaction_that_starts_at_any_request_of_another_changes_no_row():
         world = small()
         rows = rows_of(Job(world.files, "first"))
         act = AtRequest(number, lambda world=world: world.compact("first"))
-        try:
-            compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
-        except Superseded as stopped:
-            assert stopped.what == "compaction 2 of this job began later, so this one stopped"  # noqa: PT017
+        compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
         assert_intact(world, rows)
-        clean(Job(world.files, "first"), last_attempt=True)
+        clean(Job(world.files, "first"))
         assert part_files(world.files) == current(world.files)
         assert_intact(world, rows)
         if not act.has_acted:
@@ -246,22 +239,18 @@ def test_compactions_at_once_change_no_row(world):
     rows, ended = rows_of(Job(world.files, "first")), []
 
     def run() -> None:
-        try:
-            ended.append(Job(Files.open(world.files.url), "first").compact())
-        except Superseded as stopped:
-            ended.append(stopped)
+        ended.append(Job(Files.open(world.files.url), "first").compact())
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(ended) == 4
-    assert any(isinstance(one, compactor.Compacted) for one in ended)
+    assert [done.parts for done in ended] == [3] * 4
     assert_intact(world, rows)
-    clean(Job(world.files, "first"), last_attempt=True)
+    assert len(part_files(world.files)) == 16 + 3  # those that came later have removed their parts
+    clean(Job(world.files, "first"))
     assert part_files(world.files) == current(world.files)
-    assert len(current(world.files)) == 3
 
 
 def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
@@ -271,40 +260,37 @@ def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
         act = AtRequest(number, lambda world=world: clean(Job(world.files, "first")))
         compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
         assert_intact(world, rows)
+        clean(Job(world.files, "first"))
         assert part_files(world.files) == current(world.files)
         if not act.has_acted:
             return
 
 
-def test_a_clean_of_the_last_compaction_stops_it(fresh):
-    files = fresh.files
-    log = CompactionLog(files, PATHS)
-    log.claim("person")
-    path = PATHS.compacted("losses", None, 1, 1)
-    files.put(path, b"rows")
-    assert (clean(Job(files, "first")).paths, clean(Job(files, "first")).kept) == ((), 1)
-    assert clean(Job(files, "first"), last_attempt=True, dry_run=True).paths == (path,)
-    assert clean(Job(files, "first"), last_attempt=True).paths == (path,)
-    with pytest.raises(Superseded, match="compaction 2 of this job began later, so this one stopped"):
-        log.compact([], Part(path, 1, 4, ""), read_whole(files, PATHS).view.committed)
-    assert Job(files, "first").verify() == []
+def test_clean_keeps_parts_of_a_compaction_until_one_counts(fresh):
+    path = PATHS.compacted("losses", None, "ab", 1)
+    fresh.files.put(path, b"rows")
+    for last_attempt in (False, True):
+        done = clean(Job(fresh.files, "first"), last_attempt=last_attempt)
+        assert (done.paths, done.kept) == ((), 1)
+    fresh.compact("first")
+    done = clean(Job(fresh.files, "first"))
+    assert path in done.paths
+    assert done.kept == 0
 
 
 # Kills
 
 
 MOMENTS = {
-    "before the claim": ("put_new", "/compactions/", 1),
     "before a part": ("put_new", "/outputs/", 1),
-    "between a part and its record": ("put_new", "/compactions/", 2),
-    "between the record and the removal": ("remove", "/outputs/", 1),
-    "during the removal": ("remove", "/outputs/", 3),
-    "before the second record": ("put_new", "/compactions/", 3),
+    "between parts": ("put_new", "/failures/", 1),
+    "before the record": ("put_new", "/compacted.json", 1),
+    "after the record": ("get_many", "/job.json", 5),
 }
 KILLED = """
 import os, sys
 from made import hooked
-from mops.storage.compaction.compactor import compact
+from mops.storage.compaction import compact
 from mops.storage.files import Files
 from mops.storage.job_records import load_job
 
@@ -367,7 +353,7 @@ def test_a_compaction_that_ends_at_any_request_loses_no_row():
             return
 
 
-# Readers during a compaction
+# Readers during a compaction and a clean
 
 READERS: dict[str, Callable[[Job], object]] = {
     "outputs": lambda job: job.outputs(OUTPUT).to_arrow().to_pylist(),
@@ -383,8 +369,7 @@ READERS: dict[str, Callable[[Job], object]] = {
 @pytest.mark.parametrize("read", READERS)
 def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, of):
     for number in moments():
-        world = small()
-        name = "first"
+        world, name = small(), "first"
         if of == "its parent":
             world.derive(Job(world.files, "first"), "second", "timeout")
             world.run("second", dict.fromkeys((1, 3), HEALTHY), [])
@@ -396,50 +381,38 @@ def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, of
             return
 
 
-WHOLE = {
-    "to_table": lambda rows: rows.to_table().to_pylist(),
-    "count_rows": lambda rows: rows.count_rows(),
-    "head": lambda rows: rows.head(5).to_pylist(),
-    "take": lambda rows: rows.take([1, 4]).to_pylist(),
-    "filter": lambda rows: rows.filter(pa.compute.field("group") > 3).to_table().to_pylist(),
-    "batches": lambda rows: [row for batch in rows.to_batches() for row in batch.to_pylist()],
-}
+@pytest.mark.parametrize("read", READERS)
+def test_a_reader_during_a_clean_of_merged_parts_gets_all_rows_or_a_clear_error(read):
+    for number in moments():
+        world = small()
+        expected = READERS[read](Job(world.files, "first"))
+
+        def replace(world: World = world) -> None:
+            world.compact("first")
+            clean(Job(world.files, "first"))
+
+        act = AtRequest(number, replace)
+        with contextlib.suppress(PartMissing):
+            assert READERS[read](Job(hooked(world.files, act), "first")) == expected
+        assert READERS[read](Job(world.files, "first")) == expected
+        if not act.has_acted:
+            return
 
 
-@pytest.mark.parametrize("read", WHOLE)
-def test_a_dataset_from_before_a_compaction_reads_the_new_parts(world, read):
+def test_a_dataset_whose_parts_were_cleaned_says_to_read_again(world):
     job = Job(world.files, "first")
-    expected, rows = WHOLE[read](job.dataset("outputs", OUTPUT)), job.dataset("outputs", OUTPUT)
-    job.compact()
-    assert WHOLE[read](rows) == expected
-
-
-def test_a_compaction_after_the_first_batch_is_a_clear_error(local):
-    world = made(Files.open(local.url), 100)
-    job = Job(world.files, "first")
-    batches = job.dataset("outputs", OUTPUT).to_batches(batch_readahead=0, fragment_readahead=0, use_threads=False)
-    next(batches)
-    job.compact()
-    with pytest.raises(JobError) as error:
-        list(batches)
-    assert str(error.value) == (
-        "job 'first' was compacted while its rows were read\n"
-        f"  at: {local.url}\n"
-        "hint: read the rows again from the start"
-    )
-
-
-def test_a_lost_part_is_an_error_although_there_was_a_compaction(storage, world):
-    job = Job(world.files, "first")
-    job.compact()
     rows = job.dataset("outputs", OUTPUT)
-    storage.drop(job.paths(OUTPUT)[0])
-    with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing"):
-        rows.to_table()
+    job.compact()
+    assert rows.count_rows() == job.outputs(OUTPUT).to_arrow().num_rows
+    clean(job)
+    for read in (rows.to_table, rows.count_rows, lambda: list(rows.to_batches())):
+        with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing") as error:
+            read()
+        assert error.value.hint.startswith("read again if `mops jobs clean` has just removed parts that were merged")
 
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("azure", marks=pytest.mark.azurite)])
-def test_readers_in_a_loop_see_every_row_while_compactions_run(request, kind):
+def test_readers_in_a_loop_see_every_row_while_a_compaction_runs(request, kind):
     world = made(Files.open(request.getfixturevalue(kind).url))
     expected, wrong, is_over = rows_of(Job(world.files, "first")), [], threading.Event()
 
@@ -452,8 +425,7 @@ def test_readers_in_a_loop_see_every_row_while_compactions_run(request, kind):
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for _ in range(4):
-        world.compact("first")
+    world.compact("first")
     is_over.set()
     for reader in readers:
         reader.join()
@@ -472,26 +444,8 @@ def test_an_export_during_a_compaction_is_whole(local, tmp_path):
     }
 
 
-def test_an_export_starts_a_table_again_if_a_compaction_replaces_its_parts(local, tmp_path, monkeypatch):
-    """It failed, with advice for Python, if the compaction came after the first batch."""
-    world = made(Files.open(local.url))
-    write, names = exporting._write, []
-
-    def interrupted(name, source, *rest):
-        names.append(name)
-        if names == ["daily"]:
-            world.compact("first")
-            raise PartsReplaced("replaced", where="here")
-        return write(name, source, *rest)
-
-    monkeypatch.setattr(exporting, "_write", interrupted)
-    done = Job(world.files, "first").export(tmp_path, "csv")
-    assert names[:2] == ["daily", "daily"]
-    assert {file.name: file.rows for file in done}["daily"] == 12
-
-
 def test_a_blob_that_is_removed_while_arrow_reads_it_is_a_missing_file(azure):
-    """It was an error of Azure's client, after which no reader looked for the new parts."""
+    """It was an error of Azure's client."""
     files = Files.open(azure.url)
     files.put("a", b"x" * 100_000_000)
     filesystem, path = files.arrow("a")
@@ -508,6 +462,7 @@ def test_paths_of_a_derived_job_are_those_after_a_compaction_of_its_parent(fresh
     derived = fresh.derive(Job(fresh.files, "first"), "again", "timeout")
     derived.losses().to_arrow()
     fresh.compact("first")
+    clean(Job(fresh.files, "first"))
     assert all(fresh.files.size(path) for path in derived.paths(OUTPUT))
     named = [path.removeprefix(f"{fresh.files.url}/") for table in derived.tables() for path in table.paths]
     assert all(fresh.files.size(path) for path in named)
@@ -521,9 +476,10 @@ def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem()
         end = world.files.get(ends)
         world.files.remove([ends])
 
-        def finish(world: World = world, path: str = ends, end: bytes = end) -> None:
+        def finish(world: World = world, job: Job = job, path: str = ends, end: bytes = end) -> None:
             world.files.put(path, end)
             compact(world.files, load_job(world.files, "first"), plan=pairs)
+            clean(job)
 
         act = AtRequest(number, finish)
         found = verify(hooked(world.files, act), JobPaths("first", ID), 4)
@@ -540,21 +496,30 @@ def test_an_attempt_compacts_only_tables_with_many_parts(fresh, monkeypatch):
     record = load_job(fresh.files, "first")
     compact_at_end(fresh.files, record)
     assert len(current(fresh.files)) == 16
-    monkeypatch.setattr(compactor, "MANY_PARTS", 8)
+    monkeypatch.setattr(compaction, "MANY_PARTS", 8)
     compact_at_end(fresh.files, record)
     assert sorted(map(len, (Job(fresh.files, "first").paths(OUTPUT), current(fresh.files)))) == [1, 1 + 4 + 4]
 
 
+def test_a_compaction_at_the_end_that_takes_too_long_leaves_the_job_as_it_is(fresh, monkeypatch, caplog):
+    monkeypatch.setattr(compaction, "MANY_PARTS", 4)
+    monkeypatch.setattr(compaction, "WAIT_SECONDS", 0.0)
+    before = fresh.files.list("")
+    compact_at_end(fresh.files, load_job(fresh.files, "first"))
+    assert fresh.files.list("") == before
+    assert "small parts were not merged (merging takes more than 0 s); to merge them: mops jobs compact" in caplog.text
+
+
 def test_a_fault_of_the_compaction_at_the_end_is_a_warning(fresh, monkeypatch, caplog):
-    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
+    monkeypatch.setattr(compaction, "MANY_PARTS", 4)
     fresh.files.remove(Job(fresh.files, "first").paths(OUTPUT)[:1])
     compact_at_end(fresh.files, load_job(fresh.files, "first"))
     assert "first: the results are complete, but small parts were not merged" in caplog.text
 
 
 def test_no_error_of_the_compaction_at_the_end_fails_a_complete_job(fresh, monkeypatch, caplog):
-    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
-    monkeypatch.setattr(compactor, "compact", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(compaction, "MANY_PARTS", 4)
+    monkeypatch.setattr(compaction, "compact", lambda *_, **__: 1 / 0)
     compact_at_end(fresh.files, load_job(fresh.files, "first"))
     assert "ZeroDivisionError" in caplog.text
 
@@ -565,8 +530,8 @@ def test_ctrl_c_during_the_compaction_at_the_end_reaches_the_caller(fresh, monke
     def pressed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
-    monkeypatch.setattr(compactor, "compact", pressed)
+    monkeypatch.setattr(compaction, "MANY_PARTS", 4)
+    monkeypatch.setattr(compaction, "compact", pressed)
     with pytest.raises(KeyboardInterrupt):
         compact_at_end(fresh.files, load_job(fresh.files, "first"))
     assert "stopped merging small parts; the results are complete" in caplog.text

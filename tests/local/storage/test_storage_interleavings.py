@@ -16,12 +16,11 @@ from simulated import CLEANER, World, at_random, canceller, cleaner, reader, res
 from simulated_compactions import check_compactions, compactor, world_of
 
 from mops.errors import StorageUnavailable
-from mops.storage import advisory
-from mops.storage.joblog.compactions import CompactionLog, CompactionView
+from mops.storage import compaction
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, Cancel, Claim, Commit
-from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
-from mops.storage.joblog.whole import read_whole
+from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, Compaction
+from mops.storage.paths import numbers_of
 from mops.study.ranges import Ranges
 from soak import repeats, spread
 
@@ -49,32 +48,6 @@ def test_no_invariant_breaks(cast, groups):
         world = World(groups, faults=seed % 4, kills=seed % 3)
         simulate(world, CASTS[cast], at_random(seed))
         assert not world.broken, (seed, world.broken, world.trace)
-
-
-@pytest.mark.parametrize("cast", CASTS)
-@pytest.mark.parametrize("snapshot_records", [1, 2])
-def test_no_invariant_breaks_with_snapshots(cast, snapshot_records):
-    """Snapshots arrive late and out of order, after the death of their writer, and readers see old ones."""
-    for seed in range(RUNS):
-        world = World(4, faults=seed % 4, kills=seed % 3, snapshot_records=snapshot_records)
-        simulate(world, CASTS[cast], at_random(seed))
-        assert not world.broken, (seed, world.broken, world.trace)
-
-
-class Credulous(JobLog):
-    """Writes a snapshot before the record, and uses a snapshot without a look at the record."""
-
-    def commit(self, ranges, parts, counts, families=None):
-        head = {"k": self.view.k + 1, "n": self.view.attempt, "nonce": "x", "time": 0.0, "host": self._host}
-        head["claim"] = self.view.owner
-        early = Commit(ranges=ranges, parts=tuple(parts), counts=counts, **head)
-        self._files.put(self._paths.snapshot, SNAPSHOTS.encode(Snapshot.of(self.view.extended([early]), early)))
-        super().commit(ranges, parts, counts, families)
-
-    def read(self):
-        snapshot = None if self._view.k else advisory.read(self._files, self._paths.snapshot, SNAPSHOTS.decode)
-        self._view = self._view if snapshot is None else snapshot.view()
-        return super().read()
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -176,7 +149,7 @@ class ByAttempt(JobLog):
         return replace(claim, asked=asked)
 
 
-@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty, Credulous])
+@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty])
 def test_the_search_finds_a_mutant_of_the_log(mutant):
     for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = World(3, faults=3, kills=0, log_type=mutant)
@@ -214,11 +187,6 @@ COMPACTIONS = {
     "a compaction and a reader": {"compactor A": compactor, "R": simulated_compactions.reader},
     "a cleaner": {**TWO, "X": simulated_compactions.cleaner},
     "everyone": {**TWO, "R": simulated_compactions.reader, "X": simulated_compactions.cleaner},
-    "a cleaner of the last compaction": {
-        **TWO,
-        "R": simulated_compactions.reader,
-        "L": simulated_compactions.cleaner_of_the_last,
-    },
 }
 
 
@@ -231,30 +199,23 @@ def test_no_invariant_of_compactions_breaks(cast, groups):
         assert not world.broken, (seed, world.broken, world.trace)
 
 
-class DeafCompaction(CompactionLog):
-    """Continues after the claim of another compaction."""
-
-    def _fence(self):
-        pass
-
-
-class GreedyCompaction(CompactionLog):
-    """Treats an existing record as its own."""
-
-    def _settle(self, record):
-        super()._settle(record)
-        return record
+def early(files, record, run, *rest):
+    """Remove the old parts before the record of the compaction."""
+    merge = _stored(files, record, run, *rest)
+    files.remove([*merge.removed])
+    return merge
 
 
+_stored = compaction._stored
+NOTHING = Compaction(time=0.0, host="", merges=())
 MUTANTS = {
-    "deaf": ("mops.storage.compaction.compactor.CompactionLog", DeafCompaction),
-    "greedy": ("mops.storage.compaction.compactor.CompactionLog", GreedyCompaction),
-    "removes parts of the last compaction": ("mops.jobs.clean.compaction_of", lambda path: -1),
-    "removes parts without looking at compactions": (
+    "removes parts of a compaction that may count": ("mops.jobs.clean.numbers_of", lambda path: numbers_of(path) or (0, 0)),
+    "removes parts without looking at the compaction": (
         "mops.jobs.clean.read_whole",
-        lambda files, paths: replace(read_whole(files, paths), compactions=CompactionView(k=9, attempt=9)),
+        lambda files, paths: replace(read_whole(files, paths), compaction=NOTHING),
     ),
     "does not read again": ("simulated_compactions.read_current", lambda sources, _, use: use(sources)),
+    "removes old parts before its record": ("mops.storage.compaction._stored", early),
 }
 
 
@@ -262,22 +223,7 @@ MUTANTS = {
 def test_the_search_finds_a_mutant_of_compactions(mutant, monkeypatch):
     monkeypatch.setattr(*MUTANTS[mutant])
     for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = world_of(5, faults=0, kills=0)
-        simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
-        if world.broken:
-            return
-    pytest.fail("not found")
-
-
-def test_the_search_finds_a_compaction_that_removes_parts_before_its_record(monkeypatch):
-    def early(self, removed, part, ranges):
-        self._files.remove(removed)
-        compact(self, removed, part, ranges)
-
-    compact = CompactionLog.compact
-    monkeypatch.setattr(CompactionLog, "compact", early)
-    for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = world_of(5, faults=0, kills=1)
+        world = world_of(5, faults=0, kills=seed % 2)
         simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
         if world.broken:
             return

@@ -18,8 +18,8 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.ancestors import ResultSource
-from mops.storage.joblog.one_dataset import dataset_problems
-from mops.storage.joblog.whole import read_whole
+from mops.storage.dataset import dataset_problems
+from mops.storage.joblog.parts import read_whole
 
 MODEL = """
 import datetime as dt

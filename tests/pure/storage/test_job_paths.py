@@ -9,7 +9,7 @@ from mops.storage.paths import (
     JobPaths,
     NamePaths,
     bundle_path,
-    compaction_of,
+    is_compacted,
     is_job_name,
     numbers_of,
     record_path,
@@ -34,9 +34,9 @@ def test_every_object_of_a_job_has_a_fixed_path() -> None:
     assert PATHS.folder("losses") == f"{ROOT}/losses"
     assert PATHS.part("failures", None, 2, 7) == f"{ROOT}/failures/2-7.parquet"
     assert PATHS.part("outputs", "daily", 2, 7) == f"{ROOT}/outputs/daily/2-7.parquet"
-    assert PATHS.compactions == f"{ROOT}/compactions"
+    assert PATHS.compaction == f"{ROOT}/compacted.json"
     assert record_path("folder", 3) == "folder/00000003.json"
-    assert PATHS.compacted("losses", None, 2, 7) == f"{ROOT}/losses/compacted-2-7.parquet"
+    assert PATHS.compacted("losses", None, "2e", 7) == f"{ROOT}/losses/compacted-2e-7.parquet"
     assert PATHS.texts == f"{ROOT}/logs"
     assert PATHS.text(2, 7) == f"{ROOT}/logs/2-7.txt"
     assert PATHS.samples == f"{ROOT}/events"
@@ -64,13 +64,13 @@ def test_an_output_of_any_name_has_one_folder_from_which_its_name_is_read(output
     assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
 
 
-def test_a_part_of_a_compaction_tells_its_compaction() -> None:
-    path = PATHS.compacted("outputs", "daily", 12, 7)
-    assert compaction_of(path) == 12
+def test_a_part_of_a_compaction_is_known_by_its_name() -> None:
+    path = PATHS.compacted("outputs", "daily", "12ab", 7)
+    assert is_compacted(path)
     assert numbers_of(path) is None
     assert table_of(path) == ("outputs", "daily")
     for other in (PATHS.part("losses", None, 1, 2), "compacted-1.parquet", "x-compacted-1-2.parquet"):
-        assert compaction_of(other) is None
+        assert not is_compacted(other)
 
 
 def test_a_part_belongs_to_one_job_and_one_attempt() -> None:
@@ -78,7 +78,7 @@ def test_a_part_belongs_to_one_job_and_one_attempt() -> None:
     assert PATHS.has_part(path, 2)
     assert not PATHS.has_part(path, 1)
     assert not JobPaths("job", "0" * 16).has_part(path, 2)
-    assert not PATHS.has_part(PATHS.compacted("outputs", "daily", 2, 7), 2)
+    assert not PATHS.has_part(PATHS.compacted("outputs", "daily", "2", 7), 2)
 
 
 def test_only_tables_of_outputs_have_names() -> None:

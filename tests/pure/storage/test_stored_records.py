@@ -36,10 +36,8 @@ from mops.storage.job_records import (
     mark_deletion,
     read_reference,
 )
-from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part, decode_record
-from mops.storage.joblog.whole import read_whole
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live_record import BestLoss, FailureCause, Live, SlowStep, read_live, write_live
 from mops.storage.params_file import encode_groups
@@ -198,29 +196,16 @@ def samples(files: Files) -> Stored:
     return PATHS.events(1, 2), [(1, SAMPLE), (1, other)], read_samples(files, PATHS)
 
 
-def compactions(files: Files) -> tuple[str, CompactionLog]:
-    """Write a record of each kind; return the folder."""
+def compaction(files: Files) -> Stored:
     made = log_of(files)
     made.claim("person")
     made.end("partial", COUNTS)
-    nonces, times = itertools.count(1), itertools.count(1767225845.0, 0.125)
-    log = CompactionLog(files, PATHS, host="hé", clock=lambda: next(times), nonce=lambda: f"n{next(nonces)}")
-    log.claim("auto")
-    part = Part(PATHS.compacted("losses", None, 1, 1), 10, 1 << 33, "cd" * 32)
-    log.compact(
-        [f"{PATHS.root}/losses/1-1.parquet", f"{PATHS.root}/losses/1-2.parquet"], part, Ranges(((0, 1), (2, 3)))
-    )
-    return PATHS.compactions, log
-
-
-def compaction_claim(files: Files) -> Stored:
-    folder, log = compactions(files)
-    return record_path(folder, 1), log.view.owner, read_whole(files, PATHS).compactions.owner
-
-
-def compact(files: Files) -> Stored:
-    folder, log = compactions(files)
-    return record_path(folder, 2), log.view.compacts, read_whole(files, PATHS).compactions.compacts
+    part = Part(PATHS.compacted("losses", None, "0a", 1), 10, 1 << 33, "cd" * 32)
+    removed = (f"{PATHS.root}/losses/1-1.parquet", f"{PATHS.root}/losses/1-2.parquet")
+    merge = Merge(removed=removed, part=part, ranges=Ranges(((0, 1), (2, 3))))
+    record = Compaction(time=1767225845.0, host="hé", merges=(merge,))
+    files.put(PATHS.compaction, COMPACTIONS.encode(record))
+    return PATHS.compaction, record, read_whole(files, PATHS).compaction
 
 
 CASES: dict[str, Case] = {
@@ -233,8 +218,7 @@ CASES: dict[str, Case] = {
     "finished.json": finished,
     "live": live,
     "samples": samples,
-    "claim of a compaction": compaction_claim,
-    "compact": compact,
+    "compacted.json": compaction,
 }
 
 
@@ -246,6 +230,7 @@ PATH = {
     "job.json of a derived job": PATHS.record,
     "options": PATHS.options(1),
     "schema.json": PATHS.schema,
+    "compacted.json": PATHS.compaction,
     "finished.json": PATHS.finished,
     "live": PATHS.live(1),
     "samples": PATHS.events(1, 1),
@@ -255,6 +240,7 @@ DECIDING: dict[str, Callable[[Files], object]] = {
     "job.json of a derived job": lambda files: load_job(files, "one"),
     "options": lambda files: read_options(files, RECORD),
     "schema.json": lambda files: read_reference(files, PATHS),
+    "compacted.json": lambda files: COMPACTIONS.read(files, PATHS.compaction),
 }
 ADVISORY: dict[str, Callable[[Files], object]] = {
     "finished.json": lambda files: decode_finished(files.get(PATHS.finished), PATHS),

@@ -28,11 +28,10 @@ from mops.attempt.stored.rows import (
 from mops.errors import JobError, StorageError
 from mops.parquet.schemas import unified
 from mops.storage.ancestors import ResultSource, stored_families
-from mops.storage.compaction.reading import read_current
-from mops.storage.dataset import dataset_of
+from mops.storage.dataset import dataset_of, read_current
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, ReuseSource, load_job
-from mops.storage.joblog.whole import read_whole
+from mops.storage.joblog.parts import read_whole
 from mops.study.casts import converted_table
 from mops.study.column_families import Families, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
@@ -162,7 +161,7 @@ class _Opened:
             yield _renumbered(pa.table(batch), planned, order, output.schema)
 
     def _read(self, use: Callable[[], T]) -> T:
-        """Call a function that reads the outputs; again if a compaction has replaced their parts."""
+        """Call a function that reads the outputs; again if `clean` has removed some of their parts."""
 
         def use_logs(logs: list[ResultSource]) -> T:
             if logs is not self._logs:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mops.errors import CorruptRecord, StorageError
 from mops.storage.ancestors import PartRows
-from mops.storage.compaction.reading import part_missing, verify_hint
+from mops.storage.dataset import verify_hint
 from mops.storage.files import Files
 from mops.study.column_families import Columns
 from mops.study.groups import IDENTITY_FIELDS
@@ -104,8 +104,6 @@ def explained(files: Files, job: str) -> Iterator[None]:
     """Turn the errors of reading parts that a job takes over into errors of mops."""
     try:
         yield
-    except FileNotFoundError as missing:
-        raise part_missing(job, str(missing)) from missing
     except pa.ArrowInvalid as bad:
         what = f"a stored part that job {job!r} takes over is damaged: {bad}"
         raise CorruptRecord(what, where=files.url, hint=verify_hint(job)) from bad

@@ -26,8 +26,7 @@ from mops.attempt.stored.rows import (
     groups_in,
 )
 from mops.storage.ancestors import ResultSource, ancestors, families_of, parts
-from mops.storage.compaction.reading import read_current
-from mops.storage.dataset import dataset_of
+from mops.storage.dataset import dataset_of, read_current
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.storage.params_file import load_groups
@@ -115,7 +114,7 @@ class TakenOver:
         return SortedRows.of_table(converted_table(table, output.schema))
 
     def _read(self, use: Callable[[], T]) -> T:
-        """Call a function that reads the outputs; again if a compaction has replaced their parts."""
+        """Call a function that reads the outputs; again if `clean` has removed some of their parts."""
 
         def use_sources(sources: list[ResultSource]) -> T:
             if sources is not self._sources:

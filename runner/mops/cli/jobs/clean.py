@@ -25,10 +25,10 @@ def clean(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove files that killed runners left and that are not results.
+    """Remove files that are not results.
 
-    The command also removes files of killed compactions. Results do not change. You can clean a job while it runs, but
-    --last-attempt needs a job without a runner.
+    Killed runners leave such files, and `mops jobs compact` leaves the small parts that it has merged. Results do not
+    change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
 
     Example:
 
@@ -45,5 +45,5 @@ def clean(
     if done.kept:
         terminal.say(
             f"kept {units.counted(done.kept, 'file')} that a runner or mops jobs compact may still need; "
-            "if neither runs, add --last-attempt"
+            f"if neither runs, add --last-attempt; if the job is complete, run mops jobs compact {job} first"
         )

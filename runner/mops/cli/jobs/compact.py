@@ -11,7 +11,7 @@ from mops import units
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.job import open_job
-from mops.storage.compaction.compactor import Compacted
+from mops.storage.compaction import Compacted
 
 
 def compact(
@@ -20,9 +20,9 @@ def compact(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small parts of complete jobs into larger ones.
+    """Merge small parts of complete jobs into larger ones, once.
 
-    Results do not change. Programs that read the job meanwhile may have to open it again.
+    Results do not change. The small parts stay until `mops jobs clean` removes them.
 
     Example:
 
@@ -42,4 +42,5 @@ def _told(done: Compacted) -> str:
     if done.parts == done.parts_before:
         return f"job {done.job}: no small parts to merge ({before}, {terminal.size(done.bytes)})"
     was, is_now = terminal.size(done.bytes_before), terminal.size(done.bytes)
-    return f"job {done.job}: had {before} ({was}), has {now} ({is_now})"
+    how = f"to remove the small ones: mops jobs clean {done.job}"
+    return f"job {done.job}: had {before} ({was}), has {now} ({is_now}); {how}"

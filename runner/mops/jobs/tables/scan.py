@@ -105,7 +105,7 @@ class Scan:
         return sum(table.num_rows for table in self._unsorted())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order. Raises JobError if a compaction replaces the parts after the first batch."""
+        """Yield the rows in order."""
         if not self._order:
             for table in self._unsorted():
                 yield from table.select(self.schema.names).to_batches()

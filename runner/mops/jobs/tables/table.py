@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from mops.errors import PartsReplaced
 from mops.jobs.tables import conversions, preview
 from mops.jobs.tables.scan import Rows
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import xarray as xr
-
-T = TypeVar("T")
 
 
 class Table:
@@ -49,20 +45,19 @@ class Table:
 
         Raises
         ------
-        JobError
-            A compaction of the job replaced its parts after the first batch: read the table again.
         CorruptRecord
             A part is missing, or is not a Parquet file. Only :meth:`Job.verify` finds damage inside a part.
         """
         return self.opened().batches()
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as a ``pyarrow.Table``. Raises as :meth:`to_batches`, without the JobError."""
-        return _complete(self.opened, lambda rows: pa.Table.from_batches(rows.batches(), rows.schema))
+        """Return the rows as a ``pyarrow.Table``. Raises as :meth:`to_batches`."""
+        rows = self.opened()
+        return pa.Table.from_batches(rows.batches(), rows.schema)
 
     def head(self, n: int = preview.HEAD_ROWS) -> pa.Table:
         """Return the first rows as a ``pyarrow.Table``."""
-        return _complete(self.opened, functools.partial(_head, n=n))
+        return _head(self.opened(), n)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a ``pandas.DataFrame``. Needs pandas.
@@ -119,19 +114,10 @@ class Table:
         return reader.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return preview.as_text(self._title, *_complete(self.opened, _counted_head))
+        return preview.as_text(self._title, *_counted_head(self.opened()))
 
     def _repr_html_(self) -> str:
-        return preview.as_html(self._title, *_complete(self.opened, _counted_head))
-
-
-def _complete(opened: Callable[[], Rows], use: Callable[[Rows], T]) -> T:
-    """Call a function with rows, and again with new rows if a compaction has replaced their parts meanwhile."""
-    while True:
-        try:
-            return use(opened())
-        except PartsReplaced:
-            continue
+        return preview.as_html(self._title, *_counted_head(self.opened()))
 
 
 def _head(rows: Rows, n: int) -> pa.Table:

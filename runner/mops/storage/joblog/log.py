@@ -1,21 +1,21 @@
 """Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-docs/internals/storage.md describes the protocol and its rules, which the comments here name by number.
-:mod:`mops.storage.joblog.records` defines the records, :mod:`mops.storage.joblog.view` says what they mean, and
-:mod:`mops.storage.joblog.starting` decides whether an attempt may start. The attempt writes its parts before the record
-that names them. :mod:`mops.storage.joblog.whole` reads a log with every commit.
+docs/internals/storage.md describes the protocol and its rules, which the comments here name by number. The attempt
+writes its parts before the record that names them. :mod:`mops.storage.joblog.parts` reads a log with every commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from mops.errors import CorruptRecord, Superseded
-from mops.storage import advisory
-from mops.storage.files import Files
-from mops.storage.joblog.belonging import foreign_records
-from mops.storage.joblog.numbered import NumberedLog
+from mops.errors import CorruptRecord, JobDeleted, StorageUnavailable, Superseded
+from mops.storage.backends.base import Put
+from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
     LOG_RECORDS,
     Asked,
@@ -27,26 +27,27 @@ from mops.storage.joblog.records import (
     Part,
     Record,
     State,
+    decode_record,
 )
-from mops.storage.joblog.snapshot import SNAPSHOT_RECORDS, SNAPSHOTS, Snapshot, read_snapshot
-from mops.storage.joblog.starting import check_start
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.view import LogView, check_start
 from mops.storage.json_records import RESTORE_HINT
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, record_path
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
 
-class JobLog(NumberedLog[Record, LogView]):
-    """The log of one job.
+class JobLog:
+    """The log of one job, as one process sees it. Use it from one thread; every process may have its own.
 
     Parameters
     ----------
-    snapshot_records
-        After how many further records :meth:`commit` writes a snapshot.
-    options
-        Those of :class:`mops.storage.joblog.numbered.NumberedLog`.
+    host
+        The name that records carry.
+    clock
+        Seconds since the epoch, for people to read.
+    nonce
+        Draws 128 random bits, hexadecimal.
     """
 
     def __init__(
@@ -54,14 +55,21 @@ class JobLog(NumberedLog[Record, LogView]):
         files: Files,
         paths: JobPaths,
         *,
-        snapshot_records: int = SNAPSHOT_RECORDS,
-        **options: Any,
+        host: str | None = None,
+        clock: Callable[[], float] = time.time,
+        nonce: Callable[[], str] = lambda: os.urandom(16).hex(),
     ):
-        super().__init__(files, paths.log, LOG_RECORDS, LogView(), "mops jobs resume", **options)
-        self._paths = paths
+        self._files, self._paths, self._host = files, paths, host or socket.gethostname()
+        self._clock, self._nonce = clock, nonce
+        self._view = LogView()
         self._claim: Record | None = None
-        self._advisory = advisory.Writer(files)
-        self._snapshot_records, self._snapshot_k = snapshot_records, 0
+        self._open: Record | None = None
+        """The record of which it is unknown whether the storage has it. Nothing else may be put."""
+
+    @property
+    def view(self) -> LogView:
+        """What this process has read and written so far."""
+        return self._view
 
     @property
     def cancelled(self) -> bool:
@@ -71,8 +79,6 @@ class JobLog(NumberedLog[Record, LogView]):
     def read(self) -> LogView:
         """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
-        The first call begins after the records of which there is a snapshot (rule 15).
-
         Raises
         ------
         NewerFormat, CorruptRecord
@@ -80,17 +86,26 @@ class JobLog(NumberedLog[Record, LogView]):
         StorageError
             The storage refuses, or is out of reach.
         """
-        if not self._view.k and (snapshot := read_snapshot(self._files, self._paths)) is not None:
-            self._view, self._snapshot_k = snapshot.view(), snapshot.k
         for _ in self.records():
             pass
         return self._view
 
-    def _is_over(self) -> bool:
-        return self._view.complete
+    def records(self) -> Iterator[Record]:
+        """Yield the new records up to the first that is absent; the log does not keep them. Raises as :meth:`read`."""
+        window = 1
+        while not self._view.complete:
+            numbers = range(self._view.k + 1, self._view.k + 1 + window)
+            found = zip(numbers, self._files.get_many([self._path(k) for k in numbers]), strict=True)
+            there = itertools.takewhile(lambda pair: pair[1] is not None, found)
+            records = [self._decoded(data, k) for k, data in there if data is not None]
+            self._meet(records)
+            yield from records
+            if len(records) < window:
+                return
+            window = min(2 * window, AT_ONCE)
 
     def claim(self, by: By, *, asked: Asked | None = None) -> LogView:
-        """Become the owner (rule 5).
+        """Become the owner (rule 5); return the log up to this claim: its ``committed`` do not run again.
 
         Parameters
         ----------
@@ -98,12 +113,7 @@ class JobLog(NumberedLog[Record, LogView]):
             ``person``: a person asked for it. ``auto``: Kubernetes restarted a pod; a job that has ended stays ended.
         asked
             The request that this claim carries out, if it is still valid
-            (:func:`mops.storage.joblog.starting.overtaking`). None: no request.
-
-        Returns
-        -------
-        LogView
-            The log up to this claim. The attempt inherits its ``committed`` and does not run those groups again.
+            (:func:`mops.storage.joblog.view.overtaking`). None: no request.
 
         Raises
         ------
@@ -138,19 +148,12 @@ class JobLog(NumberedLog[Record, LogView]):
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
         fixed: dict[str, Any] = {"ranges": ranges, "parts": tuple(parts), "counts": counts, "families": families or {}}
-        record = self._append(lambda head: Commit(claim=self._owning(), **fixed, **head))
-        if record is not None and record.k - self._snapshot_k >= self._snapshot_records:
-            self._snapshot_k = record.k
-            snapshot = SNAPSHOTS.encode(Snapshot.of(self._view, record))
-            self._advisory.write("a snapshot of the log", lambda files: files.put(self._paths.snapshot, snapshot))
+        self._append(lambda head: Commit(claim=self._owning(), **fixed, **head))
 
     def end(self, state: State, totals: Counts) -> None:
-        """End the attempt (rules 10 and 11). For a complete end, the caller has committed every group.
+        """End the attempt (rules 10 and 11); raises as :meth:`commit`.
 
-        Raises
-        ------
-        Superseded, StorageUnavailable
-            As for :meth:`commit`.
+        For a complete end, the caller has committed every group.
         """
         self._append(lambda head: End(claim=self._owning(), state=state, totals=totals, **head))
 
@@ -163,19 +166,10 @@ class JobLog(NumberedLog[Record, LogView]):
             No answer in time; the storage may still write the cancel.
         """
         self.read()
-        written = self._append(lambda head: None if self._view.complete else Cancel(who=who, **head))
-        return written is not None
+        return self._append(lambda head: None if self._view.complete else Cancel(who=who, **head)) is not None
 
     def poll(self) -> LogView:
-        """Look for a newer claim or a cancel (rule 9).
-
-        Raises
-        ------
-        Superseded
-            A newer attempt owns the job, or someone has deleted it.
-        StorageUnavailable
-            No answer in time.
-        """
+        """Look for a newer claim or a cancel (rule 9); raises as :meth:`commit`."""
         self._require(self._view.k)
         self.read()
         self._fence()
@@ -205,7 +199,80 @@ class JobLog(NumberedLog[Record, LogView]):
             )
         return self._claim.nonce
 
+    def _append(self, draw_up: Callable[[dict[str, Any]], Record | None]) -> Record | None:
+        """Write a record after all others (rule 3); return it, or None if ``draw_up`` returns None.
+
+        ``draw_up`` takes the common fields. It decides again whenever another process has written first.
+        """
+        while True:
+            head = {"k": self._view.k + 1, "n": self._view.attempt, "nonce": self._nonce()}
+            record = draw_up({**head, "time": self._clock(), "host": self._host})
+            if record is None:
+                return None
+            there = self._settle(record)
+            if there.nonce == record.nonce:
+                self._require(self._view.k)
+                self._view = self._view.extended([there])
+                return there
+            self._meet([there])
+
+    def _settle(self, record: Record) -> Record:
+        """Put a record until its file exists; return the record in that file."""
+        if self._open is not None:
+            raise StorageUnavailable(
+                f"it is unknown whether the storage has the {self._open.kind} record",
+                where=self._where(self._open.k),
+                hint="stop this process, then: mops jobs resume",
+            )
+        # The record stays open if an error leaves this method: its request may still land, so nothing else may be put.
+        self._open = record
+        if self._files.put_new(self._path(record.k), LOG_RECORDS.encode(record)) is Put.OTHER:
+            record = self._decoded(self._there(record.k), record.k)
+        self._open = None
+        return record
+
+    def _require(self, k: int) -> None:
+        """Check that record ``k``, which this process has read or written, still exists (rule 23)."""
+        if k:
+            self._there(k)
+
+    def _there(self, k: int) -> bytes:
+        data = self._files.get_many([self._path(k)])[0]
+        if data is None:
+            what = f"someone has deleted the job or its storage: record {k} of its log no longer exists"
+            raise JobDeleted(what, where=self._where(k), hint="submit the study again")
+        return data
+
     def _meet(self, records: Sequence[Record]) -> None:
+        """Add records of other processes to the view."""
         for record, why in foreign_records(self._view.owner, records, self._paths):
             raise CorruptRecord(f"this record is damaged: {why}", where=self._where(record.k), hint=RESTORE_HINT)
-        super()._meet(records)
+        self._view = self._view.extended(records)
+
+    def _decoded(self, data: bytes, k: int) -> Record:
+        return decode_record(data, k, self._where(k))
+
+    def _path(self, k: int) -> str:
+        return record_path(self._paths.log, k)
+
+    def _where(self, k: int) -> str:
+        return f"{self._files.url}/{self._path(k)}"
+
+
+def foreign_records(owner: str | None, records: Iterable[Record], paths: JobPaths) -> Iterator[tuple[Record, str]]:
+    """Yield each record that does not belong to the job and its attempt (rule 24), with the reason.
+
+    Parameters
+    ----------
+    owner
+        The nonce of the last claim before these records; None: without a claim.
+    """
+    for record in records:
+        if isinstance(record, Claim):
+            owner = record.nonce
+        if isinstance(record, Commit | End) and record.claim != owner:
+            yield record, f"a {record.kind} that is not by the job's owner"
+        if isinstance(record, Commit):
+            for part in record.parts:
+                if not paths.has_part(part.path, record.n):
+                    yield record, f"it commits {part.path}, which is not a part of attempt {record.n} of this job"

@@ -1,11 +1,14 @@
-"""The records of a job's log: claim, commit, cancel, end. docs/internals/storage.md lists their fields."""
+"""The records of a job's log (claim, commit, cancel, end) and of its compaction.
+
+docs/internals/storage.md lists their fields.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 from operator import not_
-from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -167,19 +170,39 @@ class End(Record):
 LOG_RECORDS: JsonCodec[Record] = JsonCodec(Annotated[Claim | Commit | Cancel | End, Field(discriminator="kind")])
 
 
-R = TypeVar("R", bound=Record)
-
-
 def decode_record(data: bytes, k: int, where: str) -> Record:
     """Return record ``k`` of a job's log; raises as :meth:`JsonCodec.decode`."""
-    return decode_numbered(LOG_RECORDS, data, k, where)
-
-
-def decode_numbered(codec: JsonCodec[R], data: bytes, k: int, where: str) -> R:
-    """Return record ``k`` of a log with other kinds of records; raises as :meth:`JsonCodec.decode`."""
-    record = codec.decode(data, where)
+    record = LOG_RECORDS.decode(data, where)
     if record.k != k:
-        raise CorruptRecord(
-            f"this record has the number {record.k}, and its file another one", where=where, hint=RESTORE_HINT
-        )
+        what = f"this record has the number {record.k}, and its file another one"
+        raise CorruptRecord(what, where=where, hint=RESTORE_HINT)
     return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Parts of a table that follow one another, and one part with the same rows in their place.
+
+    Parameters
+    ----------
+    removed
+        The paths of the parts that no longer count, in the order of the table.
+    ranges
+        The groups of the commits that wrote them.
+    """
+
+    removed: tuple[str, ...]
+    part: Part
+    ranges: StoredRanges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """The one record of a complete job that names larger parts in place of small ones: ``compacted.json``."""
+
+    time: float
+    host: str
+    merges: tuple[Merge, ...]
+
+
+COMPACTIONS: JsonCodec[Compaction] = JsonCodec(Compaction)

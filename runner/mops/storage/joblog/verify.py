@@ -7,17 +7,22 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import CorruptRecord
-from mops.storage import advisory
 from mops.storage.files import AT_ONCE, Files
-from mops.storage.joblog.belonging import foreign_records
-from mops.storage.joblog.current_parts import COMPACTION_RECORDS, Compact, CompactionRecord, current_parts
-from mops.storage.joblog.records import LOG_RECORDS, Claim, Commit, End, Part, R, Record, decode_numbered
-from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
-from mops.storage.joblog.starting import overtaking, settled_state
-from mops.storage.joblog.verify_compactions import compaction_problems
-from mops.storage.joblog.view import LogView, union
-from mops.storage.json_records import JsonCodec
-from mops.storage.paths import JobPaths, record_path
+from mops.storage.joblog.log import foreign_records
+from mops.storage.joblog.parts import CurrentPart, current_parts
+from mops.storage.joblog.records import (
+    COMPACTIONS,
+    Claim,
+    Commit,
+    Compaction,
+    End,
+    Merge,
+    Part,
+    Record,
+    decode_record,
+)
+from mops.storage.joblog.view import LogView, overtaking, settled_state, union
+from mops.storage.paths import JobPaths, record_path, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
@@ -46,32 +51,28 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
     StorageError
         The storage refuses, or is out of reach.
     """
-    records, problems = _readable(files, paths.log, LOG_RECORDS)
+    records, problems = _readable(files, paths.log)
     problems += order_problems(records, paths)
-    problems += _snapshot_problems(files, paths, records)
     problems += coverage_problems(records, total_groups, taken_over)
     commits = [record for record in records if isinstance(record, Commit)]
-    complete = any(isinstance(record, End) and record.complete for record in records)
-    while True:
-        compactions, bad = _compactions(files, paths, complete)
-        bad += compaction_problems(commits, compactions)
-        # Without records that do not fit, because it is unknown which parts count.
-        compacts = [] if bad else [record for record in compactions if isinstance(record, Compact)]
-        bad += _part_problems(files, [one.part for one in current_parts(commits, compacts)])
-        if bad and not complete and len(_readable(files, paths.log, LOG_RECORDS)[0]) > len(records):
-            return verify(files, paths, total_groups, taken_over)  # the job has ended meanwhile, and was compacted
-        if not bad or len(_compactions(files, paths, complete)[0]) == len(compactions):
-            return problems + bad
+    compaction = None
+    if any(isinstance(record, End) and record.complete for record in records):
+        try:
+            compaction = COMPACTIONS.read(files, paths.compaction)
+        except CorruptRecord as bad:
+            problems.append(f"{paths.compaction}: {bad.what}")
+    found = compaction_problems(commits, compaction)
+    # Without a compaction that does not fit, because it is unknown which parts count.
+    parts = current_parts(commits, None if found else compaction)
+    missing = _part_problems(files, [one.part for one in parts])
+    if missing and compaction is None and files.get_many([paths.compaction])[0] is not None:
+        return verify(files, paths, total_groups, taken_over)  # compacted and cleaned meanwhile
+    return problems + found + missing
 
 
-def _compactions(files: Files, paths: JobPaths, complete: bool) -> tuple[list[CompactionRecord], list[str]]:
-    """Return the records of the job's compactions, and the problem with the first that cannot be read."""
-    return _readable(files, paths.compactions, COMPACTION_RECORDS) if complete else ([], [])
-
-
-def _readable(files: Files, folder: str, codec: JsonCodec[R]) -> tuple[list[R], list[str]]:
+def _readable(files: Files, folder: str) -> tuple[list[Record], list[str]]:
     """Return the records up to the first that cannot be read, and the problem with that one."""
-    records: list[R] = []
+    records: list[Record] = []
     there = [entry.path for entry in files.list(folder)]
     for start in range(0, len(there), AT_ONCE):
         some = there[start : start + AT_ONCE]
@@ -81,21 +82,40 @@ def _readable(files: Files, folder: str, codec: JsonCodec[R]) -> tuple[list[R], 
             if data is None:
                 raise FileNotFoundError(path)  # removed since it was listed
             try:
-                records.append(decode_numbered(codec, data, k, path))
+                records.append(decode_record(data, k, path))
             except CorruptRecord as bad:
                 return records, [f"{path}: {bad.what}"]
     return records, []
 
 
-def _snapshot_problems(files: Files, paths: JobPaths, records: Sequence[Record]) -> list[str]:
-    """Return a sentence if the snapshot is of this log and says something else (rule 15)."""
-    snapshot = advisory.read(files, paths.snapshot, SNAPSHOTS.decode)
-    last = records[snapshot.k - 1] if snapshot is not None and 0 < snapshot.k <= len(records) else None
-    if snapshot is None or last is None or last.nonce != snapshot.nonce:
-        return []
-    if Snapshot.of(LogView().extended(records[: last.k]), last) == snapshot:
-        return []
-    return [f"{paths.snapshot}: it differs from records 1 to {last.k}; remove the file"]
+def compaction_problems(commits: Iterable[Commit], compaction: Compaction | None) -> list[str]:
+    """Return a sentence for each merge that replaces parts by other rows, or parts that do not follow one another."""
+    tables: dict[tuple[str, str | None], list[CurrentPart]] = {}
+    for commit in commits:
+        for part in commit.parts:
+            tables.setdefault(table_of(part.path), []).append(CurrentPart(part, commit.ranges))
+    problems, seen = [], set[str]()
+    for merge in compaction.merges if compaction is not None else ():
+        problem = _misfit(merge, tables.get(table_of(merge.part.path), []), seen)
+        problems += [f"the compaction, {merge.part.path}: {problem}"] if problem else []
+        seen.update(merge.removed)
+    return problems
+
+
+def _misfit(merge: Merge, table: Sequence[CurrentPart], seen: Iterable[str]) -> str:
+    """Return how a merge does not fit the parts of its table; empty: it does."""
+    names = [one.part.path for one in table]
+    if not merge.removed:
+        return "it replaces no part"
+    if gone := [path for path in merge.removed if path not in names or path in seen]:
+        return f"it replaces parts that do not count: {', '.join(gone)}"
+    first = names.index(merge.removed[0])
+    old = table[first : first + len(merge.removed)]
+    if [one.part.path for one in old] != [*merge.removed]:
+        return "it replaces parts that do not follow one another"
+    if merge.part.rows != (rows := sum(one.part.rows for one in old)):
+        return f"its part has {merge.part.rows} rows instead of {rows}"
+    return "" if merge.ranges == union(one.ranges for one in old) else "its groups are not those of its parts"
 
 
 def order_problems(records: Iterable[Record], paths: JobPaths) -> list[str]:
