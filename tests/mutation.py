@@ -34,13 +34,15 @@ MODULES = {
     "study/entry_point.py": ["tests/pure/study/test_entry.py"],
     "jobs/tables/comparisons.py": ["tests/pure/jobs/test_conditions.py"],
     "project/project.py": ["tests/pure/project/test_project.py"],
-    "attempt/planning/plan.py": ["tests/pure/attempt/test_plan.py"],
-    "attempt/planning/task_size.py": ["tests/pure/attempt/test_plan.py"],
-    "attempt/planning/window.py": ["tests/pure/attempt/test_window_size.py"],
-    "attempt/planning/batch_size.py": ["tests/pure/attempt/test_batch_size.py"],
+    "attempt/plan.py": ["tests/pure/attempt/test_plan.py"],
+    "attempt/sizing.py": [
+        "tests/pure/attempt/test_plan.py",
+        "tests/pure/attempt/test_window_size.py",
+        "tests/pure/attempt/test_batch_size.py",
+    ],
     "cluster/shares.py": ["tests/pure/cluster/test_shares.py"],
-    "attempt/planning/partial_groups.py": ["tests/pure/attempt/test_partial_groups.py"],
-    "attempt/checkpoint/tracebacks.py": ["tests/pure/attempt/test_kept_tracebacks.py"],
+    "attempt/results.py": ["tests/pure/attempt/test_partial_groups.py"],
+    "attempt/commit.py": ["tests/pure/attempt/test_kept_tracebacks.py"],
     "storage/paths.py": ["tests/pure/storage/test_job_paths.py"],
     "k8s/job_phase.py": ["tests/pure/k8s/test_job_phase.py"],
     "worker/deaths.py": ["tests/local/worker/test_verdicts_of_deaths.py"],
@@ -49,13 +51,13 @@ MODULES = {
 """Each module and its tests. Tests of other modules also run for it if they call it."""
 
 EQUIVALENT: dict[str, dict[str, str]] = {
-    "mops.attempt.planning.plan": {
+    "mops.attempt.plan": {
         "self._stopped = None": "as false as False",
     },
-    "mops.attempt.planning.task_size": {
+    "mops.attempt.sizing": {
         "left_s = n_left * (self.seconds_per_group or 1.0)": "no budget applies before a measurement",
+        "self._halved = None": "as false as False",
     },
-    "mops.attempt.planning.window": {"self._halved = None": "as false as False"},
 }
 """Equivalent changes by module, with the reason. They do not count."""
 

@@ -76,7 +76,7 @@ HOMES = {
     "optuna": ("calibration/optimiser.py",),
     "cloudpickle": ("project/function_content.py", "project/shipped_functions.py", "project/functions_loader.py"),
     "tenacity": ("storage/",),
-    "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
+    "prometheus_client": ("attempt/metrics.py", "worker/metrics.py"),
     **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/tables/",)),
     "matplotlib": ("jobs/plots/drawing.py", "jobs/plots/style.py", "jobs/plots/plots.py"),
     "jinja2": ("report/", "ui/"),
@@ -193,7 +193,6 @@ ARROW = ("pyarrow", "numpy", "mops.jobs.job")
     [
         ("mops.cli.jobs.list", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.jobs.status", (*RARELY_NEEDED, *ARROW)),
-        ("mops.cli.early_child", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
         ("mops.cli.jobs.submit", RARELY_NEEDED),
         ("mops.cli.study.check", RARELY_NEEDED),

@@ -21,8 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
-from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import TextLogBuffer, collecting
+from mops.attempt.progress import Snapshot
+from mops.attempt.text_log import TextLogBuffer, collecting
 from mops.cluster.worker_losses import Pods
 from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError
 from mops.project.project import ModelSpec

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mops.attempt.checkpoint.open_checkpoint import Limits
-from mops.attempt.planning.batch_size import MOST_GROUPS
-from mops.attempt.stored.reused import ReusedSimulations
-from mops.attempt.stored.taken_over import TakenOver
+from mops.attempt.stored import ReusedSimulations, TakenOver
 from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
 from mops.storage import advisory
@@ -100,12 +97,6 @@ class ClaimedJob:
     def durable_counts(self) -> Counts:
         """The counts of committed groups and of what a derived job took over. For the thread that uses the log."""
         return self.record.taken_over_counts + self.log.view.counts
-
-    @property
-    def checkpoint_limits(self) -> Limits:
-        """When a checkpoint closes."""
-        settings = self.settings
-        return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
     def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
         """Append the attempt's end to the log, unless the next runner continues the job.

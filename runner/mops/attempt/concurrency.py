@@ -1,9 +1,4 @@
-"""How much runs at once: groups in flight, and simulations on each worker.
-
-MODELOPS_JOB_BATCH_SIZE sets it; else it follows from the slots and from what simulations use. After a worker or a
-runner ran out of memory, half as many groups are in flight. The rules are in :mod:`mops.attempt.planning.window` and
-:mod:`mops.attempt.planning.batch_size`.
-"""
+"""How much runs at once: groups in flight, and simulations on each worker, by :mod:`mops.attempt.sizing`."""
 
 from __future__ import annotations
 
@@ -12,18 +7,21 @@ import time
 from dataclasses import replace
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.planning.batch_size import (
+from mops.attempt.sizing import (
     MOST_GROUPS,
+    WINDOW_PER_EMBEDDED_SLOT,
+    WINDOW_PER_SLOT,
     BatchSize,
     BatchSizer,
+    PartWriting,
     Resources,
     TaskUsage,
+    Window,
     first_groups,
+    longest_s,
     room_for_results,
+    start_size,
 )
-from mops.attempt.planning.part_writing import PartWriting
-from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, longest_s
-from mops.attempt.planning.window import Window, start_size
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.shares import Share

@@ -1,7 +1,7 @@
 """Checks after each batch that nothing of its groups is left in memory, and gives free memory back.
 
 A leak is never an error of the job. A clean batch is logged at DEBUG, and a leak, or a worker that does not answer, at
-WARNING. :mod:`mops.cluster.leftovers` looks for keys and buffers.
+WARNING. :mod:`mops.cluster.external` looks for keys and buffers.
 
 Then the heaps of the runner and of every worker are trimmed, which returns the batch's memory to the system.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
-from mops.attempt.planning.window import Window
+from mops.attempt.sizing import Window
 from mops.cluster.base import Cluster, Connection
 from mops.cluster.leftovers import in_process
 from mops.system.heap import trim_heap

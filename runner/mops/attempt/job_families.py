@@ -15,7 +15,14 @@ from dataclasses import replace
 from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
-from mops.task import PartFile, ResultBuffer, Segment, TaskResult, without_groups, without_work
+from mops.task import (
+    PartFile,
+    ResultBuffer,
+    Segment,
+    TaskResult,
+    without_groups,
+    without_work,
+)
 
 
 class JobFamilies:

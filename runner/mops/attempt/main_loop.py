@@ -1,9 +1,9 @@
 """The main loop of a runner: it sends the tasks that the plan chooses, and handles events until nothing is left to run.
 
 The loop waits only for events. Other threads fetch results, commit them, and check for leaks. The owners of the state
-are :mod:`mops.attempt.planning.plan` (what runs next), :mod:`mops.attempt.tasks_in_flight` (what is on the cluster),
-:mod:`mops.attempt.results` (what becomes of a result), :mod:`mops.attempt.task_recovery` (what becomes of a lost task)
-and :mod:`mops.attempt.checkpoint.committer` (what is durable).
+are :mod:`mops.attempt.plan` (what runs next), :mod:`mops.attempt.tasks` (what is on the cluster),
+:mod:`mops.attempt.results` (what becomes of a result), :mod:`mops.attempt.recovery` (what becomes of a lost task)
+and :mod:`mops.attempt.commit` (what is durable).
 """
 
 from __future__ import annotations
@@ -16,28 +16,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mops.attempt.checkpoint.committer import CancelRequested, Committed, Committer
-from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
+from mops.attempt.commit import CancelRequested, Committed, Committer, PendingResults
 from mops.attempt.concurrency import Concurrency
+from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.lost_tasks import quarantine_result
-from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
-from mops.attempt.planning.plan import Plan, StoredInput
-from mops.attempt.planning.recent_tasks import RecentTasks
-from mops.attempt.planning.task_size import TaskSizer
-from mops.attempt.planning.time_left import TimeLeft
-from mops.attempt.reporting.display import slow_text
-from mops.attempt.reporting.observer import Observer
-from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
-from mops.attempt.reporting.results_so_far import ResultsSoFar, earlier_best
-from mops.attempt.reporting.slow_steps import SlowSteps
-from mops.attempt.reporting.text_log import TextLogBuffer
-from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
-from mops.attempt.task_recovery import TaskRecovery
-from mops.attempt.task_threads import TaskThreads, ThreadFault
-from mops.attempt.tasks_in_flight import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight
+from mops.attempt.observer import Observer
+from mops.attempt.plan import Plan, StoredInput
+from mops.attempt.progress import Progress, ProgressCallback, Snapshot
+from mops.attempt.recovery import TaskRecovery, quarantine_result
+from mops.attempt.results import GroupFinished, PartialGroups, PartialResult, ResultReceiver, TaskFinished
+from mops.attempt.results_so_far import ResultsSoFar, earlier_best
+from mops.attempt.sizing import TaskSizer
+from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight, TaskThreads, ThreadFault
+from mops.attempt.text_log import TextLogBuffer
+from mops.attempt.timing import RecentTasks, SlowSteps, TimeLeft
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.shares import Share

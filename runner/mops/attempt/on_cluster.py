@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mops.attempt.main_loop import Runner
-from mops.attempt.reporting.metrics import serving_metrics
+from mops.attempt.metrics import serving_metrics
 from mops.cluster.base import Cluster
 from mops.cluster.embedded import start_embedded
 from mops.cluster.worker_losses import Pods

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypedDict
 
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.calibration.rounds import TotalLoss, check_labels, comparable
 from mops.errors import UsageError, known_name
 from mops.project.functions import Code
@@ -17,7 +17,7 @@ from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.calibration_records import Round, Scoring
 from mops.storage.job_options import PodOptions
-from mops.worker.environment.variables import Variables
+from mops.worker.variables import Variables
 
 
 class Method(StrEnum):

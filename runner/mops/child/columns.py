@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.arrow_copy import BadColumn, owned, owned_column, plain
-from mops.child.forms.records import fields_of, is_record
+from mops.child.forms import fields_of, is_record
 from mops.study.casts import list_array
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.channel import Message
-from mops.child.forms.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.outputs import as_tables, is_writable
 from mops.child.process_state import ProcessState, enter_temporary_folder
 from mops.child.replacement import ReplacementPolicy
+from mops.child.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.shadowed_names import PythonModules, is_of_library, refusal, shadowing_files
 from mops.child.shared_state import BeforeImport
 from mops.child.working_folder import WorkingFolder, links_to

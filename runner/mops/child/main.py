@@ -62,10 +62,7 @@ _adopt_once = functools.cache(adopt_orphans)
 
 def main() -> None:
     """Serve tasks until the worker closes the socket."""
-    descriptors = [int(text) for text in sys.argv[1:]]
-    if len(descriptors) == 1:
-        descriptors = _received(descriptors[0])
-    channel_fd, lifeline_fd, page_fd = descriptors
+    channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:])
     for fd in (channel_fd, lifeline_fd, page_fd):
         os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
@@ -79,21 +76,6 @@ def main() -> None:
         page = ProgressPage(page_fd)
         while code is not None:
             channel, page = _serve(code, channel, page)
-
-
-def _received(waiting_fd: int) -> list[int]:
-    """Wait for the descriptors of a process that has started early; exit if its reaper ends first."""
-    waiting = Channel(socket.socket(fileno=waiting_fd))
-    try:
-        waiting.send({"kind": "ready"})
-        *found, output = [fd for _ in range(_DESCRIPTORS) if (fd := waiting.receive()[1]) is not None]
-    except (EOFError, BrokenPipeError):
-        sys.exit()
-    waiting.close()
-    for fd in (1, 2):
-        os.dup2(output, fd)
-    os.close(output)
-    return found
 
 
 def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from mops.child.blocks import Blocks, Parts
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
-from mops.child.forms.by_type import by_type
-from mops.child.forms.libraries import is_tree, of_data_array, reader_of
-from mops.child.forms.records import columns_of, is_record, rows_of
+from mops.child.forms import by_type, columns_of, is_record, rows_of
+from mops.child.libraries import is_tree, of_data_array, reader_of
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in, families_of
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema

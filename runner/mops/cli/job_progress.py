@@ -11,7 +11,7 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import as_command
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.cli import job_text, terminal
 from mops.errors import ClusterError, StorageError
 from mops.jobs.detached import DetachedRunner

@@ -18,11 +18,11 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from mops import units
-from mops.attempt.reporting.display import slow_text
+from mops.attempt.display import slow_text
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
-    from mops.attempt.reporting.progress import Snapshot
+    from mops.attempt.progress import Snapshot
     from mops.storage.live_record import BestLoss
 
 RATE_SECONDS = 5.0

@@ -40,8 +40,6 @@ class Verb(NamedTuple):
         The first sentence of its help, for the group's help, which imports no verb.
     hidden
         Whether the group's help leaves it out: Kubernetes and detached processes run it.
-    has_children
-        Whether it uses child processes on this machine: one starts while the verb is imported.
     only_prints
         Whether it only prints data: it ends when no reader is left. Other commands end their work first.
     """
@@ -49,16 +47,13 @@ class Verb(NamedTuple):
     where: str
     summary: str
     hidden: bool = False
-    has_children: bool = False
     only_prints: bool = False
 
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
         "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
-        "run": Verb(
-            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", has_children=True
-        ),
+        "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
         "profiles": Verb(
@@ -78,9 +73,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         ),
     },
     "jobs": {
-        "submit": Verb(
-            "mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service.", has_children=True
-        ),
+        "submit": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
         "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first.", only_prints=True),
         "status": Verb("mops.cli.jobs.status:status", "Show the state of a job.", only_prints=True),
         "logs": Verb(
@@ -96,25 +89,17 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
             "Show the causes of a job's failures, the most frequent first.",
             only_prints=True,
         ),
-        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed.", has_children=True),
+        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
         "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
-        "retry": Verb(
-            "mops.cli.jobs.derived.retry:retry",
-            "Run the parameter sets with failures again, in a new job.",
-            has_children=True,
-        ),
-        "extend": Verb(
-            "mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job.", has_children=True
-        ),
-        "rescore": Verb(
-            "mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations.", has_children=True
-        ),
+        "retry": Verb("mops.cli.jobs.derived.retry:retry", "Run the parameter sets with failures again, in a new job."),
+        "extend": Verb("mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job."),
+        "rescore": Verb("mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations."),
         "compare": Verb(
             "mops.cli.jobs.derived.compare:compare",
             "Count what differs between the results of two jobs.",
             only_prints=True,
         ),
-        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True, has_children=True),
+        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
         "verify": Verb(
             "mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
         ),
@@ -126,16 +111,10 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
     },
     "study": {
-        "check": Verb(
-            "mops.cli.study.check:check",
-            "Check a study and its model, and print what submit would run.",
-            has_children=True,
-        ),
+        "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
         "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
-        "calibrate": Verb(
-            "mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs.", has_children=True
-        ),
+        "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
     },
     "calibrations": {
         "list": Verb(
@@ -175,8 +154,6 @@ class _Verbs(UserDict[str, Any]):
 
 def _command(name: str, verb: Verb) -> TyperCommand:
     with interruptible():
-        if verb.has_children:
-            pkgutil.resolve_name("mops.cli.early_child:start_early_child")()
         function = pkgutil.resolve_name(verb.where)
     if verb.only_prints:
         end_without_reader()

@@ -21,14 +21,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mops.attempt.reporting.display import figures
+from mops.attempt.display import figures
 from mops.cli.job_screen import JobScreen, Rates, fields_of
 from mops.errors import MopsError, UsageError
 from mops.units import bytes_text, printable, without_varying
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
-    from mops.attempt.reporting.progress import Snapshot
+    from mops.attempt.progress import Snapshot
 
 AS_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
 stderr = Console(stderr=True, soft_wrap=True, **AS_IS)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mops.worker.results.result_buffers import held_names
+from mops.worker.result_buffers import held_names
 from mops.worker.run_task import child_pids
 
 _PART = re.compile(r"mops-part-(\S+)\.")

@@ -17,8 +17,10 @@ from mops.cluster.shares import ShareRequest
 METADATA = "mops-jobs"
 """The key of the records in the scheduler's metadata; below it, the name of each connection's pools."""
 
+
 SILENT_SECONDS = 15.0
 """Several times the interval at which a runner renews its record."""
+
 
 _FORMAT = 1
 

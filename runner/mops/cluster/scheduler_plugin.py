@@ -11,8 +11,8 @@ from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
 from mops.cluster.base import DEATHS
-from mops.cluster.fair_queue import FairQueue
 from mops.cluster.other_jobs import METADATA
+from mops.cluster.shares import FairQueue
 from mops.worker.run_task import leave_pool
 
 SUSPECT = "mops_suspect"
@@ -35,8 +35,8 @@ class AttemptPlugin(SchedulerPlugin):
       and removes the runner's record, so that other jobs get its share.
     - It makes Dask return a task after two workers died while running it, and a suspect task after one. Dask's default
       is four (``allowed-failures``), which is a setting of the whole cluster.
-    - It orders the tasks of several jobs in the scheduler's queue (:mod:`mops.cluster.fair_queue`).
-    - It keeps a task away from workers on which it must not run (:mod:`mops.attempt.faulty_workers`).
+    - It orders the tasks of several jobs in the scheduler's queue (:mod:`mops.cluster.shares`).
+    - It keeps a task away from workers on which it must not run (:mod:`mops.attempt.recovery`).
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
-"""Divides the slots of a cluster among its jobs, by priority. Pure.
+"""The slots of a cluster as workers come and go, and how its jobs divide them, by priority.
 
-:mod:`mops.cluster.other_jobs` exchanges the requests between runners, and :mod:`mops.cluster.fair_queue` orders their
-tasks. docs/internals/shares.md has the rule and its reasons.
+Runners tell one another what they could use, and each computes its share. The scheduler orders the tasks of all jobs
+(:class:`FairQueue`). docs/internals/shares.md has the rule and its reasons.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,3 +78,39 @@ def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[Shar
     own_workers = max(int(fraction * workers + _ROUNDING), 1)
     tasks = max(int(TASKS_PER_SHARED_SLOT * fraction * slots + _ROUNDING), 1)
     return Share(own_slots, own_workers, tasks)
+
+
+class FairQueue:
+    """The tags of one job's tasks."""
+
+    def __init__(self) -> None:
+        self.highest_taken = 0.0
+        """The highest tag of this job that the scheduler has taken from the queue."""
+        self._next = 0.0
+        self._waiting: dict[str, float] = {}
+
+    def tag(self, key: str, cost: float, highest_taken: float) -> float:
+        """Return the tag of a task that has arrived.
+
+        Parameters
+        ----------
+        cost
+            The time of the task on the slots, divided by the weight of its job.
+        highest_taken
+            The highest tag of any job that the scheduler has taken from the queue.
+        """
+        tag = max(self._next, highest_taken)
+        self._next = tag + cost
+        self._waiting[key] = tag
+        return tag
+
+    def taken(self, key: str) -> None:
+        """Note that the scheduler has taken a task from the queue."""
+        self.highest_taken = max(self.highest_taken, self._waiting.pop(key, 0.0))
+
+    def removed(self, key: str) -> None:
+        """Note that a task has left the queue without being run."""
+        self._waiting.pop(key, None)
+
+
+logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from mops.system.cgroup import OomKills
+from mops.system.memory_limits import OomKills
 from mops.units import bytes_text
 
 JOIN_SECONDS = 1.0

@@ -18,7 +18,7 @@ from mops.jobs.status import Status, storage_of
 from mops.jobs.tables.job_tables import JobTables
 
 if TYPE_CHECKING:
-    from mops.attempt.reporting.progress import Snapshot
+    from mops.attempt.progress import Snapshot
     from mops.jobs.plots.plots import Plots
     from mops.service.service import Service
 

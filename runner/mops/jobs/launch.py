@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from mops.attempt.attempt import Attempt
-from mops.attempt.reporting.display import displayed
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.display import displayed
+from mops.attempt.progress import Snapshot
 from mops.errors import OptionsError, Problem, UsageError
 from mops.jobs import detached
 from mops.jobs.detached import DetachedRunner
@@ -31,8 +31,8 @@ from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.task import JobContext
-from mops.worker.environment.options import ChildEnvironment, child_environment
-from mops.worker.environment.variables import Variables
+from mops.worker.install import ChildEnvironment, child_environment
+from mops.worker.variables import Variables
 
 StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner
 """A runner in another process."""
@@ -258,7 +258,7 @@ def _checked_environment(
     Raises
     ------
     OptionsError
-        As :func:`mops.worker.environment.options.child_environment`; or an interpreter of this machine is named for
+        As :func:`mops.worker.install.child_environment`; or an interpreter of this machine is named for
         pods.
     """
     if service is None:

@@ -38,9 +38,7 @@ class JobParts(JobState):
     def _sources(self) -> list[ResultSource]:
         record, known = self.record, self._ancestors
         if record.id not in known:
-            known[record.id] = ancestors(
-                self.files, record
-            )  # only a compaction changes their parts
+            known[record.id] = ancestors(self.files, record)  # only a compaction changes their parts
         return [*known[record.id], ResultSource(self.name, read_whole(self.files, record.paths))]
 
     def _sources_now(self) -> list[ResultSource]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from mops.attempt.reporting.display import slow_text
+from mops.attempt.display import slow_text
 from mops.errors import JobError
 from mops.jobs.location import locate
 from mops.storage.files import Files

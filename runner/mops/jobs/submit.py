@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobDeleted, JobError, UsageError
 from mops.jobs.job import Job
@@ -43,7 +43,7 @@ from mops.storage.live_record import read_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.task import JobContext
-from mops.worker.environment.options import ChildEnvironment, child_environment
+from mops.worker.install import ChildEnvironment, child_environment
 
 IfExists: TypeAlias = Literal["error", "open", "resume"]
 

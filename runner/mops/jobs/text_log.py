@@ -1,7 +1,7 @@
 """Reads a job's text log: all of it, its last lines, or as it grows.
 
-The runner writes an object of the log with each checkpoint (attempt/reporting/text_log.py,
-attempt/checkpoint/committer.py).
+The runner writes an object of the log with each checkpoint (attempt/text_log.py,
+attempt/commit.py).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ STRINGS_BYTES = 1 << 20
 """Room for the distinct strings of a column in a row group."""
 
 TEXTS_BYTES = 16 << 20
-"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.checkpoint.tracebacks`)."""
+"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.commit`)."""
 
 
 class Content(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import socket
 import time
@@ -98,7 +99,7 @@ def compact(
     *,
     plan: Callable[[Iterable[CurrentPart]], list[Run]] | None = None,
     merge: Merger | None = None,
-    seconds: float | None = None,
+    seconds: float = math.inf,
 ) -> Compacted:
     """Merge small parts of a complete job, once: later calls change nothing.
 
@@ -118,7 +119,7 @@ def compact(
     StorageError
         The storage refuses, is out of reach, or is full.
     """
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     whole = read_whole(files, record.paths)
     if not whole.view.complete:
         what = f"job {record.job!r} is not complete: only the parts of a complete job can be merged"
@@ -130,8 +131,8 @@ def compact(
     number, written = os.urandom(8).hex(), list[Merge]()  # no other compaction writes parts of these names
     try:
         for c, run in enumerate(planned, start=1):
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"merging takes more than {seconds:g} s")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"merging takes more than {seconds:g} s")  # noqa: TRY301 - the parts are removed
             written.append(_stored(files, record, run, families, merge or merged, (number, c)))
         check_not_deleted(files, record.paths)
     except BaseException:

@@ -2,9 +2,177 @@
 
 from __future__ import annotations
 
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
 import psutil
 
-from mops.system.cgroup import own_cgroup
+_NO_LIMIT = 1 << 60
+
+_VERSION_1 = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_")
+
+_VERSION_2 = ("memory.max", "memory.events", "memory.current", "")
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class _Cgroup:
+    """A process's memory cgroup: its folder and those above, and the names of its files."""
+
+    folders: tuple[Path, ...]
+    limit: str
+    events: str
+    usage: str
+    stat_prefix: str
+
+    def limit_bytes(self) -> int | None:
+        """Return the lowest limit of the cgroup and the cgroups above it; None: no limit."""
+        limits = [_number(folder / self.limit) for folder in self.folders]
+        return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
+
+    def free_bytes(self) -> int | None:
+        """Return how much memory the cgroup and the cgroups above it have left; None: no limit.
+
+        Files in memory count as free, also those that were read twice (``active_file``): the kernel gives them up.
+        Files of tmpfs are not among them.
+        """
+        free = []
+        for folder in self.folders:
+            limit, used = _number(folder / self.limit), _number(folder / self.usage)
+            if limit is not None and limit < _NO_LIMIT and used is not None:
+                lists = (f"{self.stat_prefix}{name}" for name in ("inactive_file", "active_file"))
+                free.append(limit - used + sum(_stat(folder / "memory.stat", name) or 0 for name in lists))
+        return max(min(free), 0) if free else None
+
+    @property
+    def counter(self) -> Path:
+        """The file in which the kernel counts the processes that it has killed."""
+        return self.folders[0] / self.events
+
+    def kills(self) -> int | None:
+        """Return how many processes of the cgroup the kernel has killed for memory; None: unknown."""
+        return _stat(self.counter, "oom_kill")
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max", or the file does not exist
+        return None
+
+
+def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS) -> _Cgroup | None:
+    """Return this process's memory cgroup; None: this process sees none.
+
+    Parameters
+    ----------
+    proc
+        The file in which the kernel names the process's cgroups.
+    mounted
+        The folder in which cgroups are mounted.
+    """
+    paths = own_paths(proc)
+    if "memory" in paths:
+        return _Cgroup(folders_up(mounted / "memory", paths["memory"]), *_VERSION_1)
+    if "" in paths and (mounted / "cgroup.controllers").exists():
+        return _Cgroup(folders_up(mounted, paths[""]), *_VERSION_2)
+    return None
+
+
+def own_paths(proc: Path) -> dict[str, str]:
+    """Return the path of this process's cgroup by controller, and by "" in version 2; empty: it sees none.
+
+    Parameters
+    ----------
+    proc
+        The file in which the kernel names the process's cgroups.
+    """
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+
+
+def folders_up(root: Path, path: str) -> tuple[Path, ...]:
+    """Return the folder of a cgroup and those above, up to the root of its hierarchy."""
+    own = root / path.strip("/")
+    if not own.is_dir():  # a container sees its own cgroup as the root
+        own = root
+    return tuple(folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def oom_kills() -> int | None:
+    """Return how many processes of this process's cgroup the kernel has killed for memory; None: unknown."""
+    cgroup = own_cgroup()
+    return cgroup.kills() if cgroup is not None else None
+
+
+def kernel_kills() -> int | None:
+    """Return how many processes, perhaps ours, the kernel has killed for lack of memory; None: unknown."""
+    file = _own_kill_counter()
+    return _stat(file, "oom_kill") if file is not None else None
+
+
+@functools.cache
+def _own_kill_counter() -> Path | None:
+    return kill_counter()  # workers ask before and after each task, and the file stays the same
+
+
+def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:
+    """Return the file that counts the processes, perhaps ours, that the kernel has killed for lack of memory.
+
+    In a container with a limit, this is the container's file. Otherwise it is the machine's file, because the machine
+    runs out of memory: the cgroup of the killed process may not count the kill, or may be removed.
+    """
+    cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
+    if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
+        return cgroup.counter
+    return proc / "vmstat" if _stat(proc / "vmstat", "oom_kill") is not None else None
+
+
+def _stat(file: Path, name: str) -> int | None:
+    """Return the number after a name at the start of a line; None: no line starts with the name."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
+
+
+@dataclass(frozen=True)
+class OomKills:
+    """How many processes the kernel has killed for memory in a container, and how old the container is.
+
+    Parameters
+    ----------
+    n
+        The number of processes.
+    born
+        When process 1 started (s, by this machine's clock). A restarted container has another process 1.
+    age_s
+        Seconds since process 1 started.
+    """
+
+    n: int
+    born: float
+    age_s: float
+
+
+def container_kills() -> OomKills | None:
+    """Return this container's kills for memory; None: unknown."""
+    n = oom_kills()
+    if n is None:
+        return None
+    try:
+        born = psutil.Process(1).create_time()
+    except psutil.Error:  # a shared machine hides process 1, which started with the machine
+        born = psutil.boot_time()
+    return OomKills(n, born, time.time() - born)
+
 
 HEADROOM_BYTES = 256 << 20
 """Kept free for each slot: a simulation can allocate this much in the 100 ms between two measurements.

@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import psutil
-
 from mops.system.heap import kept_bytes, resident_bytes, sizes_in, status_bytes
-from mops.system.process_tree import NAMES_CHILDREN, read_proc, tree
+from mops.system.process_tree import read_proc, tree
 
 _CONFIRM_SECONDS = 0.1
 _CONFIRM_SHARE = 20  # a twentieth of the time at most
@@ -38,27 +36,11 @@ def reset_peak(pid: int) -> None:
 
 def tree_bytes(*pids: int) -> int:
     """Return the resident memory of processes and their descendants; a shared page counts for each process."""
-    if not NAMES_CHILDREN:
-        return _tree_bytes_elsewhere(*pids)
     return sum(map(resident_bytes, _trees(pids)))
 
 
 def _trees(pids: Iterable[int]) -> set[int]:
     return {found for pid in pids for found in tree(pid)}
-
-
-def _tree_bytes_elsewhere(*pids: int) -> int:
-    """Return :func:`tree_bytes` where the kernel does not list a process's children: search all processes."""
-    found: set[psutil.Process] = set()
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            root = psutil.Process(pid)
-            found.update((root, *root.children(recursive=True)))
-    total = 0
-    for process in found:
-        with contextlib.suppress(psutil.Error):  # the process has ended
-            total += process.memory_info().rss
-    return total
 
 
 def own_bytes(*pids: int, template: int | None = None) -> int | None:

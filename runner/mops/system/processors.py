@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from mops.system.cgroup import folders_up, own_paths
+from mops.system.memory_limits import folders_up, own_paths
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _VERSION_1 = ("cpu", "cpu,cpuacct", "cpuacct,cpu")

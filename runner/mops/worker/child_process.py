@@ -25,19 +25,16 @@ from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
-from mops.system import cgroup
-from mops.system.lifeline import can_watch
+from mops.system import memory_limits
 from mops.task import JobContext
 from mops.waiting import polls
+from mops.worker import result_buffers
 from mops.worker.deaths import ABORTED, Death, EndedBy
-from mops.worker.environment.interpreter import command
+from mops.worker.interpreter import command
 from mops.worker.limits import LONG_SECONDS, ImportWatch, LimitWatch
-from mops.worker.prints import Prints
-from mops.worker.processes import Grandchild, Process, spawned
-from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
-from mops.worker.results import result_buffers
-from mops.worker.results.part_store import folder_for_parts, take_file
-from mops.worker.scratch import Scratch
+from mops.worker.part_store import folder_for_parts, take_file
+from mops.worker.processes import Prints, Process, Scratch, spawned
+from mops.worker.reaper import ANSWER_SECONDS, Reaper
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -59,10 +56,9 @@ class ChildProcess:
         The folder with the unpacked bundle.
     scratch
         The folder for working folders.
-    template
-        A child that has imported the model and forks this one; None: this one imports the model itself.
-    reaper
-        Starts the process, and kills the processes that it leaves. A forked child uses its template's reaper.
+    parent
+        A template, which has imported the model and forks this child; or a reaper, which starts a child that imports
+        the model itself. The reaper, or that of the template, kills the processes that the child leaves.
     """
 
     def __init__(
@@ -70,11 +66,11 @@ class ChildProcess:
         context: JobContext,
         root: str,
         scratch: Scratch,
-        template: ChildProcess | None = None,
-        reaper: Reaper | None = None,
+        parent: ChildProcess | Reaper,
     ):
         self._context, self._root, self._scratch = context, root, scratch
-        self._reaper: Reaper | None = template._reaper if template is not None else reaper
+        template = parent if isinstance(parent, ChildProcess) else None
+        self._reaper: Reaper = parent._reaper if isinstance(parent, ChildProcess) else parent
         load = None if template else load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
@@ -85,9 +81,10 @@ class ChildProcess:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process: Process = (
-                    template.fork(passed) if template else spawned(context, passed, reaper, scratch.path)
-                )
+                if template is not None:
+                    self._process = template.fork(passed)
+                else:
+                    self._process = spawned(context, passed, self._reaper, scratch.path)
             on_failure.pop_all()
         os.close(page_fd)
         self._channel = Channel(ours)
@@ -107,7 +104,7 @@ class ChildProcess:
         self._kill_at = 0.0
         self._killed_at: float | None = None
         self._is_left = False
-        self._kills_before = cgroup.kernel_kills()
+        self._kills_before = memory_limits.kernel_kills()
         self.fork_refusal = ""
         """Why it must not serve as a template, once it has imported the model; empty: it may."""
         self.unseeded: list[str] = []
@@ -159,9 +156,8 @@ class ChildProcess:
             if answer["kind"] == "not_forked":
                 raise OSError(answer["message"])
             self._has_forked = True
-            if self._reaper is not None:
-                self._reaper.forked(answer["pid"])
-            forked = Grandchild(answer["pid"], output, self._status_of)
+            self._reaper.forked(answer["pid"])
+            forked = Process(answer["pid"], output, self._status_of)
             on_failure.pop_all()
         return forked
 
@@ -194,7 +190,7 @@ class ChildProcess:
         found: int | None = None
         with contextlib.suppress(OSError, EOFError):  # this template has ended
             found = self._ask({"kind": "wait", "pid": pid})["returncode"]
-        left = self._reaper.wait(pid) if self._reaper is not None else None
+        left = self._reaper.wait(pid)
         return left if found is None else found
 
     def kill_if_it_starts(self) -> None:
@@ -229,9 +225,8 @@ class ChildProcess:
             if message["kind"] == "refused":
                 raise _refusal(message, self._context, self._root)
             self.loaded = True
-            if self._reaper is not None:
-                self._reaper.keep()
-            self.fork_refusal = message["refusal"] if can_watch() else "this system has no pidfd_open, or forbids it"
+            self._reaper.keep()
+            self.fork_refusal = message["refusal"]
             self.unseeded = message["unseeded"]
             return None
         death = self.death()
@@ -255,7 +250,7 @@ class ChildProcess:
         """
         began = time.monotonic()
         self._watch.start_task(limit_bytes)
-        self._kills_before = cgroup.kernel_kills()
+        self._kills_before = memory_limits.kernel_kills()
         try:
             request = progress.message() | {"retirement_size": retirement_size}
             request["part_folder"] = folder_for_parts(self._context) if request["encode"] else None
@@ -359,8 +354,7 @@ class ChildProcess:
     def _kill(self) -> None:
         # A reaper kills the rest later: a resource tracker has removed what the child left by then.
         self._killed_at = self._killed_at or time.monotonic()
-        has_reaper = self._reaper is not None and self._reaper.lives
-        self._signal(os.kill if has_reaper else os.killpg, signal.SIGKILL)
+        self._signal(os.kill if self._reaper.lives else os.killpg, signal.SIGKILL)
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> None:
         # Not by Popen.send_signal, which takes the exit status of a child that has just ended.
@@ -414,7 +408,7 @@ class ChildProcess:
         by = self._ended_by
         if by in ("timeout", "reading", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
-        kills = cgroup.kernel_kills()
+        kills = memory_limits.kernel_kills()
         return Death(
             returncode=self._process.returncode,
             step=step,

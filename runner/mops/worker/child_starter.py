@@ -17,10 +17,9 @@ from mops.task import JobContext
 from mops.worker.child_process import ChildProcess
 from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replaced, count_started
 from mops.worker.deaths import Death
-from mops.worker.environment.install import install
-from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
-from mops.worker.reaper.early import take_reaper
-from mops.worker.scratch import Scratch
+from mops.worker.install import install
+from mops.worker.processes import Scratch
+from mops.worker.reaper import ANSWER_SECONDS, Reaper
 from mops.worker.slots import PoolSlots
 
 logger = logging.getLogger(__name__)
@@ -268,9 +267,9 @@ class ChildStarter:
         """Start a child that imports the model itself; None once the pool is closed."""
         try:
             try:
-                child = ChildProcess(self.context, self._root, self.scratch, reaper=self._living_reaper())
+                child = ChildProcess(self.context, self._root, self.scratch, self._living_reaper())
             except ConnectionError:  # the reaper was killed just now: use another one
-                child = ChildProcess(self.context, self._root, self.scratch, reaper=self._living_reaper())
+                child = ChildProcess(self.context, self._root, self.scratch, self._living_reaper())
         except (OSError, ClusterError):
             if self._slots.stopped(only_targets=True):  # the child's resources are closed
                 return None
@@ -278,14 +277,14 @@ class ChildStarter:
         count_started("spawned")
         return child
 
-    def _living_reaper(self) -> Reaper | None:
+    def _living_reaper(self) -> Reaper:
         with self._reaper_lock:
             if self._slots.stopped(only_targets=True):
                 raise ConnectionError("the pool is closed, so nothing would close another reaper")
-            if can_reap() and (self._reaper is None or not self._reaper.lives):
+            if self._reaper is None or not self._reaper.lives:
                 if self._reaper is not None:
                     self._reaper.close()
-                self._reaper = take_reaper()
+                self._reaper = Reaper()
             return self._reaper
 
     def await_start(self, within_s: float) -> None:

@@ -1,19 +1,22 @@
-"""All child processes of a worker, of every pool: which are busy, which are idle, and which make room for another.
+"""The child processes of a worker, of every pool, and the slots that they use.
 
-The registry only keeps the lists: :mod:`mops.worker.child_starter` starts children, :mod:`mops.worker.pool` runs tasks
-on them and closes them. A child of a pool of ``n`` slots counts as the n-th part of the worker, as its simulations do
-(:mod:`mops.worker.slots`), so the worker never has more children than slots. If all slots are used, the registry
-removes the child that has been idle longest, whichever pool it belongs to.
+A pool of ``n`` slots gives each simulation the n-th part of the worker, of its processors and of its memory. The parts
+in use never add up to more than the whole worker, so it never has more children than slots. Waiting tasks take their
+slots in the order in which they came.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from fractions import Fraction
 
 from mops.worker.child_process import ChildProcess
 from mops.worker.slots import PoolSlots, WorkerSlots
+
+logger = logging.getLogger(__name__)
+
 
 TEMPLATES = 2
 """A worker keeps as many templates as it has slots, but at least this many: two jobs on one slot both fork."""

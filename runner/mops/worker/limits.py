@@ -10,8 +10,8 @@ from collections.abc import Callable
 from mops.child.channel import Running, Step
 from mops.system import memory_limits, process_memory
 from mops.system.clock import monotonic
-from mops.system.deadlock import is_deadlocked
 from mops.system.heap import kept_bytes, resident_bytes
+from mops.system.process_tree import is_deadlocked
 from mops.worker.deaths import Breach, reading_seconds
 from mops.worker.slots import PoolSlots
 

@@ -13,11 +13,11 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mops.system import cgroup
+from mops.system import memory_limits
 from mops.system.heap import resident_bytes
+from mops.worker import result_buffers
 from mops.worker.children import counts
 from mops.worker.pool import Pool
-from mops.worker.results import result_buffers
 
 
 class Families:
@@ -98,7 +98,7 @@ class PoolCollector(Collector):
             yield _PLAIN.gauge("mops_worker_memory_limit_bytes", help_text, limit)
         help_text = "Bytes of results read from children and not fetched yet."
         yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
-        if (kills := cgroup.oom_kills()) is not None:
+        if (kills := memory_limits.oom_kills()) is not None:
             help_text = "Processes of this cgroup that the kernel has killed for memory."
             yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)
 

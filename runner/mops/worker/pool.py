@@ -1,6 +1,6 @@
 """Runs one job's tasks on a worker, each task in the thread that calls :meth:`Pool.run`.
 
-A pool leaves the details to others: :mod:`mops.worker.slots` admits tasks, :mod:`mops.worker.child_starter` starts
+A pool leaves the details to others: :mod:`mops.worker.children` admits tasks, :mod:`mops.worker.child_starter` starts
 child processes, :mod:`mops.worker.children` lists those of all pools, :mod:`mops.worker.child_process` talks to one,
 :mod:`mops.worker.limits` bounds memory and time, :mod:`mops.worker.task_progress` knows what is left of a task.
 
@@ -29,12 +29,12 @@ from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskRe
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.waiting import polls
+from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
 from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
 from mops.worker.deaths import Death
 from mops.worker.limits import WorkerMemory
-from mops.worker.results import result_buffers
 from mops.worker.slots import PoolSlots
 from mops.worker.task_progress import TaskProgress
 

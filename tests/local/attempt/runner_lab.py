@@ -16,9 +16,9 @@ from distributed import CancelledError
 
 from claimed_jobs import claimed_job, groups_of
 from mops.attempt.main_loop import Runner
-from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import TextLogBuffer
-from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
+from mops.attempt.progress import Snapshot
+from mops.attempt.tasks import TaskThreads, ThreadFault, ThreadName
+from mops.attempt.text_log import TextLogBuffer
 from mops.cluster.base import RunsAgain, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
@@ -46,7 +46,7 @@ class SteppedThreads:
         del self.waiting[thread][place]
         try:
             work()
-        except Exception as error:  # as mops.attempt.task_threads does
+        except Exception as error:  # as mops.attempt.tasks does
             self.put(ThreadFault(error, thread))
 
     @property

@@ -21,17 +21,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from claimed_jobs import claimed_job
-from mops.attempt.checkpoint.committer import Committer
-from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
-from mops.attempt.checkpoint.pending_results import PendingResults
-from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.attempt.commit import Committer, Limits, OpenCheckpoint, PendingResults, Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.spool import Spool
-from mops.storage.joblog.view import Stored
 from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.view import Stored
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
@@ -225,7 +222,7 @@ def test_log_lines_after_the_last_commit_are_stored_too(
 ) -> None:
     limits = Limits(3600.0, bytes=1 << 20, groups=100)
     lab = CommitterLab(tmp_path, groups, limits, text=["with the commit\n", "at the end\n"])
-    with caplog.at_level(logging.DEBUG, "mops.attempt.checkpoint.committer"):
+    with caplog.at_level(logging.DEBUG, "mops.attempt.commit"):
         lab.put(0)
         lab.committer.finish()
     texts = sorted((tmp_path / lab.job.paths.text(1, 1)).parent.iterdir())
@@ -254,7 +251,7 @@ def test_a_committer_that_is_abandoned_commits_and_reports_nothing_more(groups: 
 def test_full_parts_are_stored_before_the_checkpoint_closes(
     groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.attempt.checkpoint.open_checkpoint.LEAST_SECONDS", 3600.0)
+    monkeypatch.setattr("mops.attempt.commit.LEAST_SECONDS", 3600.0)
     lab = CommitterLab(tmp_path, groups, Limits(seconds=3600, bytes=1000, groups=100))
     for group in range(4):
         lab.put(group, n_rows=400)

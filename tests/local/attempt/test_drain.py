@@ -25,7 +25,7 @@ from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.embedded import start_embedded
 from mops.cluster.leftovers import in_process
 from mops.settings import Settings
-from mops.worker.results import result_buffers
+from mops.worker import result_buffers
 
 KEY = "sim-job-1"
 

@@ -11,7 +11,7 @@ import pytest
 from runner_lab import RunnerLab
 
 from claimed_jobs import ID
-from mops.attempt.task_threads import TaskThreads
+from mops.attempt.tasks import TaskThreads
 from mops.errors import ClusterError, Terminated, UsageError
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog

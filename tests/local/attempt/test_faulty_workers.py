@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.faulty_workers import FAULTS, AfterFault, FaultyWorkers
+from mops.attempt.recovery import FAULTS, AfterFault, FaultyWorkers
 from mops.errors import ModelError
 from mops.task import Task
 

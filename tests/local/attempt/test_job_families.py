@@ -20,7 +20,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
-from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
+from mops.attempt.commit import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.child.blocks import GroupName
 from mops.child.buffers import BufferWriter, map_buffer

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from claimed_jobs import claimed_job, groups_of
 from clocks import Clock
-from mops.attempt.reporting import observer as observe
-from mops.attempt.reporting.observer import Observer, Samples, sample_of
-from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import LAST_LINES, TextLogBuffer
+from mops.attempt import observer as observe
+from mops.attempt.observer import Observer, Samples, sample_of
+from mops.attempt.progress import Snapshot
+from mops.attempt.text_log import LAST_LINES, TextLogBuffer
 from mops.storage.live_record import read_live
 from mops.storage.samples import Sample, read_samples
 from mops.verdicts import Counts

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from claimed_jobs import claimed_job, groups_of
-from mops.attempt.reporting.results_so_far import ResultsSoFar, earlier_best
+from mops.attempt.results_so_far import ResultsSoFar, earlier_best
 from mops.storage.live_record import BestLoss, Live, read_live, write_live
 from mops.task import Failure, Loss, TaskResult
 from mops.verdicts import Counts

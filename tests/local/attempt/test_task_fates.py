@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from runner_lab import RunnerLab, SimFuture, result_of
 
-from mops.attempt.lost_tasks import EMPTY_LIMIT
-from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.attempt.recovery import EMPTY_LIMIT
+from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.worker_losses import KnownCause, WorkerLoss
 from mops.errors import ClusterError, ModelError
 from mops.study.ranges import Ranges

@@ -17,7 +17,6 @@ import pytest
 
 import mops
 from job_folders import folder_of
-from mops.cli.early_child import start_early_child
 from mops.settings import Settings
 from mops.storage.kept_options import read_options
 
@@ -441,48 +440,12 @@ def test_problems_of_variables_and_interpreter_are_reported_together(lab: Comman
     ]
 
 
-def test_a_child_process_starts_before_the_study_is_read(lab: CommandLab) -> None:
-    """A child that started early has one descriptor on its command line, another one has three."""
-    command = "open('/proc/self/cmdline').read().split('mops.child.main\\0')[1]"
-    lab.write("model.py", f"def run(p, s):\n    return {{'n': {command}.count('\\0')}}\n")
-    lab.write_study(parameter_sets=[{"x": 1}], n_replicates=1)
-    options: dict[str, list[str]] = {"early": [], "other": ["--env", "MODE=fast"]}
-    for name, more in options.items():
-        assert lab.run_cold("jobs", "submit", lab.study, "--name", name, "--storage", lab.storage, *more).code == 0
-    found = {
-        name: mops.open_job(name, storage=lab.storage).outputs("output").to_arrow()["n"].to_pylist() for name in options
-    }
-    assert found == {"early": [1], "other": [3]}
-
-
 @pytest.mark.parametrize("arguments", [("jobs", "submit", "missing.json"), ("jobs", "resume", "missing")])
-def test_a_child_process_that_started_early_ends_with_a_wrong_command(lab: CommandLab, arguments: tuple[str]) -> None:
+def test_a_wrong_command_leaves_no_process(lab: CommandLab, arguments: tuple[str]) -> None:
     ran = lab.run_cold(*arguments, MARK=str(lab.root), PYTHONWARNINGS="error::ResourceWarning")
     assert ran.code == 2
     assert "ResourceWarning" not in ran.err
     assert not [process for process in psutil.process_iter() if _has_mark(process, str(lab.root))]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variables", "starts"),
-    [
-        ([], {}, True),
-        (["--help"], {}, False),
-        ([], {"_MOPS_COMPLETE": "complete_bash"}, False),
-        ([], {"MODELOPS_SCHEDULER": "tcp://127.0.0.1:8786"}, False),
-        ([], {"MODELOPS_JOB_BATCH_SIZE": "wrong"}, False),
-    ],
-)
-def test_no_child_process_starts_early_without_need(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], variables: dict[str, str], *, starts: bool
-) -> None:
-    started: list[int] = []
-    monkeypatch.setattr("mops.cli.early_child.start_early", started.append)
-    monkeypatch.setattr(sys, "argv", ["mops", "jobs", "submit", *arguments])
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    start_early_child()
-    assert started == ([1] if starts else [])
 
 
 def _has_mark(process: psutil.Process, mark: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from distributed import CancelledError, Client, Future, LocalCluster
 
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.fetch import fetched
+from mops.cluster.external import fetched
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mops
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.errors import JobError, JobFailed, RunnerEnded, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings

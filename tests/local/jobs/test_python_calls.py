@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mops
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.cli.main import app
 from mops.errors import JobError, StudyError, UsageError
 from mops.settings import Settings

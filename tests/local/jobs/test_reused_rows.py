@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 import mops
-from mops.attempt.planning.recent_tasks import RecentTasks
-from mops.attempt.planning.time_left import TimeLeft
-from mops.attempt.stored import reused
-from mops.attempt.stored.reuse_plan import PlannedRows
-from mops.attempt.stored.rows import SortedRows
+from mops.attempt import stored
+from mops.attempt.stored import PlannedRows, SortedRows
+from mops.attempt.timing import RecentTasks, TimeLeft
 
 MODEL = """
 import numpy as np
@@ -64,16 +62,16 @@ def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     """The runner reads no row that it does not need, and few at once."""
     first = submit("first", [0.5, 0.75, 1.5], 40)
     read: list[tuple[int, int]] = []
-    load = reused._Opened._load
+    load = stored._Opened._load
 
     def loaded(self: Any, planned: PlannedRows) -> dict[str, SortedRows]:
         found = load(self, planned)
         read.extend((len(planned.groups), len(one.groups)) for one in found.values())
         return found
 
-    monkeypatch.setattr(reused, "CHUNK_BYTES", 500)
-    monkeypatch.setattr(reused, "TASK_BYTES", 500)
-    monkeypatch.setattr(reused._Opened, "_load", loaded)
+    monkeypatch.setattr(stored, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(stored, "TASK_BYTES", 500)
+    monkeypatch.setattr(stored._Opened, "_load", loaded)
     second = submit("second", [1.5, 0.5, 0.1], 15, reuse=True)
     assert n_reused(second) == 30
     assert {(row["group"], row["replicate"]) for row in rows(second)} == {(g, r) for g in range(3) for r in range(15)}

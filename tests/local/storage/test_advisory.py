@@ -17,7 +17,7 @@ from made import ID, claimed, commit, created, ended, finished, lives, refusing,
 from typer.testing import CliRunner
 
 import mops
-from mops.attempt.planning.window import start_size
+from mops.attempt.sizing import start_size
 from mops.cli.main import app
 from mops.jobs import submit
 from mops.jobs.job import Job

@@ -12,7 +12,7 @@ from made import ID
 from mops.storage.files import Files
 from mops.storage.paths import numbers_of, table_of
 from mops.task import JobContext, PartFile, TaskResult
-from mops.worker.results import part_store
+from mops.worker import part_store
 
 CONTENT = b"PAR1 and so on"
 

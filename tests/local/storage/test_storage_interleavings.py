@@ -209,7 +209,10 @@ def early(files, record, run, *rest):
 _stored = compaction._stored
 NOTHING = Compaction(time=0.0, host="", merges=())
 MUTANTS = {
-    "removes parts of a compaction that may count": ("mops.jobs.clean.numbers_of", lambda path: numbers_of(path) or (0, 0)),
+    "removes parts of a compaction that may count": (
+        "mops.jobs.clean.numbers_of",
+        lambda path: numbers_of(path) or (0, 0),
+    ),
     "removes parts without looking at the compaction": (
         "mops.jobs.clean.read_whole",
         lambda files, paths: replace(read_whole(files, paths), compaction=NOTHING),

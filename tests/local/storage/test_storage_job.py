@@ -12,7 +12,7 @@ import pytest
 from made import ID, N_GROUPS, claimed, commit, created, ended, lives
 
 import mops
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.errors import CorruptRecord, JobError
 from mops.jobs.status import JobState
 from mops.settings import Settings

@@ -22,11 +22,10 @@ import mops
 from mops.errors import CorruptRecord, JobDeleted, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
-from mops.storage.joblog.view import NothingToRun, Overtaken, check_start
-from mops.storage.joblog.verify import order_problems, verify
-from mops.storage.joblog.view import LogView, Stored
 from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
+from mops.storage.joblog.verify import order_problems, verify
+from mops.storage.joblog.view import LogView, NothingToRun, Overtaken, Stored, check_start
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts

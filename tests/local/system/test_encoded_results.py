@@ -16,7 +16,7 @@ import mops
 from mops.settings import Settings
 from mops.storage.joblog.parts import read_whole
 from mops.storage.paths import numbers_of
-from mops.worker.results import part_store
+from mops.worker import part_store
 
 MODEL = """
 import os, signal

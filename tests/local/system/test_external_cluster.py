@@ -20,7 +20,7 @@ from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import CancelledError, Client, Future, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
 from mops.cluster.dask_connection import annotations_of
 from mops.cluster.external import ExternalCluster, connect_external
@@ -220,7 +220,7 @@ def test_a_cut_connection_is_replaced_and_the_workers_continue(lab: StudyLab, da
 
 MANY_IN_FLIGHT = """#!{python}
 import sys
-from mops.attempt.planning import plan
+from mops.attempt import plan
 plan.TASKS_PER_SLOT = 250
 from mops.cli.main import main
 sys.argv[0] = "mops"

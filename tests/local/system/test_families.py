@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mops
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.ancestors import ResultSource

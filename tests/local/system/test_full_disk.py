@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.attempt.reporting.observer import sample_of
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.observer import sample_of
+from mops.attempt.progress import Snapshot
 from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference

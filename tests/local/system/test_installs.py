@@ -24,7 +24,7 @@ from study_lab import wait_for
 import mops
 from mops.errors import InstallError
 from mops.task import JobContext
-from mops.worker.environment.install import Installed, environments, install
+from mops.worker.install import Installed, environments, install
 from mops.worker.pool import Pool
 from wheels import wheel
 
@@ -33,7 +33,7 @@ RUNNER = str(Path(mops.__file__).parents[1])
 PROGRAM = """
 import sys
 from pathlib import Path
-from mops.worker.environment.install import install
+from mops.worker.install import install
 from mops.task import JobContext
 context = JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1, install_s=60)
 made = install(context, Path(sys.argv[1]), lambda: False)

@@ -25,9 +25,9 @@ from study_lab import StudyLab, betas, wait_for
 
 import mops
 from dashboard_lab import DASHBOARD, names_in, queries
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.progress import Snapshot
 from mops.settings import Settings
-from mops.system.cgroup import oom_kills
+from mops.system.memory_limits import oom_kills
 from mops.worker import children
 
 SICK, REPLICATES = 1, 3

@@ -14,7 +14,7 @@ from study_lab import StudyLab, betas
 from mops.attempt.attempt import job_context, started_children
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
-from mops.attempt.reporting.text_log import collecting
+from mops.attempt.text_log import collecting
 from mops.cluster.embedded import EmbeddedCluster, start_embedded
 from mops.jobs.prepare import make_record, prepare
 from mops.settings import Settings

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pool_lab import PoolLab, groups_of, limit_bytes, request_for, values
 
-from mops.system import cgroup, memory_limits, process_memory
+from mops.system import memory_limits, process_memory
 from mops.system.heap import resident_bytes
 from mops.task import TaskResult
 from mops.worker.pool import Pool
@@ -473,7 +473,7 @@ def test_a_template_that_the_kernel_kills_also_reduces_the_slots(
     """Regression: the template ran no simulation, so mops reported nothing and kept the number of slots."""
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr(cgroup, "_own_kill_counter", lambda: counter)
+    monkeypatch.setattr(memory_limits, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
     assert pool._starter.template is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mops.system import cgroup, memory_limits, process_memory
+from mops.system import memory_limits, process_memory, process_tree
 from mops.system.heap import kept_bytes, resident_bytes
 
 MIB = 1 << 20
@@ -30,7 +30,7 @@ def test_version_2_uses_the_lowest_limit_up_to_the_root(tmp_path: Path) -> None:
     }.items():
         (mounted / path).parent.mkdir(parents=True, exist_ok=True)
         (mounted / path).write_text(text)
-    found = cgroup.own_cgroup(proc, mounted)
+    found = memory_limits.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (300 * MIB, 2)
 
@@ -43,7 +43,7 @@ def test_version_1_with_an_empty_version_2(tmp_path: Path) -> None:
     (own / "memory.limit_in_bytes").write_text(str(200 * MIB))
     (own.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
     (own / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
-    found = cgroup.own_cgroup(proc, mounted)
+    found = memory_limits.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (200 * MIB, 5)
 
@@ -54,7 +54,7 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
     mounted.mkdir()
     (mounted / "cgroup.controllers").write_text("memory")
     (mounted / "memory.max").write_text(str(64 * MIB))
-    found = cgroup.own_cgroup(proc, mounted)
+    found = memory_limits.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (64 * MIB, None)
 
@@ -64,7 +64,7 @@ def test_without_cgroup_files_nothing_is_known(tmp_path: Path, text: str | None)
     proc = tmp_path / "cgroup"
     if text is not None:
         proc.write_text(text)
-    assert cgroup.own_cgroup(proc, tmp_path) is None
+    assert memory_limits.own_cgroup(proc, tmp_path) is None
 
 
 def test_the_lowest_limit_counts() -> None:
@@ -120,7 +120,7 @@ def test_free_memory_of_a_container_is_its_limit_minus_its_usage_without_file_ca
         (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
         (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
         (folder / "memory.stat").write_text(stat.format(files_mib * MIB, active_mib * MIB))
-        found = cgroup.own_cgroup(proc, mounted)
+        found = memory_limits.own_cgroup(proc, mounted)
         assert found is not None
         return found.free_bytes()
 
@@ -156,7 +156,7 @@ def test_files_that_were_read_again_leave_a_container_its_memory(
     ran = subprocess.run(line, capture_output=True, text=True, check=True)
     before, after = map(int, ran.stdout.split())
     version_1 = "total_" if (folder / "memory.limit_in_bytes").exists() else ""
-    assert cgroup._stat(folder / "memory.stat", f"{version_1}active_file") or 250 * MIB < 0
+    assert memory_limits._stat(folder / "memory.stat", f"{version_1}active_file") or 250 * MIB < 0
     assert after > before - 100 * MIB
 
 
@@ -168,7 +168,7 @@ def test_memory_of_other_programs_is_not_shared_out(monkeypatch: pytest.MonkeyPa
 
 
 def counts(proc: Path, mounted: Path) -> str | None:
-    found = cgroup.kill_counter(proc, mounted)
+    found = memory_limits.kill_counter(proc, mounted)
     return None if found is None else found.name
 
 
@@ -218,7 +218,7 @@ def test_the_shared_size_is_measured_again_while_resident_memory_is_above_the_li
 
 @pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not list the children of a process
 def test_a_tree_contains_all_descendants(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
-    monkeypatch.setattr(process_memory, "NAMES_CHILDREN", named)
+    monkeypatch.setattr(process_tree, "NAMES_CHILDREN", named)
     child = "import time; x = bytearray(60 << 20); print('there', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:

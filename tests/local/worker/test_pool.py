@@ -22,7 +22,7 @@ from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
 from mops.worker.pool import Pool
-from mops.worker.results.result_buffers import held_bytes
+from mops.worker.result_buffers import held_bytes
 from processes import descriptors
 from waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import InstallError
-from mops.worker.environment.requirements import Dependencies, last_lines, masked, read_dependencies
+from mops.worker.install import Dependencies, last_lines, masked, read_dependencies
 
 PROJECT = """
 [project]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mops.child.channel import anonymous_file
-from mops.worker.results import result_buffers
+from mops.worker import result_buffers
 from processes import descriptors
 
 SMALL, LARGE = 1000, 2 * result_buffers.COPY_BELOW_BYTES

@@ -15,7 +15,7 @@ from mops.study.groups import Group
 from mops.task import TaskResult
 from mops.worker.children import TEMPLATES, ChildRegistry, counts
 from mops.worker.pool import Pool
-from mops.worker.results.result_buffers import held_bytes
+from mops.worker.result_buffers import held_bytes
 from waiting import until
 
 MIB = 1 << 20

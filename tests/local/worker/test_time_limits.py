@@ -16,7 +16,7 @@ from pool_lab import PoolLab, values
 from clocks import Clock
 from mops.child.channel import Running, Step
 from mops.errors import ImportTimeout
-from mops.system.deadlock import is_deadlocked
+from mops.system.process_tree import is_deadlocked
 from mops.worker.child_process import ChildProcess
 from mops.worker.limits import START_SECONDS, LimitWatch
 from waiting import until

@@ -376,7 +376,9 @@ def test_a_child_and_a_pool_leave_no_folder(lab: PoolLab, project: Path, tempora
 
 def test_the_next_start_removes_folders_of_a_killed_worker(lab: PoolLab, project: Path, temporary: Path) -> None:
     """This includes read-only folders, and excludes folders of a worker that is alive."""
-    program = "import sys; from mops.worker.scratch import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
+    program = (
+        "import sys; from mops.worker.processes import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env=os.environ | {"TMPDIR": str(temporary)},
@@ -404,7 +406,7 @@ def test_without_a_usable_temporary_folder_the_error_has_a_hint() -> None:
     """Regression: the error handler used the temporary folder again, and a bare FileNotFoundError was raised."""
     program = """
 import resource
-from mops.worker.scratch import Scratch
+from mops.worker.processes import Scratch
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written in any folder
 Scratch().path
 """

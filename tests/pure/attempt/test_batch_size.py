@@ -7,11 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.attempt.planning.batch_size import (
+from mops.attempt.sizing import (
     LEAST_GROUPS,
     MARGIN,
     MOST_GROUPS,
     MOST_PER_SLOT,
+    TASKS_PER_SLOT,
     BatchSize,
     BatchSizer,
     Resources,
@@ -20,7 +21,6 @@ from mops.attempt.planning.batch_size import (
     first_groups,
     room_for_results,
 )
-from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.system.memory_limits import HEADROOM_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30

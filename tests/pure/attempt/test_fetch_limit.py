@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.task_threads import FetchLimit
+from mops.attempt.tasks import FetchLimit
 
 MIB = 1 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.attempt.commit import Tracebacks
 from mops.task import Failure, failures_bytes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.lost_tasks import LostTasks
+from mops.attempt.recovery import LostTasks
 from mops.task import Task
 
 

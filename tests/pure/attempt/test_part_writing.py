@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mops.attempt.planning.part_writing import RUNNER_BYTES_PER_SECOND, PartWriting
+from mops.attempt.sizing import RUNNER_BYTES_PER_SECOND, PartWriting
 
 MIB = 1 << 20
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clocks import Clock
-from mops.attempt.checkpoint.pending_results import PendingResults
+from mops.attempt.commit import PendingResults
 
 
 def test_the_lag_is_the_age_of_the_oldest_result_that_is_not_durable() -> None:

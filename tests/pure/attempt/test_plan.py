@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.drain import Batches
-from mops.attempt.planning.plan import Plan, StoredInput
-from mops.attempt.planning.task_size import (
+from mops.attempt.plan import Plan, StoredInput
+from mops.attempt.sizing import (
     SPLIT_TASKS_PER_SLOT,
     TASKS_PER_SLOT,
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
     TaskSizer,
+    Window,
     limit_bytes,
 )
-from mops.attempt.planning.window import Window
 from mops.cluster.shares import Share
 from mops.study.ranges import Ranges
 from mops.task import Task

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.attempt.planning.recent_tasks import LEAST_SIMULATIONS, RecentTasks
+from mops.attempt.timing import LEAST_SIMULATIONS, RecentTasks
 
 TASK = st.tuples(st.floats(0.01, 100.0), st.integers(1, 300))
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.attempt.planning.recent_tasks import RecentTasks
-from mops.attempt.reporting.display import slow_text
-from mops.attempt.reporting.slow_steps import LEAST_SECONDS, TIMES_MEDIAN, SlowSteps
+from mops.attempt.display import slow_text
+from mops.attempt.timing import LEAST_SECONDS, TIMES_MEDIAN, RecentTasks, SlowSteps
 from mops.task import RunningStep
 from mops.units import to_go
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mops.attempt.planning.recent_tasks import RecentTasks
-from mops.attempt.planning.time_left import LOOK_SECONDS, TimeLeft
+from mops.attempt.timing import LOOK_SECONDS, RecentTasks, TimeLeft
 from mops.task import Task
 
 QUEUE = 4  # tasks in flight for each slot

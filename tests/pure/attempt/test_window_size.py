@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.attempt.planning.window import Window, start_size
+from mops.attempt.sizing import Window, start_size
 from mops.storage.live_record import Live
 from mops.verdicts import Counts
 

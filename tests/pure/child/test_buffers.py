@@ -11,7 +11,7 @@ import pytest
 
 from mops.child.buffers import BufferWriter, map_buffer, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
-from mops.worker.results import result_buffers
+from mops.worker import result_buffers
 from processes import descriptors
 
 

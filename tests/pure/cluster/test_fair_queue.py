@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.cluster.fair_queue import FairQueue
+from mops.cluster.shares import FairQueue
 
 
 class Queue:

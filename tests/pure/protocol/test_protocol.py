@@ -15,8 +15,8 @@ GROUPS, FAULTS = 2, 1
 SCENARIOS = {**protocol_model.SCENARIOS, **compaction_model.SCENARIOS, **deletion_model.SCENARIOS}
 HOLD_STATES = 20_000
 """The search is breadth first, so these are the shortest interleavings of a scenario."""
-BREAK_STATES = 100_000
-"""The longest trace of a mutant comes after 60,000 states."""
+BREAK_STATES = 250_000
+"""The longest trace of a mutant comes after 180,000 states."""
 
 
 def broken(name, scenarios, most_states, *, first=False):

@@ -37,11 +37,12 @@ from mops.storage.job_records import (
     read_reference,
 )
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, Part, decode_record
+from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, Merge, Part, decode_record
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live_record import BestLoss, FailureCause, Live, SlowStep, read_live, write_live
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths, record_path
+from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study

@@ -17,7 +17,6 @@ from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
 from mops.system.heap import resident_bytes, trim_heap
-from mops.system.lifeline import can_watch
 from mops.system.memory_limits import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
 OptionalJob = Annotated[
@@ -109,6 +108,6 @@ def _children(settings: Settings, job: str | None, storage: str | None, *, local
     """Return how child processes start: those of a job, or of any job."""
     if job is not None:
         return open_job(job, storage, local=local).status().children or "the job has started no child process yet"
-    if settings.start == "spawn" or not can_watch():
+    if settings.start == "spawn":
         return "each child process imports the model"
     return "forked if the model allows it; for a job, see: mops doctor JOB"

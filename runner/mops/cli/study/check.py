@@ -12,7 +12,7 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import embedded_slots
-from mops.attempt.planning.batch_size import first_groups
+from mops.attempt.sizing import first_groups
 from mops.cli import job_text, terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, say_warnings, to_json
@@ -21,8 +21,8 @@ from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import check_model, try_model
 from mops.settings import Settings
 from mops.study.ids_and_seeds import short_id
-from mops.worker.environment.options import child_environment
-from mops.worker.environment.variables import read_variables
+from mops.worker.install import child_environment
+from mops.worker.variables import read_variables
 
 
 def check(

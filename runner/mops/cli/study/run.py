@@ -26,8 +26,8 @@ from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import canonical_json, short_id
 from mops.units import counted, duration, shortened_in_middle
-from mops.worker.environment.options import child_environment
-from mops.worker.environment.variables import read_variables
+from mops.worker.install import child_environment
+from mops.worker.variables import read_variables
 
 _PARAMS_SHOWN = 200  # characters
 

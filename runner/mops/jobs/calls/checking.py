@@ -13,8 +13,8 @@ from mops.jobs.submit import study_of_call
 from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import Trial, check_model, try_model
 from mops.settings import Settings
-from mops.worker.environment.options import child_environment
-from mops.worker.environment.variables import Variables
+from mops.worker.install import child_environment
+from mops.worker.variables import Variables
 
 
 @dataclass(frozen=True)

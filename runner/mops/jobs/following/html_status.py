@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.reporting.display import bar
+from mops.attempt.display import bar
 from mops.jobs.status import Status
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from mops import errors
-from mops.attempt.reporting.display import displayed
-from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.display import displayed
+from mops.attempt.progress import Snapshot
 from mops.errors import (
     ClusterError,
     DataError,

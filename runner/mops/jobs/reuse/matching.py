@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.attempt.stored.reuse_plan import PLAN, encode_plan
+from mops.attempt.stored import PLAN, encode_plan
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
 from mops.parquet.encoder import Encoded
 from mops.storage.backends.spool import Spool

@@ -1,6 +1,6 @@
 """Runs one simulation of a study or a job at the terminal, or one parameter set with its targets.
 
-:mod:`mops.child.foreground.main` is the program that runs it. Limits of time and memory do not apply: a person watches.
+:mod:`mops.child.foreground` is the program that runs it. Limits of time and memory do not apply: a person watches.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
 from mops.worker.deaths import how_it_ended
-from mops.worker.environment.install import install
-from mops.worker.environment.interpreter import cannot_start, command
-from mops.worker.environment.options import ChildEnvironment, child_environment
-from mops.worker.environment.variables import environment
+from mops.worker.install import ChildEnvironment, child_environment, install
+from mops.worker.interpreter import cannot_start, command
+from mops.worker.processes import Scratch
 from mops.worker.run_task import bundle_folder
-from mops.worker.scratch import Scratch
+from mops.worker.variables import environment
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Foreground:
     Parameters
     ----------
     replicates, losses
-        What succeeded, as in :class:`mops.child.foreground.main.ForegroundRun`.
+        What succeeded, as in :class:`mops.child.foreground.ForegroundRun`.
     failed
         The step that failed: ``replicate 2 (seed 7)``; empty: none did.
     message, traceback
@@ -209,7 +208,7 @@ def _run(
     report.write_text(
         json.dumps({"running": "the start of the process", "replicates": [], "losses": [], "failure": None})
     )
-    argv = [*command(context.python), "mops.child.foreground.main", str(asked), str(report)]
+    argv = [*command(context.python), "mops.child.foreground", str(asked), str(report)]
     env = environment(context.env, n_threads=context.threads, python=context.python)
     # Ctrl-C is for the model or its debugger: the terminal sends it to both processes. A handler, unlike SIG_IGN, does
     # not pass to the new program.

@@ -1,1 +1,0 @@
-"""Makes finished groups durable: parts first, then one record in the log."""

@@ -1,1 +1,0 @@
-"""Decides what runs next, from what was measured. No cluster, no threads."""

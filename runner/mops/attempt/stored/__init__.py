@@ -1,1 +1,0 @@
-"""Simulations that are stored already, by a parent or by other jobs, and need not run."""

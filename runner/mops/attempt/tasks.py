@@ -1,0 +1,521 @@
+"""The tasks of an attempt that are on the cluster. Each is settled exactly once: by a result, a loss or an error."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Literal
+
+from mops.cluster.base import DEATHS, Cluster, Connection, RunsAgain, SentTask, WorkersDied
+from mops.cluster.worker_losses import UNKNOWN, LossCause
+from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
+
+logger = logging.getLogger(__name__)
+
+ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
+
+FETCHES = 4
+"""The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
+
+Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone."""
+
+_THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "send": 1, "explain": 1, "connect": 1}
+_RECENT = 16
+_MOST_AT_ONCE = 2 * _RECENT
+"""The most results that are fetched at once, however small the last ones were: the next ones may be large."""
+
+
+@dataclass
+class ThreadFault:
+    """An event: a thread raised an error that does not belong to a task. The loop raises it.
+
+    Parameters
+    ----------
+    thread
+        The thread; ``commit`` is the committer's.
+    """
+
+    error: BaseException
+    thread: ThreadName | Literal["commit"]
+
+
+class TaskThreads:
+    """Threads by what they wait for.
+
+    - ``fetch`` waits for results from workers.
+    - ``deliver`` waits for the committer.
+    - ``send`` waits for workers that accept the input of a task.
+    - ``explain`` waits until the cause of a task's failure is known.
+    - ``connect`` waits for the cluster.
+
+    Parameters
+    ----------
+    put
+        Takes events, from any thread.
+    """
+
+    def __init__(self, put: Callable[[object], None]):
+        self._put = put
+        self._finished: set[ThreadName] = set()
+        self._threads = {name: ThreadPoolExecutor(n, f"mops-{name}") for name, n in _THREADS.items()}
+        self._calls: dict[ThreadName, set[Future[None]]] = {name: set() for name in _THREADS}
+
+    def call(self, name: ThreadName, function: Callable[[], object]) -> None:
+        """Call a function in a thread, after the calls before it. After :meth:`finish`, do nothing."""
+        try:
+            call = self._threads[name].submit(self._call, name, function)
+        except RuntimeError as refused:
+            if name not in self._finished:  # the system cannot start a thread
+                self._put(ThreadFault(refused, name))
+            return
+        self._calls[name].add(call)
+        call.add_done_callback(self._calls[name].discard)
+
+    def _call(self, name: ThreadName, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
+            self._put(ThreadFault(error, name))
+
+    def finish(self, name: ThreadName, timeout_s: float) -> None:
+        """Wait for the calls that were made, for at most ``timeout_s`` seconds, and accept no more."""
+        self._finished.add(name)
+        self._threads[name].shutdown(wait=False)
+        if wait(self._calls[name].copy(), timeout_s).not_done:
+            logger.warning("calls of thread %r did not end within %g s", name, timeout_s)
+
+    def close(self) -> None:
+        """End all threads after their current calls."""
+        self._finished.update(self._threads)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown()
+
+
+class FetchLimit:
+    """Bounds the bytes of results that are fetched but not delivered, judging by the sizes of recent results.
+
+    Parameters
+    ----------
+    limit_bytes
+        One result may always be fetched, however large. The first one is fetched alone.
+    """
+
+    def __init__(self, limit_bytes: int):
+        self._limit_bytes = limit_bytes
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._n = 0
+        self._changed = Condition()
+
+    @property
+    def at_once(self) -> int:
+        """How many results may be fetched at once now."""
+        if not self._recent:
+            return 1
+        return min(max(self._limit_bytes // max(*self._recent, 1, 1), 1), _MOST_AT_ONCE)
+
+    def take(self, n_wanted: int) -> int:
+        """Wait until there is room for a result; take room for as many as are wanted, and return their number."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._n < self.at_once)
+            n = min(n_wanted, self.at_once - self._n)
+            self._n += n
+            return n
+
+    def give_back(self, n: int) -> None:
+        """Give back the room of results that are delivered, or do not come."""
+        with self._changed:
+            self._n -= n
+            self._changed.notify_all()
+
+    def add_size(self, n_bytes: int) -> None:
+        """Take the size of a result."""
+        with self._changed:
+            self._recent.append(n_bytes)
+            self._changed.notify_all()
+
+
+@dataclass
+class TaskLost:
+    """An event: a task did not come back.
+
+    Parameters
+    ----------
+    why
+        What happened, for people.
+    blamed
+        Whether the task itself may be the reason: its workers died while they ran it, or return nothing for it.
+    cause
+        Why the last of its workers died.
+    connected
+        Whether the connection that the task was sent on works. If not, the loss says nothing about the cluster.
+    signal
+        The evidence, in a word or two.
+    """
+
+    task: Task
+    why: str
+    blamed: bool = False
+    cause: LossCause = UNKNOWN
+    connected: bool = True
+    signal: str = "KilledWorker"
+
+    @property
+    def workers_died(self) -> bool:
+        """Whether the task was lost because its workers died."""
+        return self.signal == "KilledWorker"
+
+
+@dataclass
+class TaskRaised:
+    """An event: a task raised an error on its worker.
+
+    Parameters
+    ----------
+    worker
+        The worker's address; empty: the task reached none, because the scheduler could not read it.
+    """
+
+    task: Task
+    error: BaseException
+    worker: str
+
+
+class Reconnected:
+    """An event: the connection to the cluster works again."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """An event: a task will not run some of its groups, or of the replicates of its group."""
+
+    number: int
+    released: frozenset[int]
+
+
+@dataclass
+class _Flight:
+    """A task, and what the cluster has of it, which it keeps as long as this refers to it."""
+
+    task: Task
+    request: TaskRequest
+    avoid: frozenset[str]
+    connection: Connection
+    given: object = None
+    sent: SentTask = field(init=False)  # once the connection has taken the task
+    failed_at: float = 0.0  # s, monotonic
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the connection has taken the task."""
+        return hasattr(self, "sent")
+
+
+class TasksInFlight:
+    """The tasks of an attempt that are on the cluster.
+
+    Parameters
+    ----------
+    deliver
+        Called with each result, one at a time, in any order. It returns the event to put. The task is
+        released before that event is put.
+    put
+        Takes events, from any thread.
+    threads
+        The threads that wait for the cluster.
+    room_bytes
+        Room for results that are fetched but not delivered.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        deliver: Callable[[Task, TaskResult], object],
+        put: Callable[[object], None],
+        threads: TaskThreads,
+        room_bytes: int,
+    ):
+        self._cluster, self._deliver, self._put, self._threads = cluster, deliver, put, threads
+        self._fetch_limit = FetchLimit(room_bytes)
+        self._flights: dict[int, _Flight] = {}
+        self._ready: deque[_Flight] = deque()  # there is a result, or the task is lost
+        self._delivering = threading.Lock()
+        self._closing = False
+
+    def finish_deliveries(self, timeout_s: float) -> None:
+        """Wait for the deliveries that have begun, for at most twice ``timeout_s`` seconds, and begin no more."""
+        self._closing = True  # a fetch that waits for a worker gives up
+        self._threads.finish("fetch", timeout_s)
+        self._threads.finish("deliver", timeout_s)
+
+    def close(self) -> None:
+        """End the threads after their current calls, without waiting for results on workers, and keep no task."""
+        self._closing = True
+        self._threads.close()
+        self._flights.clear()
+        self._ready.clear()
+
+    def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
+        """Send a task, to be run on none of the workers ``avoid``."""
+        self._submit(self._add(task, request, avoid))
+
+    def send_with_input(
+        self,
+        task: Task,
+        request: TaskRequest,
+        load: Callable[[], list[ResultBuffer]],
+        avoid: frozenset[str] = frozenset(),
+    ) -> None:
+        """Send the results that the targets of a task need to a worker, and then the task.
+
+        Parameters
+        ----------
+        load
+            Returns the results. Called in the sending thread.
+        """
+        flight = self._add(task, request, avoid)
+        self._threads.call("send", lambda: self._send_input(flight, load))
+
+    def deliver_later(self, deliver: Callable[[], object]) -> None:
+        """Call a function in the delivering thread, between deliveries, and put the event that it returns."""
+
+        def deliver_one() -> None:
+            with self._delivering:
+                event = deliver()
+            self._put(event)
+
+        self._threads.call("deliver", deliver_one)
+
+    def take_back(self, tasks: list[Task]) -> list[Task]:
+        """Stop waiting for tasks; return those that will never be delivered.
+
+        The others are being delivered now, and their events follow. So a task either runs again or counts, never both.
+        """
+        return [task for task in tasks if self._flights.pop(task.number, None) is not None]
+
+    def withdraw(self, task: Task) -> bool:
+        """Remove a task from the cluster; return False if its result is being delivered now."""
+        flight = self._flights.pop(task.number, None)
+        if flight is not None and flight.is_sent:
+            flight.connection.release([flight.sent])
+        return flight is not None
+
+    def release(self, task: Task, released: frozenset[int]) -> None:
+        """Let a task keep only the rest of its groups or replicates; :class:`Released` follows unless it is delivered.
+
+        Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts. If
+        several workers list the task meanwhile, it keeps something all the same.
+        """
+
+        def keep_rest() -> Released | None:
+            flight = self._flights.get(task.number)
+            if flight is None or not (left := flight.task.without(released)).units:
+                return None
+            flight.task = left
+            return Released(task.number, released)
+
+        self.deliver_later(keep_rest)
+
+    def reconnect(self) -> None:
+        """Reconnect to the cluster in a thread, which puts :class:`Reconnected` or a fault."""
+
+        def reconnect() -> None:
+            self._cluster.reconnect()
+            self._put(Reconnected())
+
+        self._threads.call("connect", reconnect)
+
+    def _add(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
+        flight = _Flight(task, request, avoid, self._cluster.connection)
+        self._flights[task.number] = flight
+        return flight
+
+    def _is_open(self, flight: _Flight) -> bool:
+        """Tell whether a task is not settled yet."""
+        return self._flights.get(flight.task.number) is flight
+
+    def _settle(self, flight: _Flight, event: object) -> None:
+        """Put the event that settles a task, unless it is settled already."""
+        if self._flights.pop(flight.task.number, None) is not None:
+            self._put(event)
+
+    def _is_connected(self, flight: _Flight) -> bool:
+        """Tell whether the connection works that a task was sent on."""
+        return self._cluster.connection is flight.connection and self._cluster.is_connected
+
+    def _settle_error(self, flight: _Flight, error: Exception) -> None:
+        """Settle a task as lost after an error of its connection.
+
+        A connection that is closed, or made again by itself, may raise any error, because its attributes are missing.
+        So any error counts as a lost task while the connection is broken.
+
+        Raises
+        ------
+        Exception
+            The error is a defect.
+        """
+        connected = self._is_connected(flight)
+        if connected and not isinstance(error, flight.connection.errors):
+            raise error
+        self._settle(flight, TaskLost(flight.task, repr(error), connected=connected))
+
+    def _submit(self, flight: _Flight) -> None:
+        try:
+            flight.sent = flight.connection.submit(flight.task, flight.request, flight.given, flight.avoid)
+            self._fetch_when_done(flight)
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            self._settle_error(flight, error)
+
+    def _send_input(self, flight: _Flight, load: Callable[[], list[ResultBuffer]]) -> None:
+        """Send the input of a task to a worker, then the task."""
+        if not self._is_open(flight):
+            return  # recalled, and sent again later
+        results = load()
+        try:
+            flight.given = flight.connection.send_input(flight.request, results)
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            self._settle_error(flight, error)
+        else:
+            self._submit(flight)
+
+    def _fetch_when_done(self, flight: _Flight) -> None:
+        """Fetch a result when the cluster reports that it is there, in some thread."""
+        flight.sent.add_done_callback(lambda _: self._fetch_soon(flight))
+
+    def _fetch_soon(self, flight: _Flight) -> None:
+        if not self._closing:
+            self._ready.append(flight)
+            self._threads.call("fetch", self._fetch)
+
+    def _fetch(self) -> None:
+        """Deliver the results that are ready and release their futures, or find out what happened to the tasks.
+
+        There is one call for each task that is ready, and the first call takes as many as there is room for.
+        """
+        if not self._ready:
+            return
+        n = self._fetch_limit.take(len(self._ready))
+        try:
+            flights = [flight for flight in self._take_ready(n) if self._is_finished(flight)]
+            self._fetch_limit.give_back(n - len(flights))
+            n = len(flights)
+            for outcomes in self._outcomes(flights):
+                n_came = len(outcomes)
+                self._deliver_outcomes(outcomes)
+                self._fetch_limit.give_back(n_came)
+                n -= n_came
+        finally:
+            self._fetch_limit.give_back(n)
+
+    def _take_ready(self, n: int) -> Iterator[_Flight]:
+        with contextlib.suppress(IndexError):  # another thread has taken some
+            for _ in range(n):
+                yield self._ready.popleft()
+
+    def _is_finished(self, flight: _Flight) -> bool:
+        """Tell whether a task has a result to fetch. If it has none, do what follows from that."""
+        if self._closing or not self._is_open(flight):
+            return False  # this object is closing, or the task was recalled and runs again
+        match flight.sent.status:
+            case "finished":
+                return True
+            case "error":
+                self._explain_later(flight)
+            case "pending":  # the worker with the result was lost, and Dask runs the task again
+                self._wait_again(flight)
+            case status:
+                connected = self._is_connected(flight)
+                self._settle(flight, TaskLost(flight.task, f"Dask's status is {status!r}", connected=connected))
+        return False
+
+    def _wait_again(self, flight: _Flight) -> None:
+        try:
+            self._fetch_when_done(flight)
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            self._settle_error(flight, error)
+
+    def _outcomes(self, flights: list[_Flight]) -> Iterator[list[tuple[_Flight, TaskResult | Exception]]]:
+        """Fetch results together; yield them with their tasks as they come, each task once."""
+        left = {flight.sent.key: flight for flight in flights}
+
+        def given_up(sent: SentTask) -> bool:
+            return self._closing or not self._is_open(left[sent.key])
+
+        try:
+            for outcomes in self._cluster.results([flight.sent for flight in left.values()], given_up):
+                found = [(left.pop(sent.key), outcome) for sent, outcome in outcomes]
+                outcomes.clear()  # only the caller's list keeps results in memory
+                yield found
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            yield [(flight, error) for flight in left.values()]
+
+    def _deliver_outcomes(self, outcomes: list[tuple[_Flight, TaskResult | Exception]]) -> None:
+        """Deliver results, then release their tasks together, then put the events."""
+        delivered: dict[Connection, list[SentTask]] = {}
+        events: list[object] = []
+        try:
+            while outcomes:  # the committer may free each result at once, because the list does not keep it
+                flight, outcome = outcomes.pop(0)
+                if isinstance(outcome, Exception):
+                    self._without_result(flight, outcome)
+                    continue
+                self._fetch_limit.add_size(outcome.nbytes)
+                with self._delivering:
+                    if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
+                        events.append(self._deliver(flight.task, outcome))
+                        delivered.setdefault(flight.connection, []).append(flight.sent)
+        finally:
+            for connection, sent in delivered.items():
+                connection.release(sent)
+            for event in events:
+                self._put(event)
+
+    def _without_result(self, flight: _Flight, error: Exception) -> None:
+        """Do what follows from an error that came instead of a result."""
+        if isinstance(error, RunsAgain):
+            self._wait_again(flight)
+        elif flight.sent.status == "error":  # the transfer ended the worker, and running it again ended another one
+            self._explain_later(flight)
+        else:
+            self._settle_error(flight, error)
+
+    def _explain_later(self, flight: _Flight) -> None:
+        flight.failed_at = time.monotonic()
+        self._threads.call("explain", lambda: self._explain(flight))
+
+    def _explain(self, flight: _Flight) -> None:
+        """Find out what happened to a task that raised, or whose workers died."""
+        if not self._is_open(flight):
+            return
+        try:
+            event = self._failure_of(flight)
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            self._settle_error(flight, error)
+        else:
+            self._settle(flight, event)
+
+    def _failure_of(self, flight: _Flight) -> TaskLost | TaskRaised:
+        error = flight.connection.error_of(flight.sent, flight.task)
+        if isinstance(error, WorkersDied):
+            return self._death_of(flight, error)
+        return TaskRaised(flight.task, error, self._cluster.worker_that_raised(flight.sent.key))
+
+    def _death_of(self, flight: _Flight, error: WorkersDied) -> TaskLost:
+        task = flight.task
+        # Tasks of another job killed the workers where this task still waited to be alone (mops.worker.run_task).
+        if task.alone and error.n_running < DEATHS:
+            return TaskLost(task, "its workers died before it ran")
+        key = flight.sent.key
+        cause = self._cluster.loss_cause(key, error.last, flight.failed_at, lambda: self._closing)
+        died = f"{'a worker' if task.suspect else f'{DEATHS} workers'} died while running it"
+        if cause.removed:
+            return TaskLost(task, f"{died}, but {cause.text}")
+        return TaskLost(task, died, blamed=True, cause=cause)

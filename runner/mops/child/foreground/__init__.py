@@ -1,1 +1,0 @@
-"""Runs simulations at the terminal of a user."""

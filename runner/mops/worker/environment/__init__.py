@@ -1,1 +1,0 @@
-"""The interpreter, the libraries and the variables of child processes."""

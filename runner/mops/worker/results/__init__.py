@@ -1,1 +1,0 @@
-"""What child processes hand over: buffers in memory, and files of parts."""
