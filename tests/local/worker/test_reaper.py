@@ -20,7 +20,7 @@ from mops.child.channel import Channel, Message
 from mops.system.process_tree import children_of
 from mops.system.signals import STOP_SIGNALS
 from mops.task import TaskResult
-from mops.worker.processes import Grandchild
+from mops.worker.processes import Process
 from mops.worker.reaper import Reaper
 from mops.worker.reaper_main import _Reaper
 from waiting import until
@@ -297,7 +297,7 @@ def test_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> Non
     asked: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: pytest.fail(f"signal {number} to {pid}"))
     with Path(os.devnull).open("rb", buffering=0) as output, pytest.raises(ProcessLookupError):
-        Grandchild(ended.pid, output, lambda pid: asked.append(pid))
+        Process(ended.pid, output, lambda pid: asked.append(pid))
     assert asked == [ended.pid], "the process counts as alive"
 
 
