@@ -12,6 +12,7 @@
     │   │   └── ImportTimeout      2     the import of the model takes longer than MODELOPS_JOB_IMPORT_TIMEOUT
     │   ├── InstallError           2     the model's dependencies cannot be installed
     │   ├── DataError              2     a machine lacks data that the project declares in mops.toml
+    │   ├── SystemUnfit            2     a machine lacks what child processes need of its kernel
     │   ├── JobError               2     the job does not exist, or its state does not allow the request
     │   └── NewerFormat            2     a newer mops wrote the record
     ├── StorageError               4     the storage refuses, is out of reach, or is full
@@ -215,6 +216,10 @@ class InstallError(UsageError):
 
 class DataError(UsageError):
     """A machine lacks data that the project declares in mops.toml."""
+
+
+class SystemUnfit(UsageError):
+    """A machine lacks what child processes need of its kernel."""
 
 
 class JobError(UsageError):

@@ -427,7 +427,7 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
         hook = {"command": found.container("worker")["lifecycle"]["preStop"]["exec"]["command"]}
         retire = [word for word in command(hook, ports, env) if not word.startswith("--say-to")]
         said = subprocess.run(retire, env=os.environ | env, capture_output=True, text=True, timeout=60)
-        assert said.stderr == "mops.worker.run_task: mops-worker-x is retired\n"
+        assert said.stderr == "mops.worker.retire: mops-worker-x is retired\n"
         process.wait(30)
 
 

@@ -24,7 +24,7 @@ from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.progress import Snapshot
 from mops.attempt.text_log import TextLogBuffer, collecting
 from mops.cluster.worker_losses import Pods
-from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError
+from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError, SystemUnfit
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -277,7 +277,7 @@ class Attempt:
         """End an unwatched job as failed if its model cannot run, because its next runner would fail too."""
         try:
             yield
-        except (ModelError, InstallError, DataError) as bad:
+        except (ModelError, InstallError, DataError, SystemUnfit) as bad:
             if self.unseen is not None:
                 log = self._claim(self.unseen)
                 attempt = log.view.attempt

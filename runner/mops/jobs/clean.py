@@ -5,6 +5,8 @@ This is rules 13 and 20 of docs/internals/storage.md. jobs/delete.py deletes who
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from mops.errors import Superseded
 from mops.jobs.status import JobState
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import WholeLog, read_whole
-from mops.storage.joblog.records import Asked
+from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import PART_KINDS, is_compacted, numbers_of
 
@@ -45,8 +47,9 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
     Parameters
     ----------
     last_attempt
-        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`). A job
-        without an attempt does not change.
+        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`), or those
+        of a killed compaction of a complete job, which then cannot be compacted any more. A job without an attempt does
+        not change.
     dry_run
         Write and remove nothing.
 
@@ -59,8 +62,13 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
     idle = job.require_no_runner(hint)
-    if dry_run or not idle.attempt or idle.complete:
+    if dry_run or not idle.attempt:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
+    if idle.complete:
+        if _clean(job, dry_run=True).kept:  # with this record no other compaction can count
+            nothing = Compaction(time=time.time(), host=socket.gethostname(), merges=())
+            job.files.put_new(job.record.paths.compaction, COMPACTIONS.encode(nothing))
+        return _clean(job, dry_run=False)
     with claimed(job, idle):
         return _clean(job, dry_run=False)
 
@@ -71,7 +79,7 @@ def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Clean
     Parameters
     ----------
     assumed_over
-        For a dry run, which claims nothing: whether a claim would end the last attempt.
+        For a dry run, which claims nothing: whether a claim would end the last attempt, or a record every compaction.
     """
     files, paths = job.files, job.record.paths
     scraps = files.scraps(paths.root, LEFTOVER_SECONDS)
@@ -95,7 +103,8 @@ def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
         return numbers[0] <= last_attempt_over(log.view) + assumed_over
     if not (is_compacted(path) and log.view.complete):
         return None
-    return log.compaction is not None  # only the first compaction counts; without its record, one may still come
+    # Only the first compaction counts. Without its record, one may still come.
+    return assumed_over or log.compaction is not None
 
 
 def last_attempt_over(view: LogView) -> int:

@@ -6,6 +6,7 @@ ever if it never does, the small parts count. `mops jobs clean` removes parts th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -21,7 +22,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.errors import CorruptRecord, JobError, MopsError
+from mops.errors import CorruptRecord, JobError, MopsError, PartMissing, StorageError
 from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import stored_families
@@ -135,14 +136,29 @@ def compact(
                 raise TimeoutError(f"merging takes more than {seconds:g} s")  # noqa: TRY301 - the parts are removed
             written.append(_stored(files, record, run, families, merge or merged, (number, c)))
         check_not_deleted(files, record.paths)
-    except BaseException:
-        files.remove([one.part.path for one in written])
+    except BaseException as ended:
+        _remove(files, written)
+        # Another compaction may have been faster, and `clean` may have removed the parts of this one.
+        if isinstance(ended, PartMissing) and COMPACTIONS.read(files, record.paths.compaction) is not None:
+            return _compacted(record, whole.parts, read_whole(files, record.paths).parts)
         raise
     compaction = Compaction(time=time.time(), host=socket.gethostname(), merges=tuple(written))
     # If no answer comes, the record may still come into being: then the parts must stay.
     if files.put_new(record.paths.compaction, COMPACTIONS.encode(compaction)) is Put.OTHER:  # another one was faster
-        files.remove([one.part.path for one in written])
+        _remove(files, written)
+    try:
+        check_not_deleted(files, record.paths)
+    except JobError:  # the deletion may have looked for files before these were there
+        _remove(files, written)
+        files.remove([record.paths.compaction])
+        raise
     return _compacted(record, whole.parts, read_whole(files, record.paths).parts)
+
+
+def _remove(files: Files, written: Iterable[Merge]) -> None:
+    """Remove new parts. If the storage refuses, `clean` removes them later."""
+    with contextlib.suppress(StorageError):
+        files.remove([one.part.path for one in written])
 
 
 def _stored(
@@ -176,7 +192,8 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
     try:
         if all(stored.parts < fewest for stored in JobLog(files, record.paths).read().stored.values()):
             return  # without reading all of a long log
-        done = compact(files, record, plan=partial(runs, fewest_in_table=fewest), seconds=WAIT_SECONDS)
+        # Without long waits for a storage that is out of reach.
+        done = compact(files.brief(), record, plan=partial(runs, fewest_in_table=fewest), seconds=WAIT_SECONDS)
     except KeyboardInterrupt:
         logger.warning("%s: stopped merging small parts; the results are complete", record.job)
         raise
@@ -186,7 +203,8 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
         logger.warning(message, record.job, error, how_to, exc_info=is_defect)
     else:
         if done.parts < done.parts_before:
-            logger.info("%s: merged small parts: %d parts are now %d", record.job, done.parts_before, done.parts)
+            message = "%s: merged small parts: %d parts are now %d; to remove the small ones: mops jobs clean %s"
+            logger.info(message, record.job, done.parts_before, done.parts, record.job)
 
 
 def runs(parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS) -> list[Run]:
@@ -197,13 +215,14 @@ def runs(parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS) -> l
     parts
         All parts of the job that count, in their order.
     fewest_in_table
-        Leave a table alone if fewer of its parts would be merged.
+        Merge nothing unless so many parts of one table would be merged: a job is compacted once.
     """
     tables = defaultdict[tuple[str, str | None], list[CurrentPart]](list)
     for part in parts:
         tables[table_of(part.part.path)].append(part)
     found = [[run for run in _runs(table) if len(run) >= FEWEST_PARTS] for table in tables.values()]
-    return [run for some in found if sum(map(len, some)) >= fewest_in_table for run in some]
+    is_worth_it = any(sum(map(len, some)) >= fewest_in_table for some in found)
+    return [run for some in found for run in some] if is_worth_it else []
 
 
 def _runs(table: Iterable[CurrentPart]) -> Iterator[Run]:

@@ -310,16 +310,18 @@ def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[ResultSour
     ]
     if problems:
         return problems
-    rows = [(columns, some) for output, columns in families.items() for some in parts(sources, "outputs", output)]
-    return [problem for columns, some in rows for problem in _problems_of(files, some, columns)]
+    for output, columns in families.items():
+        for some in parts(sources, "outputs", output):
+            try:
+                problems += _problems_of(files, some, columns)
+            except FileNotFoundError as missing:  # a large part is read piece by piece, so at any moment
+                raise part_missing(some.job, some.part.path) from missing
+    return problems
 
 
 def _problems_of(files: Files, rows: PartRows, known: Columns) -> Iterator[str]:
     """Yield a sentence for each row group of a part that does not fit the families in ``schema.json`` and commits."""
-    try:
-        file = pq.ParquetFile(files.reader(rows.part.path))
-    except FileNotFoundError as missing:
-        raise part_missing(rows.job, rows.part.path) from missing
+    file = pq.ParquetFile(files.reader(rows.part.path))
     own = {field.name: field.type for field in file.schema_arrow if field.name not in _IDENTITY}
     if own.keys() != known.keys():
         yield f"{rows.part.path}: its columns are {', '.join(own)}, not {', '.join(known)}"

@@ -1,6 +1,6 @@
 """Runs one job's tasks on a worker, each task in the thread that calls :meth:`Pool.run`.
 
-A pool leaves the details to others: :mod:`mops.worker.children` admits tasks, :mod:`mops.worker.child_starter` starts
+A pool leaves the details to others: :mod:`mops.worker.slots` admits tasks, :mod:`mops.worker.child_starter` starts
 child processes, :mod:`mops.worker.children` lists those of all pools, :mod:`mops.worker.child_process` talks to one,
 :mod:`mops.worker.limits` bounds memory and time, :mod:`mops.worker.task_progress` knows what is left of a task.
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mops.child.channel import Channel, Message
-from mops.errors import ClusterError
+from mops.errors import SystemUnfit
 from mops.system.lifeline import readable
 from mops.worker.interpreter import START
 
@@ -36,7 +36,7 @@ def check_kernel() -> None:
 
     Raises
     ------
-    ClusterError
+    SystemUnfit
         The system lacks it.
     """
     try:
@@ -44,7 +44,7 @@ def check_kernel() -> None:
     except (AttributeError, OSError) as refused:
         if isinstance(refused, OSError) and refused.errno in (errno.EMFILE, errno.ENFILE):
             return  # the kernel has the call and no free descriptor
-        raise ClusterError(
+        raise SystemUnfit(
             f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
             where=f"{platform.node()} ({platform.platform()})",
             hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",

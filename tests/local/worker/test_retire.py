@@ -56,13 +56,7 @@ class Cluster:
     def retire(self, name: str, *options: str, seconds: float = 30) -> str:
         """Run the hook as a pod does, check that it succeeds, and return its output."""
         env = os.environ | {"DASK_SCHEDULER_ADDRESS": self.address, "DASK_WORKER_NAME": name}
-        command = [
-            sys.executable,
-            "-m",
-            "mops.worker.run_task",
-            f"--http-port={self.http_port}",
-            f"--seconds={seconds}",
-        ]
+        command = [sys.executable, "-m", "mops.worker.retire", f"--http-port={self.http_port}", f"--seconds={seconds}"]
         ran = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=60, check=True)
         assert ran.stdout == ""
         return ran.stderr
@@ -124,7 +118,7 @@ def test_results_on_a_retired_worker_are_kept(cluster: Cluster, client: Client, 
     future = client.submit(counted(calls), workers=[on_a], allow_other_workers=True, pure=False)
     future.result(30)
     said = cluster.retire("a")
-    assert said == "mops.worker.run_task: a is retired\n"
+    assert said == "mops.worker.retire: a is retired\n"
     assert set(addresses(client)) == {"b"}
     os.killpg(cluster.processes[1].pid, signal.SIGKILL)
     assert future.result(30) == "result"
@@ -222,6 +216,6 @@ def test_the_hook_waits_for_a_hanging_scheduler_only_until_its_timeout(cluster: 
 
 def test_without_its_variables_the_hook_names_the_missing_one() -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("DASK_")}
-    command = [sys.executable, "-m", "mops.worker.run_task"]
+    command = [sys.executable, "-m", "mops.worker.retire"]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stderr == "mops.worker.run_task: not retired: DASK_SCHEDULER_ADDRESS is not set\n"
+    assert ran.stderr == "mops.worker.retire: not retired: DASK_SCHEDULER_ADDRESS is not set\n"

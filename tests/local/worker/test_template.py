@@ -13,7 +13,7 @@ import pytest
 from pool_lab import PoolLab, values
 
 from mops.child.shared_state import UNSAFE
-from mops.errors import ClusterError, ModelError
+from mops.errors import ModelError, SystemUnfit
 from mops.task import TaskResult
 from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
@@ -171,7 +171,7 @@ def test_a_kernel_that_refuses_pidfd_open_is_refused_by_name(
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    with pytest.raises(ClusterError, match="this system cannot run simulations: it has no pidfd_open, or forbids it"):
+    with pytest.raises(SystemUnfit, match="this system cannot run simulations: it has no pidfd_open, or forbids it"):
         lab.run(lab.pool(COUNTS), [{"a": 1}])
 
 

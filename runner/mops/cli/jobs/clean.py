@@ -45,5 +45,5 @@ def clean(
     if done.kept:
         terminal.say(
             f"kept {units.counted(done.kept, 'file')} that a runner or mops jobs compact may still need; "
-            f"if neither runs, add --last-attempt; if the job is complete, run mops jobs compact {job} first"
+            "if neither runs, add --last-attempt"
         )

@@ -19,6 +19,7 @@ from mops.errors import (
     ModelError,
     MopsError,
     RunnerEnded,
+    SystemUnfit,
     UsageError,
 )
 from mops.jobs import text_log
@@ -30,7 +31,7 @@ POLL_SECONDS = 1.0
 _END = ": attempt {attempt} ends"
 _ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
 _CAUSE_LINES = 200
-_KINDS = (ModelError, InstallError, DataError, JobError, UsageError, ClusterError, JobFailed)
+_KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError, ClusterError, JobFailed)
 """The errors that an attempt may end with; those that derive from them take other arguments."""
 
 

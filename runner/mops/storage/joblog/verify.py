@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mops.errors import CorruptRecord
 from mops.storage.files import AT_ONCE, Files
@@ -31,7 +32,9 @@ _NOTHING = Ranges()
 _PARTS_AT_ONCE = 4  # verify holds this many parts in memory, each of at most about 64 MiB
 
 
-def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
+def verify(
+    files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING, *, is_first: bool = True
+) -> list[str]:
     """Check a job's log and parts (rule 14); reads every part.
 
     Parameters
@@ -65,8 +68,9 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
     # Without a compaction that does not fit, because it is unknown which parts count.
     parts = current_parts(commits, None if found else compaction)
     missing = _part_problems(files, [one.part for one in parts])
-    if missing and compaction is None and files.get_many([paths.compaction])[0] is not None:
-        return verify(files, paths, total_groups, taken_over)  # compacted and cleaned meanwhile
+    if missing and is_first and compaction is None and files.get_many([paths.compaction])[0] is not None:
+        # Perhaps the job has ended, or was compacted, and was cleaned meanwhile.
+        return verify(files, paths, total_groups, taken_over, is_first=False)
     return problems + found + missing
 
 
@@ -90,26 +94,27 @@ def _readable(files: Files, folder: str) -> tuple[list[Record], list[str]]:
 
 def compaction_problems(commits: Iterable[Commit], compaction: Compaction | None) -> list[str]:
     """Return a sentence for each merge that replaces parts by other rows, or parts that do not follow one another."""
-    tables: dict[tuple[str, str | None], list[CurrentPart]] = {}
+    tables, places = defaultdict[tuple[str, str | None], list[CurrentPart]](list), dict[str, int]()
     for commit in commits:
         for part in commit.parts:
-            tables.setdefault(table_of(part.path), []).append(CurrentPart(part, commit.ranges))
+            table = tables[table_of(part.path)]
+            places[part.path] = len(table)
+            table.append(CurrentPart(part, commit.ranges))
     problems, seen = [], set[str]()
     for merge in compaction.merges if compaction is not None else ():
-        problem = _misfit(merge, tables.get(table_of(merge.part.path), []), seen)
+        problem = _misfit(merge, tables[table_of(merge.part.path)], places, seen)
         problems += [f"the compaction, {merge.part.path}: {problem}"] if problem else []
         seen.update(merge.removed)
     return problems
 
 
-def _misfit(merge: Merge, table: Sequence[CurrentPart], seen: Iterable[str]) -> str:
+def _misfit(merge: Merge, table: Sequence[CurrentPart], places: Mapping[str, int], seen: set[str]) -> str:
     """Return how a merge does not fit the parts of its table; empty: it does."""
-    names = [one.part.path for one in table]
     if not merge.removed:
         return "it replaces no part"
-    if gone := [path for path in merge.removed if path not in names or path in seen]:
+    if gone := [path for path in merge.removed if path not in places or path in seen]:
         return f"it replaces parts that do not count: {', '.join(gone)}"
-    first = names.index(merge.removed[0])
+    first = places[merge.removed[0]]
     old = table[first : first + len(merge.removed)]
     if [one.part.path for one in old] != [*merge.removed]:
         return "it replaces parts that do not follow one another"
