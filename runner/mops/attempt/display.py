@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from mops.attempt.progress import Snapshot
     from mops.storage.live_record import SlowStep
 
-_CELL_SECONDS = 0.5
-"""The least time between two updates of a notebook, which keeps each of them as a message."""
+_CELL_SECONDS = 0.5  # the least time between two updates of a notebook, which keeps each of them as a message
 
 _CLEAR_LINE = "\r\x1b[K"
 _BEFORE = "importing the model"
 
-Show = Callable[[str, str], None]
-"""Shows HTML in a cell, or text where HTML cannot be shown."""
+Show = Callable[[str, str], None]  # shows HTML in a cell, or text where HTML cannot be shown
 
 
 def figures(now: Snapshot) -> str:

@@ -26,15 +26,9 @@ from mops.task import (
 
 
 class JobFamilies:
-    """The families of a job's columns. Thread-safe.
+    """The families of a job's columns. Thread-safe."""
 
-    Parameters
-    ----------
-    stored
-        The families in ``schema.json`` and in the commits of this job and its ancestors; None: no simulation was good.
-    """
-
-    def __init__(self, stored: Families | None):
+    def __init__(self, stored: Families | None):  # of this job and its ancestors; None: no simulation was good
         self._lock = threading.Lock()
         self._stored = stored or {}
         self._known = stored  # replaced and never changed, because tasks that were sent hold it
@@ -55,12 +49,7 @@ class JobFamilies:
             self._known = self._stored
 
     def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
-        """Narrow the families by a result; return the result without values that do not fit, and the first misfit.
-
-        The misfit is empty if all values fit. Groups with values that do not fit are removed. Groups with the verdict
-        ``invalid_output`` are removed too, because the child process may have checked them against these values. If the
-        task ran replicates of one group, all of them are removed.
-        """
+        """Narrow the families by a result; return the result without what does not fit, and the first misfit, or ''."""
         misfitting: dict[int, str] = {}
         with self._lock:
             for file in result.files:
@@ -72,6 +61,7 @@ class JobFamilies:
         misfit = next(iter(misfitting.values()))
         if result.replicates:
             return without_work(result), misfit
+        # The child process may have checked these groups against the values that do not fit.
         refused = {failure.group for failure in result.failures if failure.reason == "invalid_output"}
         return without_groups(result, misfitting.keys() | refused), misfit
 

@@ -28,13 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class JobCollector(Collector):
-    """Collects the metrics of an attempt.
-
-    Parameters
-    ----------
-    snapshot
-        Returns where the job stands.
-    """
+    """Collects the metrics of an attempt."""
 
     def __init__(self, attempt: int, snapshot: Callable[[], Snapshot], pending: PendingResults):
         self._attempt, self._snapshot, self._pending = attempt, snapshot, pending
@@ -79,15 +73,7 @@ class JobCollector(Collector):
 
 @contextmanager
 def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Cluster | None) -> Iterator[None]:
-    """Serve a runner's metrics while the body runs.
-
-    Parameters
-    ----------
-    port
-        MODELOPS_METRICS_PORT; None: serve nothing.
-    remote
-        The cluster, if its workers are other processes; None: the worker is this process.
-    """
+    """Serve a runner's metrics while the body runs. ``remote`` is a cluster whose workers are other processes."""
     if port is None:
         yield
         return

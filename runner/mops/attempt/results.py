@@ -32,11 +32,10 @@ from mops.task import (
 )
 from mops.verdicts import Counts
 
+# The file is rewritten when removed objects take as many bytes as the others, and this much more.
 SLACK_BYTES = 64 << 20
-"""The file is rewritten when removed objects take as many bytes as the others, and this much more."""
 
-COPIED_BYTES = 4 << 20
-"""Objects that are read together are copied if they take less than this."""
+COPIED_BYTES = 4 << 20  # objects that are read together are copied if they take less than this
 
 _ALIGN = 64  # Arrow's recommended alignment
 
@@ -54,16 +53,10 @@ class Shelved:
 
 
 class ResultShelf:
-    """Keeps objects on disk until they are removed. Thread-safe.
+    """Keeps objects on disk until they are removed. Thread-safe."""
 
-    All objects are in one file, because a process may have few file descriptors and mappings, and there may be very
-    many objects. The file takes at most about twice the bytes of its objects (:data:`SLACK_BYTES`).
-
-    Parameters
-    ----------
-    spool
-        Returns an empty file.
-    """
+    # All objects are in one file, because a process may have few file descriptors and mappings, and there may be very
+    # many objects. The file takes at most about twice the bytes of its objects.
 
     def __init__(self, spool: Callable[[], Spool], slack_bytes: int = SLACK_BYTES):
         self._new_file, self._slack_bytes = spool, slack_bytes
@@ -78,13 +71,7 @@ class ResultShelf:
         return self._size
 
     def put(self, value: object) -> Shelved:
-        """Write an object.
-
-        Raises
-        ------
-        StorageError
-            The disk has no room. The shelf cannot be used after that.
-        """
+        """Write an object. If the disk has no room, the shelf cannot be used after that."""
         buffers: list[pickle.PickleBuffer] = []
         description = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         with self._lock:
@@ -137,21 +124,11 @@ def _load(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) 
 
 @dataclass(frozen=True)
 class PartialResult:
-    """The result of a task that ran replicates of a group, or its targets.
+    """The result of a task that ran replicates of a group, or its targets."""
 
-    Parameters
-    ----------
-    result
-        The result without its parts, losses and failures.
-    failed
-        Whether something of it failed.
-    rows
-        Where the parts, losses and failures are on disk; None: there are none.
-    """
-
-    result: TaskResult
-    failed: bool
-    rows: Shelved | None
+    result: TaskResult  # without its parts, losses and failures
+    failed: bool  # whether something of it failed
+    rows: Shelved | None  # where the parts, losses and failures are; None: there are none
 
 
 @dataclass
@@ -166,17 +143,7 @@ class _PartialGroup:
 
 
 class PartialGroups:
-    """The half-done groups of an attempt.
-
-    Parameters
-    ----------
-    replicates
-        Returns the replicates of a group that the attempt runs.
-    has_targets
-        Whether targets run when the replicates of a group are there.
-    spool
-        Returns an empty file.
-    """
+    """The half-done groups of an attempt."""
 
     def __init__(self, replicates: Callable[[int], range], *, has_targets: bool, spool: Callable[[], Spool]):
         self._replicates, self._has_targets = replicates, has_targets
@@ -184,26 +151,14 @@ class PartialGroups:
         self._shelf = ResultShelf(spool)
 
     def keep(self, result: TaskResult) -> PartialResult:
-        """Write the rows of a result to disk. From any thread.
-
-        Raises
-        ------
-        StorageError
-            The disk has no room.
-        """
+        """Write the rows of a result to disk. From any thread."""
         rows = None
         if result.parts or result.failures or result.losses:
             rows = self._shelf.put((result.parts, result.failures, result.losses))
         return PartialResult(replace(result, parts=[], failures=[], losses=[]), bool(result.failures), rows)
 
     def add(self, group: int, partial: PartialResult) -> bool:
-        """Add a result that :meth:`keep` returned to its group; return whether the group is whole.
-
-        Raises
-        ------
-        InternalError
-            A replicate has come before, so that its rows would be there twice.
-        """
+        """Add a result that :meth:`keep` returned to its group; return whether the group is whole."""
         of_group, result = self._groups.setdefault(group, _PartialGroup()), partial.result
         if again := of_group.settled & result.replicates:
             raise InternalError(
@@ -257,70 +212,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TaskFinished:
-    """An event: a task came back, and its result is kept.
-
-    Parameters
-    ----------
-    number
-        The task's number.
-    done
-        Groups that are whole, and in the open checkpoint.
-    counts, failed
-        Simulations and targets that no earlier event has counted; failed simulations by verdict.
-    run_alone_later
-        Groups, or replicates of the task's group, that used too much memory while others ran on the worker.
-    tries
-        How often the task has tried the simulations and targets of these (:class:`mops.task.TaskResult`).
-    usage
-        The time and memory of the task.
-    partial
-        The result for a group that runs as several tasks; None: the task was of whole groups.
-    worker
-        The worker's address; empty: no worker ran the task.
-    is_empty
-        Whether the task came back without anything that it was asked for.
-    """
+    """An event: a task came back, and its result is kept."""
 
     number: int
-    done: frozenset[int]
-    counts: Counts
-    failed: Mapping[str, int]
-    run_alone_later: frozenset[int]
-    tries: Mapping[tuple[int, int], int]
+    done: frozenset[int]  # groups that are whole, and in the open checkpoint
+    counts: Counts  # simulations and targets that no earlier event has counted
+    failed: Mapping[str, int]  # failed simulations, by verdict
+    run_alone_later: frozenset[int]  # groups, or replicates, that used too much memory while others ran on the worker
+    tries: Mapping[tuple[int, int], int]  # how often the task has tried the simulations and targets of these
     usage: TaskUsage
-    partial: PartialResult | None
-    worker: str
-    is_empty: bool
+    partial: PartialResult | None  # None: the task was of whole groups
+    worker: str  # its address; empty: no worker ran the task
+    is_empty: bool  # whether nothing came that was asked for
 
 
 @dataclass(frozen=True)
 class GroupFinished:
-    """An event: a group that ran as several tasks is in the open checkpoint.
-
-    Parameters
-    ----------
-    counts
-        The group's targets. Its simulations were counted as they came.
-    """
+    """An event: a group that ran as several tasks is in the open checkpoint."""
 
     group: int
-    counts: Counts
+    counts: Counts  # of the targets: the simulations were counted as they came
 
 
 class ResultReceiver:
-    """What happens to a result before the loop learns about it.
-
-    Parameters
-    ----------
-    families
-        The families of the job's columns.
-    put
-        Takes the result of whole groups into the open checkpoint, and counts it. Waits while too many bytes wait there.
-    on_start
-        Called with how a worker starts child processes.
-    so_far
-        Looks at each result.
-    """
+    """What happens to a result before the loop learns about it."""
 
     def __init__(
         self,
@@ -328,8 +243,8 @@ class ResultReceiver:
         families: JobFamilies,
         partial_groups: PartialGroups,
         text_log: TextLogBuffer,
-        put: Callable[[TaskResult], Counts],
-        on_start: Callable[[str], None],
+        put: Callable[[TaskResult], Counts],  # takes whole groups into the open checkpoint, and counts them
+        on_start: Callable[[str], None],  # called with how a worker starts child processes
         so_far: ResultsSoFar,
     ):
         self._job, self._families, self._partial_groups = job, families, partial_groups
@@ -337,13 +252,7 @@ class ResultReceiver:
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
-        """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole.
-
-        Raises
-        ------
-        UsageError
-            The model lacks an output that the study names.
-        """
+        """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole."""
         result = _kept(task, result)
         if result.reference is not None:
             result = self._with_reference(result)
@@ -388,11 +297,9 @@ class ResultReceiver:
             logger.info("%s: %s", self._job.name, note)
 
     def _with_reference(self, result: TaskResult) -> TaskResult:
-        """Return the result of a task that knew no schema; without its groups if the job's has other columns.
-
-        The schema of the first good simulation becomes the job's, unless another attempt was first.
-        """
+        """Return the result of a task that knew no schema; without its groups if the job's has other columns."""
         assert result.reference is not None
+        # The schema of the first good simulation becomes the job's, unless another attempt was first.
         if self._families.known is None:
             kept = keep_reference(self._job.files, self._job.paths, result.reference)
             check_outputs(self._job.context.outputs, kept)
@@ -419,13 +326,7 @@ def _names(families: Families) -> dict[str, list[str]]:
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:
-    """Check that the model returns the outputs that the study keeps.
-
-    Raises
-    ------
-    UsageError
-        It does not.
-    """
+    """Check that the model returns the outputs that the study keeps."""
     unknown = [name for name in wanted or () if name not in families]
     if unknown:
         raise UsageError(

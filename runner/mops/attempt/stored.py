@@ -34,11 +34,9 @@ from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
 from mops.task import ResultBuffer, Segment
 
-CHUNK_BYTES = 32 << 20
-"""About how many bytes of rows are read at once, as Arrow tables."""
+CHUNK_BYTES = 32 << 20  # about how many bytes of rows are read at once, as Arrow tables
 
-TASK_BYTES = 16 << 20
-"""About how many bytes of rows go with a task: a child process holds them all."""
+TASK_BYTES = 16 << 20  # about how many bytes of rows go with a task: a child process holds them all
 
 MOST_GROUPS = 1024
 CHUNKS_KEPT = 2
@@ -97,7 +95,7 @@ class StoredOutput:
 
 
 def groups_in(n_bytes: int, of_group: float) -> int:
-    """Return how many groups of this size take so many bytes: at least one, at most :data:`MOST_GROUPS`."""
+    """Return how many groups of this size take so many bytes: at least one, at most MOST_GROUPS."""
     return int(max(min(n_bytes / max(of_group, 1.0), MOST_GROUPS), 1))
 
 
@@ -172,13 +170,7 @@ class PlannedRows:
 
 
 def encode_plan(tables: Iterable[pa.Table], spool: Spool) -> Encoded[Spool]:
-    """Write the plan, from tables of :data:`PLAN` in order.
-
-    Raises
-    ------
-    StorageError
-        The disk has no room for the file.
-    """
+    """Write the plan, from tables of :data:`PLAN` in order."""
     sink = Sink(spool)
     rows = 0
     with pq.ParquetWriter(pa.PythonFile(sink, "w"), PLAN, compression="zstd", write_statistics=["group"]) as writer:
@@ -189,19 +181,9 @@ def encode_plan(tables: Iterable[pa.Table], spool: Spool) -> Encoded[Spool]:
 
 
 class ReusePlan:
-    """The plan of a job. Thread-safe.
+    """The plan of a job: which simulations are stored where. Thread-safe."""
 
-    Parameters
-    ----------
-    jobs
-        The sources that are still there. Rows of other sources have the source -1.
-
-    Raises
-    ------
-    CorruptRecord
-        The file is not what :func:`encode_plan` wrote.
-    """
-
+    # ``jobs`` are the sources that are still there. Rows of other sources have the source -1.
     def __init__(self, files: Files, record: JobRecord, jobs: Sequence[str]):
         assert record.reuse is not None
         path = record.paths.reused
@@ -280,15 +262,7 @@ T = TypeVar("T")
 
 
 class TakenOver:
-    """The stored simulations of groups that run again: the first replicates of each, all of them good.
-
-    Parameters
-    ----------
-    record
-        A job. It has such groups only if it is derived from another.
-    has_targets
-        Whether targets need the rows.
-    """
+    """The stored simulations of groups that run again: the first replicates of each, all of them good."""
 
     def __init__(self, files: Files, record: JobRecord, *, has_targets: bool):
         self._files, self._record = files, record
@@ -309,15 +283,7 @@ class TakenOver:
         return self._groups_in(TASK_BYTES) if self._has_targets else MOST_GROUPS
 
     def results(self, groups: Sequence[int]) -> list[ResultBuffer]:
-        """Return the stored results of some groups. From one thread at a time.
-
-        Raises
-        ------
-        CorruptRecord
-            A part of an ancestor is missing or damaged.
-        StorageError
-            The storage is out of reach.
-        """
+        """Return the stored results of some groups. From one thread at a time."""
         outputs: dict[str, list[GroupRows]] = {}
         for group in groups:
             if n_replicates := self.n(group):
@@ -386,13 +352,7 @@ _MOST_CHUNK_ROWS = 1 << 16
 
 
 class ReusedSimulations:
-    """The simulations of a job that are taken from other jobs.
-
-    Parameters
-    ----------
-    record
-        A job. It has such simulations only if its submit asked for them.
-    """
+    """The simulations of a job that are taken from other jobs, if its submit asked for that."""
 
     def __init__(self, files: Files, record: JobRecord):
         self._open: _Opened | None = None
@@ -417,15 +377,7 @@ class ReusedSimulations:
         return self._open.task_share(group) if self._open is not None else 0.0
 
     def results(self, wanted: Mapping[int, Sequence[int]]) -> list[ResultBuffer]:
-        """Return the stored results of some replicates of some groups. From one thread at a time.
-
-        Raises
-        ------
-        CorruptRecord
-            A part of a source is missing or damaged.
-        StorageError
-            The storage is out of reach, or someone has deleted a source since the attempt began.
-        """
+        """Return the stored results of some replicates of some groups. From one thread at a time."""
         return self._open.results(wanted) if self._open is not None else []
 
 
@@ -486,10 +438,7 @@ class _Opened:
         return SortedRows.of_table(pa.concat_tables([outputs[0].schema.empty_table(), *tables]))
 
     def _rows_of(self, output: StoredOutput, planned: PlannedRows) -> Iterator[pa.Table]:
-        """Yield the planned rows of one source, with the group and the replicate that they have in this job.
-
-        Only a few batches of the source's other rows are in memory at a time.
-        """
+        """Yield the planned rows of one source, with the group and the replicate that they have in this job."""
         groups = np.unique(planned.source_groups)
         chunk = Ranges.of(groups.tolist())
         rows = [some for some in output.parts if some.groups.overlaps(chunk)]
@@ -497,6 +446,7 @@ class _Opened:
         wanted = pc.field("group").isin(pa.array(groups, pa.int32()))
         wanted &= pc.field("replicate").isin(pa.array(np.unique(planned.source_replicates), pa.int32()))
         order = np.argsort(_keys(planned.source_groups, planned.source_replicates))
+        # Only a few batches of the source's other rows are in memory at a time.
         for batch in dataset.to_batches(filter=wanted, batch_readahead=1, fragment_readahead=1):
             yield _renumbered(pa.table(batch), planned, order, output.schema)
 
