@@ -34,6 +34,20 @@ from mops.study.ranges import Ranges
 from mops.task import FAILURES, LOSSES, Failure, Loss, PartFile, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
+logger = logging.getLogger(__name__)
+
+LEAST_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
+POLL_SECONDS = 3.0
+TICK_SECONDS = 0.5  # how often the observer is called, which decides what is due
+# How long an abandoned thread has to end. A storage that does not answer may hold it for minutes.
+ABANDON_SECONDS = 5.0
+NAMED_GROUPS = 5
+_ROWS_AT_ONCE = 5_000  # how many losses or failures wait to be encoded together; each takes at most 3 KiB
+_QUEUES = 4  # the queue may hold this fraction of a checkpoint, because the thread needs only its next result there
+
+_Row = TypeVar("_Row", Loss, Failure)
+StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
+
 
 class PendingResults:
     """The results with finished groups that are not durable, oldest first. Thread-safe."""
@@ -73,44 +87,6 @@ class PendingResults:
             return self._clock() - self._results[0][0] if self._results else 0.0
 
 
-MOST_WHOLE = 1000
-_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
-
-
-class Tracebacks:
-    """Makes failures with equal tracebacks refer to one text. Thread-safe."""
-
-    def __init__(self, most_whole: int = MOST_WHOLE):
-        self._most_whole = most_whole
-        self._lock = threading.Lock()
-        self._known: dict[str, str] = {}
-
-    def shared(self, failures: Iterable[Failure]) -> list[Failure]:
-        """Return the failures with their tracebacks shared or cut."""
-        with self._lock:
-            return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
-
-    def _shared(self, text: str) -> str:
-        if (known := self._known.get(text)) is not None:
-            return known
-        if len(self._known) < self._most_whole:
-            return self._known.setdefault(text, text)
-        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
-            return text
-        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
-        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]
-
-
-LEAST_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
-
-_ROWS_AT_ONCE = 5_000  # how many losses or failures wait to be encoded together; each takes at most 3 KiB
-
-NAMED_GROUPS = 5
-
-_Row = TypeVar("_Row", Loss, Failure)
-StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
-
-
 class OpenCheckpoint:
     """The groups that are finished but not durable. Their results are encoded as they come."""
 
@@ -127,8 +103,7 @@ class OpenCheckpoint:
         self.families: Families = {}
         self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
         self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
-        self._done: list[int] = []
-        self._settled: set[int] = set()
+        self._done: set[int] = set()
         self.keys: list[str] = []
         self.parts: list[Part] = []
         self.counts = Counts()
@@ -145,20 +120,24 @@ class OpenCheckpoint:
 
     def holds(self, groups: Iterable[int]) -> list[int]:
         """Return which of these groups are in the checkpoint."""
-        return sorted(self._settled.intersection(groups))
+        return sorted(self._done.intersection(groups))
 
     def add(self, result: TaskResult, counts: Counts) -> None:
         """Add the finished groups of a result. Its buffers are removed from it, and freed one by one."""
         self.bytes += result.row_bytes
         while result.files:
-            self._take_file(result.files.pop(0))
+            file = result.files.pop(0)
+            self.families = join_families(self.families, {file.output: file.families})
+            if file.content is None:  # a worker has stored it
+                self.parts.append(Part(file.path, file.rows, file.bytes, file.digest))
+            else:
+                self._encoded.append(file)
         self.bytes_held += result.row_bytes
         while result.parts:
             part = result.parts.pop(0)
             for segment in part.segments:
                 self._write(part.buffer, segment, result.done)
-        self._done += sorted(result.done)
-        self._settled |= result.done
+        self._done |= result.done
         self.n_results += bool(result.done)
         self._losses.add(result.losses)
         self._failures.add(result.failures)
@@ -181,13 +160,6 @@ class OpenCheckpoint:
         if segment.output not in self._open:
             self._open[segment.output] = OutputFile(self._spool)
         self._open[segment.output].write(self._groups.identify(table, simulations, rows))
-
-    def _take_file(self, file: PartFile) -> None:
-        self.families = join_families(self.families, {file.output: file.families})
-        if file.content is None:
-            self.parts.append(Part(file.path, file.rows, file.bytes, file.digest))
-        else:
-            self._encoded.append(file)
 
     def take_encoded(self) -> Iterator[StoredFile]:
         """Yield the files that child processes have encoded, and forget them."""
@@ -274,18 +246,6 @@ class Limits:
         if not len(checkpoint) or (since_last_s < LEAST_SECONDS and self.seconds > 0):
             return False
         return age_s >= self.seconds or checkpoint.bytes >= self.bytes or len(checkpoint) >= self.groups
-
-
-logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 3.0
-
-TICK_SECONDS = 0.5  # how often the observer is called, which decides what is due
-
-# How long an abandoned thread has to end. A storage that does not answer may hold it for minutes.
-ABANDON_SECONDS = 5.0
-
-_QUEUES = 4  # the queue may hold this fraction of a checkpoint, because the thread needs only its next result there
 
 
 @dataclass
@@ -401,7 +361,10 @@ class Committer:
             self._put(ThreadFault(error, "commit"))
 
     def _step(self) -> bool:
-        taken = self._queue.take(self._wait_s())
+        wait_s = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
+        if (next_commit_s := self.next_commit_s) is not None:
+            wait_s = min(wait_s, next_commit_s)
+        taken = self._queue.take(wait_s)
         if self._abandoned or (taken is None and self._queue.closed):
             return False
         if taken is not None:
@@ -433,11 +396,6 @@ class Committer:
         least_s = min(LEAST_SECONDS, self._limits.seconds)
         due = max(self._opened_at + self._limits.seconds, self._closed_at + least_s)
         return max(due - time.monotonic(), 0.0)
-
-    def _wait_s(self) -> float:
-        next_look = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
-        next_commit = self.next_commit_s
-        return next_look if next_commit is None else min(next_look, next_commit)
 
     def _add(self, result: TaskResult, counts: Counts) -> None:
         self._check_new(result.done)

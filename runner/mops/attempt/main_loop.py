@@ -137,9 +137,7 @@ class Runner:
                 else:
                     self._committer.abandon()
                 raise
-            signals = [request.by for request in self._stops]
-            handed_over_by = signals[0] if signals and None not in signals else None  # a cancel overrides signals
-            return self._job.end_attempt(failure, handed_over_by=handed_over_by)
+            return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
     def _loop(self) -> None:
         while not self._plan.finished and time.monotonic() < self._stop_by:
@@ -335,6 +333,12 @@ class Runner:
         self._stop_by = now + grace_s + _STOP_SECONDS
         self._plan.stop()
         self._cluster.stop(grace_s)
+
+    @property
+    def _handed_over_by(self) -> int | None:
+        """The signal that stopped the runner for the next one; None: nothing did, or a request cancelled the job."""
+        signals = [request.by for request in self._stops]
+        return signals[0] if signals and None not in signals else None
 
     def _stop_on_interrupt(self) -> None:
         if not self._stops:  # else the first request decides whether to hand over

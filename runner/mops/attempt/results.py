@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.commit import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.results_so_far import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
@@ -22,6 +21,7 @@ from mops.storage.backends.spool import Spool
 from mops.storage.job_records import keep_reference
 from mops.study.column_families import Families
 from mops.task import (
+    Failure,
     ResultBuffer,
     Task,
     TaskResult,
@@ -32,11 +32,15 @@ from mops.task import (
 )
 from mops.verdicts import Counts
 
+logger = logging.getLogger(__name__)
+
 # The file is rewritten when removed objects take as many bytes as the others, and this much more.
 SLACK_BYTES = 64 << 20
 
 COPIED_BYTES = 4 << 20  # objects that are read together are copied if they take less than this
 
+MOST_WHOLE = 1000  # different tracebacks that are kept whole; later ones lose their middle
+_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
 _ALIGN = 64  # Arrow's recommended alignment
 
 
@@ -207,9 +211,6 @@ class PartialGroups:
         )
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class TaskFinished:
     """An event: a task came back, and its result is kept."""
@@ -232,6 +233,30 @@ class GroupFinished:
 
     group: int
     counts: Counts  # of the targets: the simulations were counted as they came
+
+
+class Tracebacks:
+    """Makes failures with equal tracebacks refer to one text. Thread-safe."""
+
+    def __init__(self, most_whole: int = MOST_WHOLE):
+        self._most_whole = most_whole
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+
+    def shared(self, failures: Iterable[Failure]) -> list[Failure]:
+        """Return the failures with their tracebacks shared or cut."""
+        with self._lock:
+            return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
+
+    def _shared(self, text: str) -> str:
+        if (known := self._known.get(text)) is not None:
+            return known
+        if len(self._known) < self._most_whole:
+            return self._known.setdefault(text, text)
+        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
+            return text
+        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
+        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]
 
 
 class ResultReceiver:
@@ -263,22 +288,26 @@ class ResultReceiver:
             logger.info(message, self._job.name, n, misfit)
         result = fitting
         self._log(result)
-        failed = failed_simulations(result)
         self._so_far.add_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
-        measured = (result.peak_bytes, result.row_bytes, result.seconds)
-        memory = (result.allowed_bytes, result.own_bytes)
-        alone, tries = result.postponed, result.tries
-        rest = (result.worker, result.is_empty)
-        if task.replicates is None:
-            usage = TaskUsage(*measured, len(result.done), *memory)
+        failed, is_whole = failed_simulations(result), task.replicates is None
+        usage = TaskUsage(
+            result.peak_bytes,
+            result.row_bytes,
+            result.seconds,
+            len(result.done) if is_whole else len(result.replicates) / self._job.n_to_run(task.groups[0]),
+            result.allowed_bytes,
+            result.own_bytes,
+        )
+        rest = (failed, result.postponed, result.tries, usage)
+        worker, is_empty = result.worker, result.is_empty
+        if is_whole:
             self._so_far.add_targets(result)
             counts = self._put(result)  # from here on the committer owns its buffers
-            return TaskFinished(task.number, result.done, counts, failed, alone, tries, usage, None, *rest)
-        usage = TaskUsage(*measured, len(result.replicates) / self._job.n_to_run(task.groups[0]), *memory)
+            return TaskFinished(task.number, result.done, counts, *rest, None, worker, is_empty)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
-        return TaskFinished(task.number, frozenset(), counts, failed, alone, tries, usage, partial, *rest)
+        return TaskFinished(task.number, frozenset(), counts, *rest, partial, worker, is_empty)
 
     def receive_group(self, group: int) -> GroupFinished:
         """Bring a group that ran as several tasks into the open checkpoint."""
