@@ -46,7 +46,7 @@ _ROWS_AT_ONCE = 5_000  # how many losses or failures wait to be encoded together
 _QUEUES = 4  # the queue may hold this fraction of a checkpoint, because the thread needs only its next result there
 
 _Row = TypeVar("_Row", Loss, Failure)
-StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
+_StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
 
 
 class PendingResults:
@@ -161,20 +161,20 @@ class OpenCheckpoint:
             self._open[segment.output] = OutputFile(self._spool)
         self._open[segment.output].write(self._groups.identify(table, simulations, rows))
 
-    def take_encoded(self) -> Iterator[StoredFile]:
+    def take_encoded(self) -> Iterator[_StoredFile]:
         """Yield the files that child processes have encoded, and forget them."""
         while self._encoded:
             file = self._encoded.pop()
             yield "outputs", file.output, Encoded(file.content, file.rows, file.bytes, file.digest)
 
-    def take_outputs(self) -> Iterator[StoredFile]:
+    def take_outputs(self) -> Iterator[_StoredFile]:
         """Yield the files of the outputs as (kind, output, file), and forget them."""
         while self._open:
             output, file = self._open.popitem()
             yield "outputs", output, file.finish()
         self.bytes_held = 0
 
-    def take_files(self) -> Iterator[StoredFile]:
+    def take_files(self) -> Iterator[_StoredFile]:
         """Yield all files as (kind, output, file), and forget them. A kind is outputs, losses or failures."""
         yield from self.take_outputs()
         for rows in (self._losses, self._failures):
@@ -455,7 +455,7 @@ class Committer:
             path = self._job.paths.text(self._job.attempt, next(self._file_numbers))
             self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
-    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[StoredFile]) -> None:
+    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[_StoredFile]) -> None:
         for kind, output, file in files:
             path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))
             self._job.files.create(path, file.content)

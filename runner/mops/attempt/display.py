@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -61,7 +61,7 @@ def displayed() -> AbstractContextManager[Callable[[Snapshot], None]]:
         return _updates(show)
     if sys.stderr is not None and sys.stderr.isatty():
         return _line(sys.stderr)
-    return _nothing()
+    return nullcontext(lambda _: None)
 
 
 def _cell_of_marimo() -> Show | None:
@@ -83,11 +83,6 @@ def _cell_of_jupyter() -> Show | None:
 
 def _bundle(text: str, plain: str) -> dict[str, str]:
     return {"text/html": text, "text/plain": plain}
-
-
-@contextmanager
-def _nothing() -> Iterator[Callable[[Snapshot], None]]:
-    yield lambda _: None
 
 
 @contextmanager

@@ -24,9 +24,7 @@ from mops.waiting import polls
 logger = logging.getLogger(__name__)
 
 LEAK_SECONDS = 5.0  # how long data of a batch may stay in memory before it counts as a leak
-
 LAST_SECONDS = 4.0  # how long the end of the attempt waits for the checks that are due
-
 ANSWER_SECONDS = 3.0
 TRIM_SECONDS = 10.0
 _POLL_SECONDS = 0.05

@@ -16,7 +16,6 @@ from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
 from mops.task import (
-    PartFile,
     ResultBuffer,
     Segment,
     TaskResult,
@@ -53,7 +52,10 @@ class JobFamilies:
         misfitting: dict[int, str] = {}
         with self._lock:
             for file in result.files:
-                self._accept_file(file, misfitting)
+                if wrong := misfits(self.of(file.output), file.families):
+                    misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
+                else:
+                    self._narrow(file.output, file.families)
             for part in result.parts:
                 part.segments[:] = [self._accept_segment(part, segment, misfitting) for segment in part.segments]
         if not misfitting:
@@ -73,12 +75,6 @@ class JobFamilies:
         """Note that these families are durable."""
         with self._lock:
             self._stored = join_families(self._stored, families)
-
-    def _accept_file(self, file: PartFile, misfitting: dict[int, str]) -> None:
-        if wrong := misfits(self.of(file.output), file.families):
-            misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
-        else:
-            self._narrow(file.output, file.families)
 
     def _accept_segment(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)

@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 _EVENT_SECONDS = 0.25
 # How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers.
 _STOP_SECONDS = 5.0
-
 # How long the last commit waits for fetches, and then for deliveries. A hanging delivery must not prevent it.
 _DELIVERY_SECONDS = 5.0
 
@@ -85,7 +84,7 @@ class Runner:
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
         self._receiver = ResultReceiver(
-            job, self._families, self._partial_groups, text_log, self._committer.put, self._progress.note_start, so_far
+            job, self._families, self._partial_groups, text_log, self._committer.put, so_far
         )
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
         self._tasks_in_flight = TasksInFlight(cluster, self._receiver.receive, put, threads(put), room_bytes)
@@ -220,10 +219,12 @@ class Runner:
         """Return the replicates of each group that the task takes from other jobs."""
         if self._job.record.reuse is None:
             return {}
-        asked = None if task.replicates is None else frozenset(task.replicates)
-        found = {group: self._job.reused.replicates(group) for group in task.groups} if asked != frozenset() else {}
-        kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}
-        return {group: some for group, some in kept.items() if some}
+        asked, found = frozenset(task.replicates or ()), {}
+        for group in task.groups if task.replicates != () else ():
+            stored = self._job.reused.replicates(group)
+            if some := tuple(i for i in stored if task.replicates is None or i in asked):
+                found[group] = some
+        return found
 
     def _n_to_run(self, task: Task) -> int:
         """Return how many simulations of a task must run."""
@@ -280,6 +281,7 @@ class Runner:
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
+        self._progress.children = event.children or self._progress.children
         if event.is_empty and not self._stops and (loss := self._recovery.came_back_empty(task)) is not None:
             self._lost(loss)
             if event.partial is not None:

@@ -81,8 +81,10 @@ def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Clus
     collectors: list[Collector] = [JobCollector(attempt, runner.snapshot, runner.pending_results)]
     if remote is None:
         collectors.append(PoolCollector(pools))
-    else:
-        _warn_of_workers(remote, job)
+    elif without := remote.without_metrics():
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
+        logger.warning(message, job, without[0], more)
     with serving(port, job, collectors):
         yield
 
@@ -108,11 +110,3 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _warn_of_workers(cluster: Cluster, job: str) -> None:
-    """Log which workers cannot serve metrics."""
-    if without := cluster.without_metrics():
-        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
-        logger.warning(message, job, without[0], more)

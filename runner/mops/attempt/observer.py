@@ -18,10 +18,8 @@ from mops.storage.samples import Sample, write_samples
 # The committing thread ticks twice a second, so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
 FIRST_LIVE_SECONDS = 0.9  # the time between two signs of life in the first minute, in which a person watches
-
 FIRST_SECONDS = 60.0
 _WRITE_SHARE = 0.05  # the most of the time that the first minute's signs of life may take, if the storage is slow
-
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
 _MOST_SAMPLES = 60  # in one object; if the storage was slow for long, the oldest samples are dropped

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
-
 # A job ends after so many simulations, or two for each slot, if all have failed with one cause and others are left.
 FIRST_FAILURES = 100
 
@@ -121,10 +120,6 @@ class Progress:
         self.seconds_left: float | None = None
         self.next_commit_s: float | None = None
         self.slow: tuple[SlowStep, ...] = ()
-
-    def note_start(self, how: str) -> None:
-        """Note how workers start child processes."""
-        self.children = how
 
     def add(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count results that have reached the runner; raise if more simulations have failed than the settings allow."""

@@ -36,9 +36,7 @@ logger = logging.getLogger(__name__)
 
 # The file is rewritten when removed objects take as many bytes as the others, and this much more.
 SLACK_BYTES = 64 << 20
-
 COPIED_BYTES = 4 << 20  # objects that are read together are copied if they take less than this
-
 MOST_WHOLE = 1000  # different tracebacks that are kept whole; later ones lose their middle
 _HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
 _ALIGN = 64  # Arrow's recommended alignment
@@ -225,6 +223,7 @@ class TaskFinished:
     partial: PartialResult | None  # None: the task was of whole groups
     worker: str  # its address; empty: no worker ran the task
     is_empty: bool  # whether nothing came that was asked for
+    children: str  # how the worker starts child processes; empty: the result does not say
 
 
 @dataclass(frozen=True)
@@ -269,11 +268,10 @@ class ResultReceiver:
         partial_groups: PartialGroups,
         text_log: TextLogBuffer,
         put: Callable[[TaskResult], Counts],  # takes whole groups into the open checkpoint, and counts them
-        on_start: Callable[[str], None],  # called with how a worker starts child processes
         so_far: ResultsSoFar,
     ):
         self._job, self._families, self._partial_groups = job, families, partial_groups
-        self._text_log, self._put, self._on_start, self._so_far = text_log, put, on_start, so_far
+        self._text_log, self._put, self._so_far = text_log, put, so_far
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
@@ -300,14 +298,14 @@ class ResultReceiver:
             result.own_bytes,
         )
         rest = (failed, result.postponed, result.tries, usage)
-        worker, is_empty = result.worker, result.is_empty
+        worker = (result.worker, result.is_empty, result.children)
         if is_whole:
             self._so_far.add_targets(result)
             counts = self._put(result)  # from here on the committer owns its buffers
-            return TaskFinished(task.number, result.done, counts, *rest, None, worker, is_empty)
+            return TaskFinished(task.number, result.done, counts, *rest, None, *worker)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
-        return TaskFinished(task.number, frozenset(), counts, *rest, partial, worker, is_empty)
+        return TaskFinished(task.number, frozenset(), counts, *rest, partial, *worker)
 
     def receive_group(self, group: int) -> GroupFinished:
         """Bring a group that ran as several tasks into the open checkpoint."""
@@ -318,8 +316,6 @@ class ResultReceiver:
 
     def _log(self, result: TaskResult) -> None:
         self._text_log.add(result.prints)
-        if result.children:
-            self._on_start(result.children)
         for report in result.reports:
             logger.warning("%s: %s", self._job.name, report)
         for note in result.notes:

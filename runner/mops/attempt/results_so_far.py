@@ -20,11 +20,7 @@ from mops.units import shortened, without_varying
 logger = logging.getLogger(__name__)
 
 _MOST_CAUSES = 100  # more causes are not counted: a terminal shows a few
-
-
 _CAUSES_SHOWN = 5
-
-
 _MESSAGE_CHARACTERS = 200
 
 

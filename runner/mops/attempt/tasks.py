@@ -24,7 +24,6 @@ ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 # The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
 # Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone.
 FETCHES = 4
-
 _THREADS: dict[ThreadName, int] = {
     "fetch": FETCHES,  # waits for results from workers
     "deliver": 1,  # waits for the committer

@@ -16,9 +16,7 @@ from mops.storage.live_record import SlowStep
 from mops.task import RunningStep, Task
 
 LEAST_SIMULATIONS = 200  # with 1 of 20 simulations ten times as long as others, the mean of so many varies by 10 %
-
 LEAST_PER_SLOT = 5  # the same for each slot: on many slots, the first ones to end are the short ones
-
 # The least time of each slot that counts: 200 simulations of 0 ms take 0.1 s, in which other things disturb.
 LEAST_SLOT_SECONDS = 2.0
 
@@ -28,10 +26,6 @@ class _Task:
     seconds: float
     n_ran: float
     n_good: float
-
-    def last(self, fraction: float) -> _Task:
-        """Return what counts if the first part of a task no longer does."""
-        return _Task(self.seconds * fraction, self.n_ran * fraction, self.n_good * fraction)
 
 
 class RecentTasks:
@@ -87,7 +81,7 @@ class RecentTasks:
 
     def _replace_first(self, fraction: float) -> None:
         first = self._tasks.popleft()
-        left = first.last(fraction)
+        left = _Task(first.seconds * fraction, first.n_ran * fraction, first.n_good * fraction)
         if fraction:
             self._tasks.appendleft(left)
         else:
@@ -97,7 +91,6 @@ class RecentTasks:
 
 
 LOOK_SECONDS = 0.25  # the least time between two estimates
-
 _WINDOW_SECONDS = 20.0
 # Waits are measured only if the window has this many tasks of each slot: else it cuts tasks at its ends.
 _TASKS_IN_WINDOW = 10
@@ -168,14 +161,10 @@ class TimeLeft:
 
 # A simulation that has run less than this never stands out. Workers report none that has run less.
 LEAST_SECONDS = 10.0
-
 UNKNOWN_SECONDS = 60.0  # the same before a simulation has succeeded
-
 # A simulation stands out if it has run this many times as long as the median of those that succeeded last.
 TIMES_MEDIAN = 10.0
-
 SLOW_LOOK_SECONDS = 2.0  # the time between two looks at what runs
-
 _MOST_KEPT = 100
 _MOST_LOGGED = 20
 
