@@ -76,7 +76,7 @@ class Runner:
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = Progress(job, so_far)
-        self._on_progress = ProgressCallback(job.name, on_progress, self._stop_on_interrupt)
+        self._on_progress = ProgressCallback(job.name, on_progress)
         self.pending_results = PendingResults()  # results that are finished but not durable
         observer = Observer(job, self._progress.snapshot, text_log.last_lines)
         self._committer = Committer(job, self._families, self.pending_results, text_log, observer, put)
@@ -342,10 +342,6 @@ class Runner:
         signals = [request.by for request in self._stops]
         return signals[0] if signals and None not in signals else None
 
-    def _stop_on_interrupt(self) -> None:
-        if not self._stops:  # else the first request decides whether to hand over
-            self.stop()
-
     def _take_last_events(self) -> None:
         """Handle the events after the loop: the last commits, and errors of the threads."""
         while (event := self._next_event(0.0)) is not None:
@@ -377,4 +373,9 @@ class Runner:
         n_slow, n_left = len(progress.slow), progress.n_left - self._n_reused_left
         self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
         progress.seconds_left = self._time_left.seconds
-        self._on_progress(progress.snapshot())
+        snapshot = progress.snapshot()
+        try:
+            self._on_progress(snapshot)
+        except KeyboardInterrupt:
+            if not self._stops:  # else the first request decides whether to hand over
+                self.stop()

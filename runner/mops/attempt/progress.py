@@ -202,16 +202,14 @@ class Progress:
 class ProgressCallback:
     """Calls the user's ``on_progress``. Its first error is logged and becomes a RuntimeWarning; the job continues."""
 
-    def __init__(self, job: str, on_progress: Callable[[Snapshot], None], stop: Callable[[], None]):
-        self._job, self._on_progress, self._stop = job, on_progress, stop  # stop: unless the runner stops already
+    def __init__(self, job: str, on_progress: Callable[[Snapshot], None]):
+        self._job, self._on_progress = job, on_progress
         self._failed = False
 
     def __call__(self, snapshot: Snapshot) -> None:
         """Report a snapshot to the user."""
         try:
             self._on_progress(snapshot)
-        except KeyboardInterrupt:
-            self._stop()
         except Exception as error:
             if self._failed:
                 return

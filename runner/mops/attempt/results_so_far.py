@@ -83,7 +83,7 @@ class ResultsSoFar:
         is_new = False
         for failure in failures:
             message = failure.message.strip().partition("\n")[0]
-            key = failure.reason, without_varying(message)
+            key = failure.reason, without_varying(message)  # messages that differ only in numbers are one cause
             if key not in self._causes and len(self._causes) < _MOST_CAUSES:
                 text = shortened(message, _MESSAGE_CHARACTERS).encode(errors="replace").decode()
                 self._causes[key] = FailureCause(failure.reason, text, 0)
