@@ -45,21 +45,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
-
 
 def job_context(
     job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings, *, job_id: str = ""
 ) -> JobContext:
-    """Return what all tasks of an attempt share.
-
-    Parameters
-    ----------
-    bundle, storage
-        The bundle's digest, and the storage's URL.
-    job_id
-        The job's id; empty: no task stores anything.
-    """
+    """Return what all tasks of an attempt share."""
     return JobContext(
         job=job,
         job_id=job_id,
@@ -87,11 +77,7 @@ def job_context(
 
 
 def embedded_slots(settings: Settings) -> int:
-    """Return how many simulations run at once on this machine.
-
-    MODELOPS_JOB_SLOTS sets the number. By default it is the number of processors that this process may use (its
-    affinity and its container's quota count), divided by the threads of a simulation.
-    """
+    """Return how many simulations run at once on this machine: MODELOPS_JOB_SLOTS, or by its processors."""
     return settings.slots or max(n_processors() // settings.sim_threads, 1)
 
 
@@ -103,16 +89,9 @@ def install_seconds(settings: Settings) -> float | None:
 
 @contextmanager
 def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool]:
-    """Start child processes, which import the model in parallel, and end them after the body.
-
-    If the simulations run on other workers, one child process is enough. It checks that the model can be imported
-    together with the dependencies that the workers will install.
-
-    Raises
-    ------
-    InstallError
-        The dependencies cannot be installed here.
-    """
+    """Start child processes, which import the model in parallel, and end them after the body."""
+    # If the simulations run on other workers, one child process is enough. It checks that the model can be imported
+    # together with the dependencies that the workers will install.
     pool = pool_of(context if context.slots else replace(context, slots=1))
     assert pool is not None  # no two attempts share a pool
     try:
@@ -125,18 +104,7 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
 
 
 def check_import(pool: Pool, *, other_packages: bool) -> None:
-    """Check that the model can be imported; warn if its import makes random generators without a seed.
-
-    Parameters
-    ----------
-    other_packages
-        As for :meth:`Attempt.create_only`.
-
-    Raises
-    ------
-    ModelError
-        The model or a target cannot be imported, or has the wrong signature.
-    """
+    """Check that the model can be imported; warn if its import makes random generators without a seed."""
     try:
         pool.check()
     except ModelError as bad:
@@ -159,51 +127,26 @@ def _warm(pool: Pool) -> None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a job by this process.
-
-    Parameters
-    ----------
-    create
-        Writes a new job's records. Called when the model is imported, before anything else is written.
-    on_progress
-        Called with a :class:`Snapshot` about four times a second.
-    by
-        Who claims the job. With ``auto``, the attempt does not resume a job that has ended.
-    asked
-        The request that this attempt carries out; None: Kubernetes restarted a pod without a new request.
-    pods
-        Knows why pods ended; None: this runner is not a pod.
-    unseen
-        A request to end the job as failed if its model cannot run, for a runner whose output no person watches. None:
-        leave the job as it is, because a person sees the error.
-    grace_s
-        How long running simulations may continue after a signal.
-    """
+    """One attempt of a job by this process."""
 
     files: Files
     record: JobRecord
     context: JobContext
     settings: Settings
-    create: Callable[[], None] = lambda: None
-    on_progress: Callable[[Snapshot], None] = lambda _: None
-    by: By = "person"
-    asked: Asked | None = None
-    pods: Pods | None = None
+    create: Callable[[], None] = lambda: None  # writes a new job's records, when the model is imported
+    on_progress: Callable[[Snapshot], None] = lambda _: None  # called about four times a second
+    by: By = "person"  # with ``auto``, the attempt does not resume a job that has ended
+    asked: Asked | None = None  # the request to run; None: Kubernetes restarted a pod without a new request
+    pods: Pods | None = None  # knows why pods ended; None: this runner is not a pod
+    # A request to end the job as failed if its model cannot run, for a runner whose output no person watches. None:
+    # leave the job as it is, because a person sees the error.
     unseen: Asked | None = None
-    grace_s: float = GRACE_SECONDS
+    grace_s: float = GRACE_SECONDS  # how long running simulations may continue after a signal
 
     def create_only(self, *, other_packages: bool = False) -> None:
         """Check that the model can be imported, and create the job for a runner in another process.
 
-        Parameters
-        ----------
-        other_packages
-            Whether the runner has other packages than this machine. If so, a package may be missing here.
-
-        Raises
-        ------
-        ModelError, InstallError, DataError
-            As for :meth:`run`.
+        If the runner has other packages than this machine, a package may be missing here.
         """
         with started_children(self.context, warm=False) as pool:
             if not other_packages and self.context.slots is not None:
@@ -217,14 +160,20 @@ class Attempt:
         Raises
         ------
         ModelError, InstallError, DataError
-            The model cannot be imported, its dependencies cannot be installed, or data that it declares is missing.
-            Nothing was written, unless ``unseen`` is set.
+            The model cannot run. Nothing was written, unless ``unseen`` is set.
         Overtaken
             Another process has cancelled, ended or claimed the job after the request.
         JobError
             The job is complete already, or was deleted meanwhile.
-        Superseded, StorageError, JobFailed
-            As in :meth:`mops.attempt.main_loop.Runner.run`.
+        Superseded
+            A newer attempt owns the job.
+        StorageError
+            Finished results cannot be stored.
+        JobFailed, UsageError
+            Nothing can run. The log ends with ``failed``.
+        ClusterError, Terminated
+            The cluster stays out of reach, or a signal stopped the runner for the next one. Finished results are
+            committed, and the log has no end.
         KeyboardInterrupt
             Ctrl-C has stopped the attempt (:func:`stopping_on_signals`).
         """
@@ -291,18 +240,15 @@ class Attempt:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Exclude all present objects, which are mostly modules, from garbage collection.
-
-    A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
-    several times a minute if simulations are short. bench/tricks.py, 0 ms, with Dask: -14 % of the runner's CPU time.
-
-    The youngest generation is collected after 5,000 new objects. Python's default is 700, and one task creates more.
-    With 20,000, the tracebacks of Dask's timeouts (several a task, 4 KiB each) use 2 MiB more. The next generation is
-    collected after three of these collections instead of ten, because most objects in flight are garbage by then.
-    """
+    """Exclude all present objects, which are mostly modules, from garbage collection."""
+    # A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
+    # several times a minute if simulations are short. bench/tricks.py, 0 ms, with Dask: -14 % of the runner's CPU time.
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, before[2])
+    # Python's default is 700 new objects, and one task creates more. With 20,000, the tracebacks of Dask's timeouts
+    # (several a task, 4 KiB each) use 2 MiB more. The next generation is collected after three of these collections
+    # instead of ten, because most objects in flight are garbage by then.
+    gc.set_threshold(5_000, 3, before[2])
     try:
         yield
     finally:
@@ -311,18 +257,10 @@ def frozen_heap() -> Iterator[None]:
 
 
 def simulations_grace(until_kill_s: float | None) -> float:
-    """Return how long running simulations may continue after a signal.
-
-    A kill loses unfinished simulations and uncommitted results. So a third of the time, at least 15 s and at most a
-    minute, is kept for a slow cluster and for the last commit.
-
-    Parameters
-    ----------
-    until_kill_s
-        The time from the signal to the kill, such as a pod's grace period; None: the process is not killed.
-    """
+    """Return how long running simulations may continue after a signal; ``until_kill_s`` None: no kill follows."""
     if until_kill_s is None:
         return GRACE_SECONDS
+    # A kill loses unfinished simulations and uncommitted results. So time is kept for a slow cluster and a last commit.
     kept_for_commits = min(max(until_kill_s / 3, 15.0), 60.0)
     return max(until_kill_s - kept_for_commits, until_kill_s / 3)
 
@@ -332,11 +270,7 @@ _is_command: ContextVar[bool] = ContextVar("mops-is-command", default=False)
 
 @contextmanager
 def as_command() -> Iterator[None]:
-    """Run attempts in the body as the command ``mops``.
-
-    A stopped attempt then returns instead of raising, because the command reports it, and a third signal ends the
-    process.
-    """
+    """Run attempts in the body as the command ``mops``: a stopped attempt then returns instead of raising."""
     token = _is_command.set(True)
     try:
         yield
@@ -349,18 +283,9 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
     """Stop the runner at Ctrl-C or a stop signal; at once at a second signal, and without a commit at a third.
 
     Ctrl-C comes from a person and cancels the job. The signals of :data:`mops.system.signals.STOP_SIGNALS` come from
-    machines, and the next runner continues the job. A third signal helps if the storage does not answer. It harms no
-    more than a kill does: committed results stay intact.
-
-    In the command (:func:`as_command`) the third signal ends the process with its children. In a user's program, such
-    as a notebook's kernel, the third signal raises KeyboardInterrupt or SystemExit at once. There a first Ctrl-C also
-    raises KeyboardInterrupt, but after the commit, so that the program does not continue with a stopped job.
-
-    Except for Ctrl-C and SIGTERM, a signal is left alone if it has another action than to end the process: nohup
-    ignores SIGHUP, and a user's program may have a handler. Signals are handled only in the main thread. In other
-    threads they belong to the user's program.
+    machines, and the next runner continues the job.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # there, signals belong to the user's program
         yield
         return
     asked: list[int] = []
@@ -376,13 +301,16 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         elif len(asked) == 2:
             runner.stop(0.0, by=by)
             logger.warning("%s again: mops kills running simulations and commits what is finished", name)
-        elif _is_command.get():
+        # A third signal helps if the storage does not answer. It harms no more than a kill: what is committed stays.
+        elif _is_command.get():  # the children end too
             os._exit(128 + number)
         elif number == signal.SIGINT:
             raise Interrupted(f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
         else:
             raise SystemExit(128 + number)
 
+    # Other signals are left alone if they have another action than to end the process: nohup ignores SIGHUP, and a
+    # user's program may have a handler.
     taken = {signal.SIGINT, signal.SIGTERM, *signals_with_default_action(STOP_SIGNALS)}
     before = {number: signal.signal(number, stop) for number in taken}
     try:
@@ -390,6 +318,7 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    # A user's program, such as a notebook's kernel, must not continue with a stopped job.
     if signal.SIGINT in asked and not _is_command.get():
         raise Interrupted(
             f"job {job!r} was stopped, and finished results are committed; to continue it, call mops.resume"

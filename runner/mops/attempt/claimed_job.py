@@ -19,57 +19,27 @@ from mops.study.ranges import Ranges
 from mops.task import JobContext
 from mops.verdicts import Counts
 
-GRACE_SECONDS = 10.0
-"""How long running simulations may continue after a request to stop."""
+GRACE_SECONDS = 10.0  # how long running simulations may continue after a request to stop
 
 
 @dataclass
 class ClaimedJob:
-    """A job that this runner has claimed.
-
-    Parameters
-    ----------
-    files
-        The job's storage.
-    record
-        ``job.json``.
-    groups
-        All groups of the study.
-    log
-        The job's log. Its last claim is this attempt's.
-    context
-        What all tasks of the attempt share.
-
-    Attributes
-    ----------
-    attempt
-        The attempt's number, from 1.
-    inherited
-        The log at the claim: what earlier attempts committed.
-    inherited_counts
-        The counts of ``inherited``, and of what a derived job took over from its parent.
-    todo
-        The groups to run.
-    taken_over
-        The simulations of these groups that are stored already.
-    reused
-        The simulations that come from other jobs. They count as run by this job, and take no time.
-    """
+    """A job that this runner has claimed."""
 
     files: Files
     record: JobRecord
-    groups: GroupTable
-    log: JobLog
+    groups: GroupTable  # all groups of the study
+    log: JobLog  # its last claim is this attempt's
     context: JobContext
     settings: Settings
     name: str = field(init=False)
     paths: JobPaths = field(init=False)
-    attempt: int = field(init=False)
-    inherited: LogView = field(init=False)
-    inherited_counts: Counts = field(init=False)
-    todo: Ranges = field(init=False)
-    taken_over: TakenOver = field(init=False)
-    reused: ReusedSimulations = field(init=False)
+    attempt: int = field(init=False)  # from 1
+    inherited: LogView = field(init=False)  # the log at the claim: what earlier attempts committed
+    inherited_counts: Counts = field(init=False)  # of ``inherited``, and of what a derived job took over
+    todo: Ranges = field(init=False)  # the groups to run
+    taken_over: TakenOver = field(init=False)  # the simulations of these groups that are stored already
+    reused: ReusedSimulations = field(init=False)  # from other jobs; they count as run by this job, and take no time
 
     def __post_init__(self) -> None:
         self.name = self.record.job
@@ -99,34 +69,14 @@ class ClaimedJob:
         return self.record.taken_over_counts + self.log.view.counts
 
     def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
-        """Append the attempt's end to the log, unless the next runner continues the job.
-
-        Parameters
-        ----------
-        failure
-            Why nothing more can run; None: nothing went wrong.
-        handed_over_by
-            The signal that stopped the attempt for the next runner; None: there was none. A cancel in the log overrides
-            it.
-
-        Returns
-        -------
-        State
-            ``succeeded``, ``partial`` or ``cancelled``.
-
-        Raises
-        ------
-        MopsError
-            The failure. After a ClusterError the log has no end, so that the next runner resumes the job.
-        Terminated
-            The attempt was stopped for the next runner, before the job was complete.
-        """
-        if isinstance(failure, ClusterError):
+        """Append the attempt's end to the log, unless the next runner continues the job; return the state, or raise."""
+        if isinstance(failure, ClusterError):  # the log has no end, so that the next runner resumes the job
             raise failure
         if failure is not None:
             self.log.end("failed", totals=self.log.view.counts)
             raise failure
         state = end_state(self.record, self.log.view)
+        # A cancel in the log overrides the signal that stopped the attempt for the next runner.
         if state == "cancelled" and handed_over_by is not None and not self.log.cancelled:
             raise Terminated(self.name, handed_over_by, where=self.files.url)
         self.log.end(state, totals=self.log.view.counts)

@@ -34,20 +34,30 @@ from mops.study.ranges import Ranges
 from mops.task import FAILURES, LOSSES, Failure, Loss, PartFile, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
+logger = logging.getLogger(__name__)
+
+LEAST_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
+POLL_SECONDS = 3.0
+TICK_SECONDS = 0.5  # how often the observer is called, which decides what is due
+# How long an abandoned thread has to end. A storage that does not answer may hold it for minutes.
+ABANDON_SECONDS = 5.0
+NAMED_GROUPS = 5
+_ROWS_AT_ONCE = 5_000  # how many losses or failures wait to be encoded together; each takes at most 3 KiB
+_QUEUES = 4  # the queue may hold this fraction of a checkpoint, because the thread needs only its next result there
+
+_Row = TypeVar("_Row", Loss, Failure)
+_StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
+
 
 class PendingResults:
-    """The results that are finished but not durable, oldest first. Thread-safe.
-
-    Results without a finished group do not count, because they will never be durable.
-    """
+    """The results with finished groups that are not durable, oldest first. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._lock = threading.Lock()
         self._results: deque[tuple[float, int]] = deque()
         self._bytes = 0
-        self.written_bytes = 0
-        """Bytes of parts that are stored."""
+        self.written_bytes = 0  # bytes of parts that are stored
 
     def add(self, n_bytes: int) -> None:
         """Count a result with finished groups."""
@@ -77,70 +87,15 @@ class PendingResults:
             return self._clock() - self._results[0][0] if self._results else 0.0
 
 
-MOST_WHOLE = 1000
-_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
-
-
-class Tracebacks:
-    """Makes failures with equal tracebacks refer to one text. Thread-safe.
-
-    Parameters
-    ----------
-    most_whole
-        How many different tracebacks are kept whole. Later ones lose their middle.
-    """
-
-    def __init__(self, most_whole: int = MOST_WHOLE):
-        self._most_whole = most_whole
-        self._lock = threading.Lock()
-        self._known: dict[str, str] = {}
-
-    def shared(self, failures: Iterable[Failure]) -> list[Failure]:
-        """Return the failures with their tracebacks shared or cut."""
-        with self._lock:
-            return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
-
-    def _shared(self, text: str) -> str:
-        if (known := self._known.get(text)) is not None:
-            return known
-        if len(self._known) < self._most_whole:
-            return self._known.setdefault(text, text)
-        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
-            return text
-        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
-        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]
-
-
-LEAST_SECONDS = 1.0
-"""The least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0."""
-
-_ROWS_AT_ONCE = 5_000
-"""How many losses or failures wait to be encoded together; each takes at most 3 KiB."""
-
-NAMED_GROUPS = 5
-
-_Row = TypeVar("_Row", Loss, Failure)
-StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"
-"""Kind of the table, output, and file."""
-
-
 class OpenCheckpoint:
-    """The groups that are finished but not durable. Their results are encoded as they come.
-
-    Parameters
-    ----------
-    groups
-        The job's groups, which identify rows.
-    outputs
-        The outputs that the study keeps; None: all.
-    spool
-        Returns an empty file, so that encoded results take no memory.
-    types
-        The types of stored columns in this attempt.
-    """
+    """The groups that are finished but not durable. Their results are encoded as they come."""
 
     def __init__(
-        self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool], types: StoredTypes
+        self,
+        groups: GroupTable,
+        outputs: tuple[str, ...] | None,  # that the study keeps; None: all
+        spool: Callable[[], Spool],  # returns an empty file, so that encoded results take no memory
+        types: StoredTypes,
     ):
         self._groups, self._outputs, self._spool, self._types = groups, outputs, spool, types
         self._open: dict[str, OutputFile[Spool]] = {}
@@ -148,8 +103,7 @@ class OpenCheckpoint:
         self.families: Families = {}
         self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
         self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
-        self._done: list[int] = []
-        self._settled: set[int] = set()
+        self._done: set[int] = set()
         self.keys: list[str] = []
         self.parts: list[Part] = []
         self.counts = Counts()
@@ -166,20 +120,24 @@ class OpenCheckpoint:
 
     def holds(self, groups: Iterable[int]) -> list[int]:
         """Return which of these groups are in the checkpoint."""
-        return sorted(self._settled.intersection(groups))
+        return sorted(self._done.intersection(groups))
 
     def add(self, result: TaskResult, counts: Counts) -> None:
         """Add the finished groups of a result. Its buffers are removed from it, and freed one by one."""
         self.bytes += result.row_bytes
         while result.files:
-            self._take_file(result.files.pop(0))
+            file = result.files.pop(0)
+            self.families = join_families(self.families, {file.output: file.families})
+            if file.content is None:  # a worker has stored it
+                self.parts.append(Part(file.path, file.rows, file.bytes, file.digest))
+            else:
+                self._encoded.append(file)
         self.bytes_held += result.row_bytes
         while result.parts:
             part = result.parts.pop(0)
             for segment in part.segments:
                 self._write(part.buffer, segment, result.done)
-        self._done += sorted(result.done)
-        self._settled |= result.done
+        self._done |= result.done
         self.n_results += bool(result.done)
         self._losses.add(result.losses)
         self._failures.add(result.failures)
@@ -203,27 +161,20 @@ class OpenCheckpoint:
             self._open[segment.output] = OutputFile(self._spool)
         self._open[segment.output].write(self._groups.identify(table, simulations, rows))
 
-    def _take_file(self, file: PartFile) -> None:
-        self.families = join_families(self.families, {file.output: file.families})
-        if file.content is None:
-            self.parts.append(Part(file.path, file.rows, file.bytes, file.digest))
-        else:
-            self._encoded.append(file)
-
-    def take_encoded(self) -> Iterator[StoredFile]:
+    def take_encoded(self) -> Iterator[_StoredFile]:
         """Yield the files that child processes have encoded, and forget them."""
         while self._encoded:
             file = self._encoded.pop()
             yield "outputs", file.output, Encoded(file.content, file.rows, file.bytes, file.digest)
 
-    def take_outputs(self) -> Iterator[StoredFile]:
+    def take_outputs(self) -> Iterator[_StoredFile]:
         """Yield the files of the outputs as (kind, output, file), and forget them."""
         while self._open:
             output, file = self._open.popitem()
             yield "outputs", output, file.finish()
         self.bytes_held = 0
 
-    def take_files(self) -> Iterator[StoredFile]:
+    def take_files(self) -> Iterator[_StoredFile]:
         """Yield all files as (kind, output, file), and forget them. A kind is outputs, losses or failures."""
         yield from self.take_outputs()
         for rows in (self._losses, self._failures):
@@ -232,15 +183,7 @@ class OpenCheckpoint:
 
 
 class _Rows(Generic[_Row]):
-    """Losses or failures on their way into a file. They are encoded a few thousand at a time, to save memory.
-
-    Parameters
-    ----------
-    kind
-        ``losses`` or ``failures``.
-    schema
-        The columns: param_id, and the fields of a row.
-    """
+    """Losses or failures on their way into a file. They are encoded a few thousand at a time, to save memory."""
 
     def __init__(self, kind: str, schema: pa.Schema, groups: GroupTable, spool: Callable[[], Spool]):
         self.kind, self._schema, self._groups, self._spool = kind, schema, groups, spool
@@ -281,7 +224,6 @@ def _column(field: pa.Field, values: Sequence[object]) -> pa.Array:
 def _only(
     done: frozenset[int], table: pa.Table, simulations: list[tuple[int, int]], rows: list[int]
 ) -> tuple[pa.Table, list[tuple[int, int]], list[int]]:
-    """Remove the rows of groups that are not finished."""
     kept, start, tables = [], 0, [table.slice(0, 0)]
     for simulation, n in zip(simulations, rows, strict=True):
         if simulation[0] in done:
@@ -304,20 +246,6 @@ class Limits:
         if not len(checkpoint) or (since_last_s < LEAST_SECONDS and self.seconds > 0):
             return False
         return age_s >= self.seconds or checkpoint.bytes >= self.bytes or len(checkpoint) >= self.groups
-
-
-logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 3.0
-
-TICK_SECONDS = 0.5
-"""How often the observer is called, which decides what is due."""
-
-ABANDON_SECONDS = 5.0
-"""How long an abandoned thread has to end. A storage that does not answer may hold it for minutes."""
-
-_QUEUES = 4
-"""The queue may hold this fraction of a checkpoint, because the thread needs only its next result there."""
 
 
 @dataclass
@@ -357,7 +285,6 @@ class _Queue:
             return self.items.popleft() if self.items else None
 
     def release(self, n_bytes: int) -> None:
-        """Make room for a result's bytes, which are encoded."""
         with self.changed:
             self.bytes -= n_bytes
             self.changed.notify_all()
@@ -369,21 +296,7 @@ class _Queue:
 
 
 class Committer:
-    """The thread that commits, from :meth:`start` to :meth:`finish` or :meth:`abandon`.
-
-    Parameters
-    ----------
-    families
-        The families of the job's columns. A commit stores those that it fixes.
-    pending
-        Counts what is finished and what is stored.
-    text_log
-        The job's text log, which is stored with each commit.
-    observer
-        Called in this thread every few seconds, and at the end, to write signs of life and samples.
-    put
-        Takes the events :class:`Committed` and :class:`CancelRequested`, and the fault that ended the thread.
-    """
+    """The thread that commits, from :meth:`start` to :meth:`finish` or :meth:`abandon`."""
 
     def __init__(
         self,
@@ -416,10 +329,7 @@ class Committer:
         self._thread.start()
 
     def put(self, result: TaskResult) -> Counts:
-        """Take a result, whose buffers the thread owns from now on, and count it.
-
-        Waits while too many bytes wait to be encoded.
-        """
+        """Take a result, whose buffers the thread owns from now on, and count it. Wait while too many bytes wait."""
         counts = counts_of_result(result, self._job.n_to_run, len(self._job.context.targets))
         if result.done:
             self._pending.add(result.nbytes)
@@ -432,13 +342,10 @@ class Committer:
         self._thread.join()
 
     def abandon(self) -> None:
-        """End the thread without another commit, because the runner lost its job or cannot store anything.
-
-        A thread that waits for the storage continues: its record counts only if no other attempt has begun.
-        """
+        """End the thread without another commit, because the runner lost its job or cannot store anything."""
         self._abandoned = True
         self._queue.close()
-        self._thread.join(ABANDON_SECONDS)
+        self._thread.join(ABANDON_SECONDS)  # later, a record of the thread counts only if no other attempt has begun
 
     def _run(self) -> None:
         try:
@@ -454,7 +361,10 @@ class Committer:
             self._put(ThreadFault(error, "commit"))
 
     def _step(self) -> bool:
-        taken = self._queue.take(self._wait_s())
+        wait_s = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
+        if (next_commit_s := self.next_commit_s) is not None:
+            wait_s = min(wait_s, next_commit_s)
+        taken = self._queue.take(wait_s)
         if self._abandoned or (taken is None and self._queue.closed):
             return False
         if taken is not None:
@@ -487,12 +397,6 @@ class Committer:
         due = max(self._opened_at + self._limits.seconds, self._closed_at + least_s)
         return max(due - time.monotonic(), 0.0)
 
-    def _wait_s(self) -> float:
-        """Return how long to wait for the next result."""
-        next_look = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
-        next_commit = self.next_commit_s
-        return next_look if next_commit is None else min(next_look, next_commit)
-
     def _add(self, result: TaskResult, counts: Counts) -> None:
         self._check_new(result.done)
         if not len(self._open):
@@ -504,13 +408,7 @@ class Committer:
         self._queue.release(n_bytes)
 
     def _check_stored(self, files: Iterable[PartFile]) -> None:
-        """Check that the parts that a worker has stored are in this storage, because a worker may have another one.
-
-        Raises
-        ------
-        StorageError
-            One is not.
-        """
+        """Check that the parts that a worker has stored are in this storage, because a worker may have another one."""
         for file in files:
             if file.content is not None:
                 continue
@@ -525,15 +423,8 @@ class Committer:
             )
 
     def _check_new(self, done: frozenset[int]) -> None:
-        """Check that no group comes a second time, whether in this checkpoint or after a commit of any attempt.
-
-        Parts with duplicate rows are valid Parquet, so no later check would find them.
-
-        Raises
-        ------
-        InternalError
-            A group has come before.
-        """
+        """Check that no group comes a second time, whether in this checkpoint or after a commit of any attempt."""
+        # Parts with duplicate rows are valid Parquet, so no later check would find them.
         committed = self._job.log.view.committed
         if again := self._open.holds(done) or [group for group in sorted(done) if group in committed]:
             raise InternalError(
@@ -564,8 +455,7 @@ class Committer:
             path = self._job.paths.text(self._job.attempt, next(self._file_numbers))
             self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
-    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[StoredFile]) -> None:
-        """Store files as parts of a checkpoint."""
+    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[_StoredFile]) -> None:
         for kind, output, file in files:
             path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))
             self._job.files.create(path, file.content)

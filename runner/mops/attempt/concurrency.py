@@ -1,4 +1,4 @@
-"""How much runs at once: groups in flight, and simulations on each worker, by :mod:`mops.attempt.sizing`."""
+"""Applies :mod:`mops.attempt.sizing` to a job: the groups in flight, and the simulations on each worker."""
 
 from __future__ import annotations
 
@@ -34,21 +34,14 @@ from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
+# After this time, simulations run on all slots although none has ended. Else slots would idle for the hour of a
+# model. Most models need most of their memory by then. Those that need more than their share run again, alone on
+# their worker.
 FIRST_SECONDS = 30.0
-"""After this time, simulations run on all slots although none has ended. Else slots would idle for the hour of a model.
-
-Most models need most of their memory by then. Those that need more than their share run again, alone on their worker.
-"""
 
 
 class Concurrency:
-    """The window, and what it follows from. Used by the loop alone.
-
-    Parameters
-    ----------
-    pods
-        Knows why the pod of the previous attempt ended; None: the runner is not a pod.
-    """
+    """The window, and what it follows from. Used by the loop alone."""
 
     def __init__(self, job: ClaimedJob, cluster: Cluster, capacity: ClusterCapacity, pods: Pods | None):
         self._job, self._cluster, self._capacity = job, cluster, capacity
@@ -59,15 +52,15 @@ class Concurrency:
             is_embedded=job.context.slots is not None,
             checkpoint_bytes=job.settings.checkpoint_bytes,
         )
-        """The processes that encode and store rows."""
         self._sizer = None if isinstance(job.settings.batch_size, int) else BatchSizer()
         self._sized_for = capacity.slots
         self._size: BatchSize | None = None
         self._began = time.monotonic()
         self._halved_at_task = 0
-        self._has_warned = False
+        self._warned_slots = 0
         # Keys of tasks that ran alone or were suspects: their deaths say nothing about the window.
         self._unrelated_keys: set[str] = set()
+        self._warn_of_idle_slots()
 
     @property
     def window_per_slot(self) -> float:
@@ -76,12 +69,10 @@ class Concurrency:
 
     @property
     def per_worker(self) -> int | None:
-        """Simulations at once on a worker; None: as many as the worker has slots.
-
-        With BATCH_SIZE=auto it is one until the memory of a simulation is known, but no longer than FIRST_SECONDS.
-        """
+        """Simulations at once on a worker; None: as many as the worker has slots."""
         if not self._is_auto:
             return None
+        # Until the memory of a simulation is known, it is one, but no longer than FIRST_SECONDS.
         if self._size is not None:
             return self._size.per_worker
         is_first = time.monotonic() - self._began < FIRST_SECONDS
@@ -108,13 +99,7 @@ class Concurrency:
             self._unrelated_keys.update(request.keys)
 
     def task_finished(self, usage: TaskUsage, *, exceeded_memory: bool) -> None:
-        """Update the estimates of what simulations use.
-
-        Parameters
-        ----------
-        exceeded_memory
-            Whether one of the task's simulations used more than the share of each.
-        """
+        """Update the estimates of what simulations use."""
         self.part_writing.add(usage.result_bytes, usage.seconds)
         if self._sizer is None or not usage.allowed_bytes:  # the runner gave the task up: it was not run
             return
@@ -128,18 +113,12 @@ class Concurrency:
         self._resize()
 
     def worker_lost(self, loss: WorkerLoss, last_task: int) -> None:
-        """Halve the window if a worker ran out of memory.
-
-        Parameters
-        ----------
-        last_task
-            The number of the task that was sent last. The loss of a task up to this number does not halve the window
-            again, because the task was sent under the old window.
-        """
+        """Halve the window if a worker ran out of memory."""
         own = [key for key in loss.keys if self._job.context.mark in key]
         if not own:
             return
         consequence = f"tasks to run again: {len(own)}"
+        # Tasks that were sent under the window before it was halved do not halve it again.
         related = [key for key in set(own) - self._unrelated_keys if task_number(key) > self._halved_at_task]
         if loss.cause.memory and related:
             before, self._halved_at_task = self.window.size, last_task
@@ -166,34 +145,40 @@ class Concurrency:
 
     def _resize(self) -> None:
         """Unless BATCH_SIZE is a number, compute the window; with ``auto`` also the simulations per worker."""
-        if self._sizer is None:
-            return
-        workers, settings = max(self._cluster.workers, 1), self._job.settings
-        free = min(allowed_bytes() - resident_bytes(), available_bytes())
-        results = room_for_results(self._job.context.held_bytes, workers, free)
-        slots = self._capacity.slots
-        task_seconds = longest_s(settings.task_seconds, slots) if settings.checkpoint_seconds > 0 else 0.0
-        in_task = self.part_writing.task_bytes(slots)
-        per_slot, is_auto = self.window_per_slot, self._is_auto
-        size = self._sizer.size(Resources(slots, workers, results, in_task, task_seconds, per_slot, is_auto))
-        if size is None:
-            self.window.set_most(self._first_groups())
-        elif size.differs(self._size):
-            self._size = size
-            self.window.set_most(size.groups)
-            if is_auto:
-                logger.info("%s: batch size: %s", self._job.name, size.explanation)
-        if size is not None:
-            self._warn_of_large_results(size, min(slots, size.per_worker * workers))
+        if self._sizer is not None:
+            slots, workers, settings = self._capacity.slots, max(self._cluster.workers, 1), self._job.settings
+            free = min(allowed_bytes() - resident_bytes(), available_bytes())
+            results = room_for_results(self._job.context.held_bytes, workers, free)
+            task_seconds = longest_s(settings.task_seconds, slots) if settings.checkpoint_seconds > 0 else 0.0
+            in_task = self.part_writing.task_bytes(slots)
+            room = Resources(slots, workers, results, in_task, task_seconds, self.window_per_slot, self._is_auto)
+            size = self._sizer.size(room)
+            if size is None:
+                self.window.set_most(self._first_groups())
+            elif size.differs(self._size):
+                self._size = size
+                self.window.set_most(size.groups)
+                if self._is_auto:
+                    logger.info("%s: batch size: %s", self._job.name, size.explanation)
+        self._warn_of_idle_slots()
 
-    def _warn_of_large_results(self, size: BatchSize, slots: int) -> None:
-        """Warn, once, if the results of groups in flight have so little room that slots idle. A group may be split."""
-        n_groups, groups = len(self._job.groups), self._job.groups
-        could_run = size.groups * groups.n_simulations / n_groups
-        if could_run < min(slots, n_groups) and size.groups < MOST_GROUPS and not self._has_warned:
-            self._has_warned = True
-            message = "%s: too little memory for the results of a parameter set on each slot: %s"
-            logger.warning(message, self._job.name, size.explanation)
+    def _warn_of_idle_slots(self) -> None:
+        """Warn if so few groups may be in flight that slots idle, and again when the slots have doubled."""
+        slots, size, groups = self._capacity.slots, self._size, self._job.groups
+        if slots < 2 * self._warned_slots:
+            return
+        n_groups, batch_size = len(groups), self._job.settings.batch_size
+        enough = 2 * slots  # one group for each slot runs, and the next one waits
+        if isinstance(batch_size, int) and batch_size < min(enough, n_groups):
+            message = "%s: MODELOPS_JOB_BATCH_SIZE=%d is too small for %d slots; set at least %d, or leave it out"
+            logger.warning(message, self._job.name, batch_size, slots, enough)
+            self._warned_slots = slots
+        elif size is not None and size.groups < MOST_GROUPS:
+            could_run = size.groups * groups.n_simulations / n_groups  # a group may be split
+            if could_run < min(slots, size.per_worker * max(self._cluster.workers, 1), n_groups):
+                message = "%s: too little memory for the results of a parameter set on each slot: %s"
+                logger.warning(message, self._job.name, size.explanation)
+                self._warned_slots = slots
 
 
 def _window_text(now: int, before: int) -> str:

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from mops.attempt.progress import Snapshot
     from mops.storage.live_record import SlowStep
 
-_CELL_SECONDS = 0.5
-"""The least time between two updates of a notebook, which keeps each of them as a message."""
+_CELL_SECONDS = 0.5  # the least time between two updates of a notebook, which keeps each of them as a message
 
 _CLEAR_LINE = "\r\x1b[K"
 _BEFORE = "importing the model"
 
-Show = Callable[[str, str], None]
-"""Shows HTML in a cell, or text where HTML cannot be shown."""
+Show = Callable[[str, str], None]  # shows HTML in a cell, or text where HTML cannot be shown
 
 
 def figures(now: Snapshot) -> str:
@@ -63,7 +61,7 @@ def displayed() -> AbstractContextManager[Callable[[Snapshot], None]]:
         return _updates(show)
     if sys.stderr is not None and sys.stderr.isatty():
         return _line(sys.stderr)
-    return _nothing()
+    return nullcontext(lambda _: None)
 
 
 def _cell_of_marimo() -> Show | None:
@@ -85,11 +83,6 @@ def _cell_of_jupyter() -> Show | None:
 
 def _bundle(text: str, plain: str) -> dict[str, str]:
     return {"text/html": text, "text/plain": plain}
-
-
-@contextmanager
-def _nothing() -> Iterator[Callable[[Snapshot], None]]:
-    yield lambda _: None
 
 
 @contextmanager

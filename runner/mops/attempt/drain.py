@@ -1,9 +1,7 @@
-"""Checks after each batch that nothing of its groups is left in memory, and gives free memory back.
+"""Checks after each batch that nothing of its groups is left in memory, and trims the heaps of runner and workers.
 
 A leak is never an error of the job. A clean batch is logged at DEBUG, and a leak, or a worker that does not answer, at
 WARNING. :mod:`mops.cluster.external` looks for keys and buffers.
-
-Then the heaps of the runner and of every worker are trimmed, which returns the batch's memory to the system.
 """
 
 from __future__ import annotations
@@ -25,12 +23,8 @@ from mops.waiting import polls
 
 logger = logging.getLogger(__name__)
 
-LEAK_SECONDS = 5.0
-"""How long data of a batch may stay in memory before it counts as a leak."""
-
-LAST_SECONDS = 4.0
-"""How long the end of the attempt waits for the checks that are due."""
-
+LEAK_SECONDS = 5.0  # how long data of a batch may stay in memory before it counts as a leak
+LAST_SECONDS = 4.0  # how long the end of the attempt waits for the checks that are due
 ANSWER_SECONDS = 3.0
 TRIM_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -38,31 +32,15 @@ _SHOWN = 5
 
 
 class Batch(NamedTuple):
-    """As many committed groups as the window has, or several times as many, if a commit completes several batches.
+    """As many committed groups as the window has, or several times as many, if a commit completes several batches."""
 
-    Parameters
-    ----------
-    number
-        The number of the last of them.
-    keys
-        The keys of its tasks.
-    n
-        How many batches it is.
-    """
-
-    number: int
+    number: int  # of the last of them
     keys: Sequence[str]
     n: int = 1
 
 
 class Batches:
-    """Divides committed groups into batches.
-
-    Parameters
-    ----------
-    window
-        Its size is the number of groups in a batch.
-    """
+    """Divides committed groups into batches of the window's size."""
 
     def __init__(self, window: Window):
         self._window = window
@@ -142,17 +120,7 @@ def check(
     answer_s: float = ANSWER_SECONDS,
     stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until nothing is left of a batch; after ``leak_s`` seconds log the rest. Return whether the batch is clean.
-
-    Parameters
-    ----------
-    pool
-        The name of the pools whose child processes are checked.
-    answer_s
-        How long the scheduler and each worker have to answer, each time.
-    stopped
-        Whether to check no longer.
-    """
+    """Wait until nothing is left of a batch; after ``leak_s`` seconds log the rest. Return whether it is clean."""
     keys = frozenset(batch.keys)
     left: dict[str, list[str]] | None = None
     for _ in polls(_POLL_SECONDS, leak_s, stopped=stopped):
@@ -171,13 +139,7 @@ def check(
 
 
 class Trimmer:
-    """Trims heaps from time to time.
-
-    Parameters
-    ----------
-    every_s
-        The least seconds between two trims, because pages that are given back must be cleared before their next use.
-    """
+    """Trims heaps from time to time: pages that are given back must be cleared before their next use."""
 
     def __init__(self, every_s: float = TRIM_SECONDS):
         self._every_s = every_s

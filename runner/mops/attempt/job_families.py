@@ -16,7 +16,6 @@ from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
 from mops.task import (
-    PartFile,
     ResultBuffer,
     Segment,
     TaskResult,
@@ -26,15 +25,9 @@ from mops.task import (
 
 
 class JobFamilies:
-    """The families of a job's columns. Thread-safe.
+    """The families of a job's columns. Thread-safe."""
 
-    Parameters
-    ----------
-    stored
-        The families in ``schema.json`` and in the commits of this job and its ancestors; None: no simulation was good.
-    """
-
-    def __init__(self, stored: Families | None):
+    def __init__(self, stored: Families | None):  # of this job and its ancestors; None: no simulation was good
         self._lock = threading.Lock()
         self._stored = stored or {}
         self._known = stored  # replaced and never changed, because tasks that were sent hold it
@@ -55,16 +48,14 @@ class JobFamilies:
             self._known = self._stored
 
     def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
-        """Narrow the families by a result; return the result without values that do not fit, and the first misfit.
-
-        The misfit is empty if all values fit. Groups with values that do not fit are removed. Groups with the verdict
-        ``invalid_output`` are removed too, because the child process may have checked them against these values. If the
-        task ran replicates of one group, all of them are removed.
-        """
+        """Narrow the families by a result; return the result without what does not fit, and the first misfit, or ''."""
         misfitting: dict[int, str] = {}
         with self._lock:
             for file in result.files:
-                self._accept_file(file, misfitting)
+                if wrong := misfits(self.of(file.output), file.families):
+                    misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
+                else:
+                    self._narrow(file.output, file.families)
             for part in result.parts:
                 part.segments[:] = [self._accept_segment(part, segment, misfitting) for segment in part.segments]
         if not misfitting:
@@ -72,6 +63,7 @@ class JobFamilies:
         misfit = next(iter(misfitting.values()))
         if result.replicates:
             return without_work(result), misfit
+        # The child process may have checked these groups against the values that do not fit.
         refused = {failure.group for failure in result.failures if failure.reason == "invalid_output"}
         return without_groups(result, misfitting.keys() | refused), misfit
 
@@ -83,12 +75,6 @@ class JobFamilies:
         """Note that these families are durable."""
         with self._lock:
             self._stored = join_families(self._stored, families)
-
-    def _accept_file(self, file: PartFile, misfitting: dict[int, str]) -> None:
-        if wrong := misfits(self.of(file.output), file.families):
-            misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
-        else:
-            self._narrow(file.output, file.families)
 
     def _accept_segment(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)

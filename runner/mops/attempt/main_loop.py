@@ -1,9 +1,7 @@
 """The main loop of a runner: it sends the tasks that the plan chooses, and handles events until nothing is left to run.
 
-The loop waits only for events. Other threads fetch results, commit them, and check for leaks. The owners of the state
-are :mod:`mops.attempt.plan` (what runs next), :mod:`mops.attempt.tasks` (what is on the cluster),
-:mod:`mops.attempt.results` (what becomes of a result), :mod:`mops.attempt.recovery` (what becomes of a lost task)
-and :mod:`mops.attempt.commit` (what is durable).
+The loop waits only for events. Other threads fetch results, commit them, and check for leaks. docs/internals/journey.md
+follows a group through it.
 """
 
 from __future__ import annotations
@@ -40,53 +38,36 @@ from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.ancestors import stored_families
 from mops.storage.joblog.records import State
 from mops.study.ranges import Ranges
-from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
+from mops.task import ResultBuffer, Task, TaskRequest
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
 _EVENT_SECONDS = 0.25
+# How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers.
 _STOP_SECONDS = 5.0
-"""How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers."""
-
+# How long the last commit waits for fetches, and then for deliveries. A hanging delivery must not prevent it.
 _DELIVERY_SECONDS = 5.0
-"""How long the last commit waits for fetches, and then for deliveries. A hanging delivery must not prevent it."""
 
 
 @dataclass(frozen=True)
 class StopRequested:
-    """An event: a request to stop the runner.
-
-    Parameters
-    ----------
-    by
-        The signal after which the next runner continues the job; None: the job is cancelled.
-    """
+    """An event: a request to stop the runner."""
 
     grace_s: float
-    by: int | None = None
+    by: int | None = None  # the signal after which the next runner continues the job; None: the job is cancelled
 
 
 class Runner:
-    """Runs one attempt of a job.
-
-    Parameters
-    ----------
-    on_progress
-        Called by the loop with a :class:`Snapshot`, about four times a second.
-    pods
-        Knows why the pod of the previous attempt ended; None: the runner is not a pod.
-    threads
-        Makes the threads that wait for the cluster; called with the function that takes events.
-    """
+    """Runs one attempt of a job."""
 
     def __init__(
         self,
         cluster: Cluster,
         job: ClaimedJob,
         text_log: TextLogBuffer,
-        on_progress: Callable[[Snapshot], None] = lambda _: None,
-        pods: Pods | None = None,
+        on_progress: Callable[[Snapshot], None] = lambda _: None,  # called by the loop, about four times a second
+        pods: Pods | None = None,  # knows why the previous attempt's pod ended; None: the runner is not a pod
         threads: Callable[[Callable[[object], None]], TaskThreads] = TaskThreads,
     ):
         self._cluster, self._job, settings = cluster, job, job.settings
@@ -95,20 +76,19 @@ class Runner:
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = Progress(job, so_far)
-        self._on_progress = ProgressCallback(job.name, on_progress, self._stop_on_interrupt)
-        self.pending_results = PendingResults()
-        """Results that are finished but not durable."""
+        self._on_progress = ProgressCallback(job.name, on_progress)
+        self.pending_results = PendingResults()  # results that are finished but not durable
         observer = Observer(job, self._progress.snapshot, text_log.last_lines)
         self._committer = Committer(job, self._families, self.pending_results, text_log, observer, put)
         self._partial_groups = PartialGroups(
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
         self._receiver = ResultReceiver(
-            job, self._families, self._partial_groups, text_log, self._committer.put, self._progress.note_start, so_far
+            job, self._families, self._partial_groups, text_log, self._committer.put, so_far
         )
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
         self._tasks_in_flight = TasksInFlight(cluster, self._receiver.receive, put, threads(put), room_bytes)
-        self._capacity = ClusterCapacity(cluster, settings, job.name, len(job.groups))
+        self._capacity = ClusterCapacity(cluster, settings, job.name)
         self._concurrency = Concurrency(job, cluster, self._capacity, pods)
         self._progress.window = self._concurrency.window.size  # for the first sign of life, which may be the last
         # If checkpoints take 0 s, each group is committed as it finishes, so that no group waits in a task for others.
@@ -117,7 +97,7 @@ class Runner:
         window, share = self._concurrency.window, Share(self._capacity.slots, workers=1)
         stored = StoredInput(job.taken_over.most_groups, job.reused.task_share)
         self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
-        self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
+        self._recovery = TaskRecovery(job, cluster, self._plan)
         self._drain = DrainThread(cluster, job.name, window)
         self._recent, self._n_reused_left = RecentTasks(), job.reused.n_in(job.todo)
         self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._n_to_run)
@@ -126,13 +106,7 @@ class Runner:
         self._stop_by = math.inf
 
     def stop(self, grace_s: float = GRACE_SECONDS, *, by: int | None = None) -> None:
-        """Send nothing more, give simulations ``grace_s`` seconds, then commit. From any thread or signal handler.
-
-        Parameters
-        ----------
-        by
-            The signal after which the next runner continues the job; None: the job is cancelled.
-        """
+        """Send nothing more, give simulations ``grace_s`` seconds, then commit. From any thread or signal handler."""
         self._events.put(StopRequested(grace_s, by))
 
     def snapshot(self) -> Snapshot:
@@ -140,26 +114,7 @@ class Runner:
         return self._progress.snapshot()
 
     def run(self) -> State:
-        """Run until every group is committed, or a stop; return the state in which the job's log ends.
-
-        Returns
-        -------
-        State
-            ``succeeded``, ``partial`` or ``cancelled``.
-
-        Raises
-        ------
-        Superseded
-            A newer attempt owns the job.
-        StorageError
-            Finished results cannot be stored.
-        ClusterError
-            The cluster stays out of reach. Finished results are committed, and the log has no end.
-        Terminated
-            The runner was stopped for the next one. Finished results are committed, and the log has no end.
-        JobFailed, UsageError
-            Nothing can run. The log ends with ``failed``.
-        """
+        """Run until every group is committed, or a stop; return the state in which the job's log ends, or raise."""
         self._committer.start()
         # The drain closes first: it ends calls to the cluster for which the threads of tasks may wait.
         with contextlib.closing(self._tasks_in_flight), contextlib.closing(self._drain):
@@ -192,12 +147,10 @@ class Runner:
         self._follow_cluster()
         if not self._is_reconnecting:
             for task in self._plan.next_tasks():
-                request, avoid = self._request_for(task), self._recovery.to_avoid(task)
+                request = self._request_for(task)
                 self._concurrency.task_sent(task, request)
-                if request.has_input:
-                    self._tasks_in_flight.send_with_input(task, request, self._input_of(task, request), avoid)
-                else:
-                    self._tasks_in_flight.send(task, request, avoid)
+                load = self._input_of(task, request) if request.has_input else None
+                self._tasks_in_flight.send(task, request, self._recovery.to_avoid(task), load)
         event = self._next_event(wait_s)
         while event is not None:
             self._handle(event)
@@ -206,7 +159,7 @@ class Runner:
         self._publish_progress()
 
     def _until_failure(self, function: Callable[[], None]) -> MopsError | None:
-        """Call a function; return the error after which nothing more can run, if it raises one."""
+        """Return the error after which nothing more can run, if the function raises one."""
         try:
             function()
         except (JobFailed, UsageError, ClusterError) as failure:
@@ -224,7 +177,7 @@ class Runner:
                 self._concurrency.worker_lost(loss, self._plan.last_number)
                 for blamed in self._recovery.worker_lost(loss):
                     if self._tasks_in_flight.withdraw(blamed.task):
-                        self._recovery.lost(blamed)
+                        self._lost(blamed)
         else:
             tasks = list(self._plan.tasks_in_flight.values())
             message = "%s: lost the connection to the Dask scheduler; tasks to run again: %d"
@@ -266,10 +219,12 @@ class Runner:
         """Return the replicates of each group that the task takes from other jobs."""
         if self._job.record.reuse is None:
             return {}
-        asked = None if task.replicates is None else frozenset(task.replicates)
-        found = {group: self._job.reused.replicates(group) for group in task.groups} if asked != frozenset() else {}
-        kept = {group: tuple(i for i in some if asked is None or i in asked) for group, some in found.items()}
-        return {group: some for group, some in kept.items() if some}
+        asked, found = frozenset(task.replicates or ()), {}
+        for group in task.groups if task.replicates != () else ():
+            stored = self._job.reused.replicates(group)
+            if some := tuple(i for i in stored if task.replicates is None or i in asked):
+                found[group] = some
+        return found
 
     def _n_to_run(self, task: Task) -> int:
         """Return how many simulations of a task must run."""
@@ -282,7 +237,6 @@ class Runner:
         return sum(len(some) for group, some in self._reused(task).items() if group in event.done)
 
     def _next_event(self, wait_s: float) -> object:
-        """Return the next event; None if none comes within ``wait_s`` seconds."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=wait_s)
         return None
@@ -292,7 +246,9 @@ class Runner:
             case TaskFinished() | GroupFinished() | TaskLost() | TaskRaised() | Released():
                 self._handle_task(event)
             case Committed():
-                self._committed(event)
+                self._progress.committed(event.counts, event.groups)
+                if n_batches := self._drain.committed(event.groups, event.keys):
+                    self._concurrency.batches_committed(n_batches)
             case Reconnected():
                 logger.warning("%s: connected again; slots: %d", self._job.name, self._cluster.slots)
                 self._is_reconnecting = False
@@ -316,15 +272,18 @@ class Runner:
                 self._recovery.groups_finished((event.group,))
                 self._progress.add(event.counts, {})
             case TaskLost():
-                self._recovery.lost(event)
+                self._lost(event)
             case TaskRaised():
-                self._recovery.raised(event)
+                if (loss := self._recovery.raised(event)) is not None:
+                    self._lost(loss)
             case Released():
                 self._plan.release(event.number, event.released)
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
-        if event.is_empty and not self._stops and self._recovery.is_blamed_for_empty_result(task):
+        self._progress.children = event.children or self._progress.children
+        if event.is_empty and not self._stops and (loss := self._recovery.came_back_empty(task)) is not None:
+            self._lost(loss)
             if event.partial is not None:
                 self._partial_groups.drop(event.partial)
             return
@@ -362,18 +321,14 @@ class Runner:
             else:
                 self._plan.targets_unfinished(group, alone=task.alone)
 
-    def _committed(self, event: Committed) -> None:
-        self._progress.committed(event.counts, event.groups)
-        if n_batches := self._drain.committed(event.groups, event.keys):
-            self._concurrency.batches_committed(n_batches)
-
-    def _quarantine(self, loss: TaskLost, n_times: int) -> None:
-        """Deliver a result in which the simulation of a lost task has failed."""
-        result = quarantine_result(self._request_for(loss.task), loss, n_times)
-        self._tasks_in_flight.deliver_later(lambda: self._receiver.receive(loss.task, result))
+    def _lost(self, loss: TaskLost) -> None:
+        """Send a lost task again; or deliver a result in which its simulation has failed, so that it is quarantined."""
+        if n_times := self._recovery.lost(loss):
+            result = quarantine_result(self._request_for(loss.task), loss, n_times)
+            self._tasks_in_flight.deliver_later(lambda: self._receiver.receive(loss.task, result))
 
     def _stop(self, request: StopRequested) -> None:
-        """Stop. A request to cancel overrides requests to hand over, and a later request can only shorten the time."""
+        # A request to cancel overrides requests to hand over, and a later request can only shorten the time.
         now = time.monotonic()
         grace_s = max(min(request.grace_s, self._stop_by - _STOP_SECONDS - now), 0.0)
         self._stops.append(request)
@@ -387,10 +342,6 @@ class Runner:
         signals = [request.by for request in self._stops]
         return signals[0] if signals and None not in signals else None
 
-    def _stop_on_interrupt(self) -> None:
-        if not self._stops:  # else the first request decides whether to hand over
-            self.stop()
-
     def _take_last_events(self) -> None:
         """Handle the events after the loop: the last commits, and errors of the threads."""
         while (event := self._next_event(0.0)) is not None:
@@ -401,25 +352,18 @@ class Runner:
         self._publish_progress()
 
     def _watch_long_steps(self) -> None:
-        """Log what runs much longer than the rest, and give what waits behind it to other tasks.
-
-        After a stop, the last list stays: it says what was killed.
-        """
+        """Log what runs much longer than the rest, and give what waits behind it to other tasks."""
         now = time.time()
-        if self._stops or not self._slow.is_due(now):
+        if self._stops or not self._slow.is_due(now):  # after a stop, the last list stays: it says what was killed
             return
         running = self._cluster.long_steps()
         advice = "" if self._job.settings.sim_timeout else "; to kill such simulations, set MODELOPS_JOB_SIM_TIMEOUT"
         for slow in self._slow.look(now, running):
             logger.warning("%s: slow: %s%s", self._job.name, slow_text(slow), advice)
-        for step in running:
-            self._release(step)
-
-    def _release(self, step: RunningStep) -> None:
-        """Send in other tasks what the task of a long step has released. Each look lists it again."""
-        task = self._plan.tasks_in_flight.get(step.task)
-        if task is not None and (released := frozenset(Ranges.joined(step.released)).intersection(task.units)):
-            self._tasks_in_flight.release(task, released)
+        for step in running:  # each look lists again what the task of a long step has released
+            task = self._plan.tasks_in_flight.get(step.task)
+            if task is not None and (released := frozenset(Ranges.joined(step.released)).intersection(task.units)):
+                self._tasks_in_flight.release(task, released)
 
     def _publish_progress(self) -> None:
         progress = self._progress
@@ -429,4 +373,9 @@ class Runner:
         n_slow, n_left = len(progress.slow), progress.n_left - self._n_reused_left
         self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
         progress.seconds_left = self._time_left.seconds
-        self._on_progress(progress.snapshot())
+        snapshot = progress.snapshot()
+        try:
+            self._on_progress(snapshot)
+        except KeyboardInterrupt:
+            if not self._stops:  # else the first request decides whether to hand over
+                self.stop()

@@ -28,13 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class JobCollector(Collector):
-    """Collects the metrics of an attempt.
-
-    Parameters
-    ----------
-    snapshot
-        Returns where the job stands.
-    """
+    """Collects the metrics of an attempt."""
 
     def __init__(self, attempt: int, snapshot: Callable[[], Snapshot], pending: PendingResults):
         self._attempt, self._snapshot, self._pending = attempt, snapshot, pending
@@ -79,15 +73,7 @@ class JobCollector(Collector):
 
 @contextmanager
 def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Cluster | None) -> Iterator[None]:
-    """Serve a runner's metrics while the body runs.
-
-    Parameters
-    ----------
-    port
-        MODELOPS_METRICS_PORT; None: serve nothing.
-    remote
-        The cluster, if its workers are other processes; None: the worker is this process.
-    """
+    """Serve a runner's metrics while the body runs. ``remote`` is a cluster whose workers are other processes."""
     if port is None:
         yield
         return
@@ -95,8 +81,10 @@ def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Clus
     collectors: list[Collector] = [JobCollector(attempt, runner.snapshot, runner.pending_results)]
     if remote is None:
         collectors.append(PoolCollector(pools))
-    else:
-        _warn_of_workers(remote, job)
+    elif without := remote.without_metrics():
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
+        logger.warning(message, job, without[0], more)
     with serving(port, job, collectors):
         yield
 
@@ -122,11 +110,3 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _warn_of_workers(cluster: Cluster, job: str) -> None:
-    """Log which workers cannot serve metrics."""
-    if without := cluster.without_metrics():
-        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
-        logger.warning(message, job, without[0], more)

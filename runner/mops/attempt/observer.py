@@ -1,8 +1,4 @@
-"""Writes signs of life, and samples of memory and rate, to the job's storage while the job runs.
-
-:class:`Samples` decides when to take and to write samples, and :class:`Observer` writes.
-:mod:`mops.storage.live_record` and :mod:`mops.storage.live_record` define the records.
-"""
+"""Writes signs of life, and samples of memory and rate, to the job's storage while the job runs."""
 
 from __future__ import annotations
 
@@ -21,13 +17,9 @@ from mops.storage.samples import Sample, write_samples
 
 # The committing thread ticks twice a second, so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
-FIRST_LIVE_SECONDS = 0.9
-"""The time between two signs of life in the first minute, in which a person watches."""
-
+FIRST_LIVE_SECONDS = 0.9  # the time between two signs of life in the first minute, in which a person watches
 FIRST_SECONDS = 60.0
-_WRITE_SHARE = 0.05
-"""The most of the time that the first minute's signs of life may take, if the storage is slow."""
-
+_WRITE_SHARE = 0.05  # the most of the time that the first minute's signs of life may take, if the storage is slow
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
 _MOST_SAMPLES = 60  # in one object; if the storage was slow for long, the oldest samples are dropped
@@ -67,15 +59,7 @@ class Samples:
 
 
 class Observer:
-    """Writes an attempt's signs of life and samples. Used by the committing thread alone.
-
-    Parameters
-    ----------
-    snapshot
-        Returns where the job stands.
-    last_lines
-        Returns the last lines of the job's text log.
-    """
+    """Writes an attempt's signs of life and samples. Used by the committing thread alone."""
 
     def __init__(
         self,
@@ -95,15 +79,7 @@ class Observer:
         self._n_written = 0
 
     def tick(self, open_bytes: int, *, last: bool = False) -> None:
-        """Write a sign of life and samples, if they are due.
-
-        Parameters
-        ----------
-        open_bytes
-            The size of the open checkpoint.
-        last
-            Whether this is the attempt's end, at which everything is due.
-        """
+        """Write a sign of life and samples, if they are due. At the attempt's end (``last``) everything is due."""
         now = self._clock()
         live_is_due = last or now - self._live_at >= self._live_interval_s(now)
         sample_is_due = last or self._samples.is_due(now)

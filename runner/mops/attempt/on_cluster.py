@@ -22,18 +22,7 @@ __all__ = ["Runner", "connected_cluster", "serving_metrics"]
 
 @contextmanager
 def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
-    """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, for the body of a ``with`` statement.
-
-    Parameters
-    ----------
-    pods
-        Knows why the pods of workers ended; None: the workers are not pods, or Kubernetes cannot be asked.
-
-    Raises
-    ------
-    UsageError, ClusterError
-        As :func:`mops.cluster.external.connect_external`; or the workers cannot reach the storage.
-    """
+    """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, while the body runs."""
     if settings.scheduler is None:
         assert context.slots is not None
         with start_embedded(context.run, context.slots) as embedded:

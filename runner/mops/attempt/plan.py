@@ -33,57 +33,31 @@ class _SplitGroup:
 
 @dataclass(frozen=True)
 class StoredInput:
-    """How many groups fit into a task because of the stored rows that the task carries.
-
-    Parameters
-    ----------
-    most_groups
-        The most groups of a task.
-    share
-        Returns which share of the rows that a task may carry a group has. A task has one group at least.
-    """
+    """How many groups fit into a task because of the stored rows that the task carries; it has one group at least."""
 
     most_groups: int = _MANY
-    share: Callable[[int], float] = lambda _: 0.0
+    share: Callable[[int], float] = lambda _: 0.0  # which share of the rows that a task may carry a group has
 
 
 class Plan:
-    """The groups that are left, the tasks in flight, and the next tasks.
-
-    Parameters
-    ----------
-    todo
-        The groups to run. They start in study order.
-    replicates
-        Returns the replicates of a group that must run: all, or those that are not stored already.
-    window
-        The most groups in flight.
-    sizer
-        Decides how much a task holds.
-    share
-        What the job may use of the cluster. It may be replaced at any time.
-    stored_input
-        What limits the groups of a task besides the sizer.
-    """
+    """The groups that are left, the tasks in flight, and the next tasks."""
 
     def __init__(
         self,
-        todo: Ranges,
-        replicates: Callable[[int], range],
+        todo: Ranges,  # groups start in study order
+        replicates: Callable[[int], range],  # those of a group that must run, because they are not stored already
         *,
         window: Window,
         sizer: TaskSizer,
-        share: Share,
+        share: Share,  # may be replaced at any time
         stored_input: StoredInput = StoredInput(),
     ):
         self._new_groups: Iterator[int] = iter(todo)
         self._n_left = len(todo)
         self._replicates, self._window, self.sizer = replicates, window, sizer
         self.share, self._stored_input = share, stored_input
-        self.tasks_in_flight: dict[int, Task] = {}
-        """The tasks that are not back, by number."""
-        self.last_number = 0
-        """The number of the task that was sent last."""
+        self.tasks_in_flight: dict[int, Task] = {}  # the tasks that are not back, by number
+        self.last_number = 0  # the number of the task that was sent last
         self._returned_groups: list[int] = []  # a heap: groups that a task did not finish run first, in study order
         self._n_whole_groups = 0  # in the tasks in flight
         self._split: dict[int, _SplitGroup] = {}
@@ -137,16 +111,12 @@ class Plan:
     def task_finished(
         self, number: int, done: frozenset[int], seconds: float, run_alone_later: frozenset[int] = frozenset()
     ) -> None:
-        """Take the end of a task of whole groups. Its results are in the open checkpoint, and its future is released.
-
-        Groups that it did not finish are sent first, because the task was stopped or had used its budget. Groups to run
-        alone are sent last.
-        """
+        """Take the end of a task of whole groups, whose results are in the open checkpoint."""
         task = self._remove_whole(number)
         left = [group for group in task.groups if group not in done | run_alone_later]
         if task.alone:  # it still has to run alone
             self._alone_at_end += left
-        else:
+        else:  # the task was stopped or had used its budget: these groups are sent first
             self._return_groups(left)
         self._alone_at_end += sorted(run_alone_later)
         self._suspects -= done
@@ -156,10 +126,7 @@ class Plan:
     def split_task_finished(
         self, number: int, settled: frozenset[int], seconds: float, run_alone_later: frozenset[int] = frozenset()
     ) -> None:
-        """Take the end of a task of replicates, or of targets.
-
-        Replicates that are not settled are sent again. Those to run alone are sent last.
-        """
+        """Take the end of a task of replicates, or of targets."""
         task = self.tasks_in_flight.pop(number)
         group, split = task.groups[0], self._split[task.groups[0]]
         if task.replicates:
@@ -193,14 +160,8 @@ class Plan:
         self._suspects.discard(group)
 
     def task_lost(self, number: int, *, blamed: bool = False) -> None:
-        """Requeue the groups of a lost task.
-
-        Parameters
-        ----------
-        blamed
-            Whether workers died while running the task. If so, its groups are sent one by one, and then each
-            simulation alone, to find the simulation that killed them.
-        """
+        """Requeue the groups of a lost task. It is blamed if workers died while running it."""
+        # Groups of a blamed task are sent one by one, and then each simulation alone, to find what killed the workers.
         task = self.tasks_in_flight[number]
         self._suspects.update(task.groups if blamed else ())
         alone = blamed or task.alone
@@ -273,11 +234,9 @@ class Plan:
         return self._next_alone() if not self.tasks_in_flight else None
 
     def _next_alone(self) -> Task | None:
-        """Return a task that gets a worker to itself: one for each worker, and no other tasks meanwhile.
-
-        A suspect is the only task in flight, because two tasks on a worker that dies would both be suspects.
-        """
+        """Return a task that gets a worker to itself: one for each worker, and no other tasks meanwhile."""
         for group, split in self._split.items():
+            # A suspect is the only task in flight, because two tasks on a worker that dies would both be suspects.
             if self.tasks_in_flight and group in self._suspects:
                 continue
             if split.alone:

@@ -25,9 +25,8 @@ logger = logging.getLogger(__name__)
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
-
+# A job ends after so many simulations, or two for each slot, if all have failed with one cause and others are left.
 FIRST_FAILURES = 100
-"""A job ends after so many simulations, or two for each slot, if all have failed with one cause and others are left."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +121,8 @@ class Progress:
         self.next_commit_s: float | None = None
         self.slow: tuple[SlowStep, ...] = ()
 
-    def note_start(self, how: str) -> None:
-        """Note how workers start child processes."""
-        self.children = how
-
     def add(self, counts: Counts, failed: Mapping[str, int]) -> None:
-        """Count results that have reached the runner.
-
-        Parameters
-        ----------
-        failed
-            The failed simulations, by verdict.
-
-        Raises
-        ------
-        JobFailed
-            More simulations have failed than MODELOPS_JOB_MAX_FAILURES allows.
-        """
+        """Count results that have reached the runner; raise if more simulations have failed than the settings allow."""
         self.finished += counts
         # Replaced and not changed, because another thread may be reading it.
         self._ended = self._ended + Counter({"good": counts.simulations_good, **failed})
@@ -216,26 +200,16 @@ class Progress:
 
 
 class ProgressCallback:
-    """Calls the user's ``on_progress``. Its first error is logged and becomes a RuntimeWarning, and the job continues.
+    """Calls the user's ``on_progress``. Its first error is logged and becomes a RuntimeWarning; the job continues."""
 
-    A KeyboardInterrupt there stops the runner.
-
-    Parameters
-    ----------
-    stop
-        Stops the runner, unless it stops already.
-    """
-
-    def __init__(self, job: str, on_progress: Callable[[Snapshot], None], stop: Callable[[], None]):
-        self._job, self._on_progress, self._stop = job, on_progress, stop
+    def __init__(self, job: str, on_progress: Callable[[Snapshot], None]):
+        self._job, self._on_progress = job, on_progress
         self._failed = False
 
     def __call__(self, snapshot: Snapshot) -> None:
         """Report a snapshot to the user."""
         try:
             self._on_progress(snapshot)
-        except KeyboardInterrupt:
-            self._stop()
         except Exception as error:
             if self._failed:
                 return

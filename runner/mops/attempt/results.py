@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.commit import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.results_so_far import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
@@ -22,6 +21,7 @@ from mops.storage.backends.spool import Spool
 from mops.storage.job_records import keep_reference
 from mops.study.column_families import Families
 from mops.task import (
+    Failure,
     ResultBuffer,
     Task,
     TaskResult,
@@ -32,12 +32,13 @@ from mops.task import (
 )
 from mops.verdicts import Counts
 
+logger = logging.getLogger(__name__)
+
+# The file is rewritten when removed objects take as many bytes as the others, and this much more.
 SLACK_BYTES = 64 << 20
-"""The file is rewritten when removed objects take as many bytes as the others, and this much more."""
-
-COPIED_BYTES = 4 << 20
-"""Objects that are read together are copied if they take less than this."""
-
+COPIED_BYTES = 4 << 20  # objects that are read together are copied if they take less than this
+MOST_WHOLE = 1000  # different tracebacks that are kept whole; later ones lose their middle
+_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
 _ALIGN = 64  # Arrow's recommended alignment
 
 
@@ -54,16 +55,10 @@ class Shelved:
 
 
 class ResultShelf:
-    """Keeps objects on disk until they are removed. Thread-safe.
+    """Keeps objects on disk until they are removed. Thread-safe."""
 
-    All objects are in one file, because a process may have few file descriptors and mappings, and there may be very
-    many objects. The file takes at most about twice the bytes of its objects (:data:`SLACK_BYTES`).
-
-    Parameters
-    ----------
-    spool
-        Returns an empty file.
-    """
+    # All objects are in one file, because a process may have few file descriptors and mappings, and there may be very
+    # many objects. The file takes at most about twice the bytes of its objects.
 
     def __init__(self, spool: Callable[[], Spool], slack_bytes: int = SLACK_BYTES):
         self._new_file, self._slack_bytes = spool, slack_bytes
@@ -78,13 +73,7 @@ class ResultShelf:
         return self._size
 
     def put(self, value: object) -> Shelved:
-        """Write an object.
-
-        Raises
-        ------
-        StorageError
-            The disk has no room. The shelf cannot be used after that.
-        """
+        """Write an object. If the disk has no room, the shelf cannot be used after that."""
         buffers: list[pickle.PickleBuffer] = []
         description = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         with self._lock:
@@ -137,21 +126,11 @@ def _load(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) 
 
 @dataclass(frozen=True)
 class PartialResult:
-    """The result of a task that ran replicates of a group, or its targets.
+    """The result of a task that ran replicates of a group, or its targets."""
 
-    Parameters
-    ----------
-    result
-        The result without its parts, losses and failures.
-    failed
-        Whether something of it failed.
-    rows
-        Where the parts, losses and failures are on disk; None: there are none.
-    """
-
-    result: TaskResult
-    failed: bool
-    rows: Shelved | None
+    result: TaskResult  # without its parts, losses and failures
+    failed: bool  # whether something of it failed
+    rows: Shelved | None  # where the parts, losses and failures are; None: there are none
 
 
 @dataclass
@@ -166,17 +145,7 @@ class _PartialGroup:
 
 
 class PartialGroups:
-    """The half-done groups of an attempt.
-
-    Parameters
-    ----------
-    replicates
-        Returns the replicates of a group that the attempt runs.
-    has_targets
-        Whether targets run when the replicates of a group are there.
-    spool
-        Returns an empty file.
-    """
+    """The half-done groups of an attempt."""
 
     def __init__(self, replicates: Callable[[int], range], *, has_targets: bool, spool: Callable[[], Spool]):
         self._replicates, self._has_targets = replicates, has_targets
@@ -184,26 +153,14 @@ class PartialGroups:
         self._shelf = ResultShelf(spool)
 
     def keep(self, result: TaskResult) -> PartialResult:
-        """Write the rows of a result to disk. From any thread.
-
-        Raises
-        ------
-        StorageError
-            The disk has no room.
-        """
+        """Write the rows of a result to disk. From any thread."""
         rows = None
         if result.parts or result.failures or result.losses:
             rows = self._shelf.put((result.parts, result.failures, result.losses))
         return PartialResult(replace(result, parts=[], failures=[], losses=[]), bool(result.failures), rows)
 
     def add(self, group: int, partial: PartialResult) -> bool:
-        """Add a result that :meth:`keep` returned to its group; return whether the group is whole.
-
-        Raises
-        ------
-        InternalError
-            A replicate has come before, so that its rows would be there twice.
-        """
+        """Add a result that :meth:`keep` returned to its group; return whether the group is whole."""
         of_group, result = self._groups.setdefault(group, _PartialGroup()), partial.result
         if again := of_group.settled & result.replicates:
             raise InternalError(
@@ -252,75 +209,57 @@ class PartialGroups:
         )
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class TaskFinished:
-    """An event: a task came back, and its result is kept.
-
-    Parameters
-    ----------
-    number
-        The task's number.
-    done
-        Groups that are whole, and in the open checkpoint.
-    counts, failed
-        Simulations and targets that no earlier event has counted; failed simulations by verdict.
-    run_alone_later
-        Groups, or replicates of the task's group, that used too much memory while others ran on the worker.
-    tries
-        How often the task has tried the simulations and targets of these (:class:`mops.task.TaskResult`).
-    usage
-        The time and memory of the task.
-    partial
-        The result for a group that runs as several tasks; None: the task was of whole groups.
-    worker
-        The worker's address; empty: no worker ran the task.
-    is_empty
-        Whether the task came back without anything that it was asked for.
-    """
+    """An event: a task came back, and its result is kept."""
 
     number: int
-    done: frozenset[int]
-    counts: Counts
-    failed: Mapping[str, int]
-    run_alone_later: frozenset[int]
-    tries: Mapping[tuple[int, int], int]
+    done: frozenset[int]  # groups that are whole, and in the open checkpoint
+    counts: Counts  # simulations and targets that no earlier event has counted
+    failed: Mapping[str, int]  # failed simulations, by verdict
+    run_alone_later: frozenset[int]  # groups, or replicates, that used too much memory while others ran on the worker
+    tries: Mapping[tuple[int, int], int]  # how often the task has tried the simulations and targets of these
     usage: TaskUsage
-    partial: PartialResult | None
-    worker: str
-    is_empty: bool
+    partial: PartialResult | None  # None: the task was of whole groups
+    worker: str  # its address; empty: no worker ran the task
+    is_empty: bool  # whether nothing came that was asked for
+    children: str  # how the worker starts child processes; empty: the result does not say
 
 
 @dataclass(frozen=True)
 class GroupFinished:
-    """An event: a group that ran as several tasks is in the open checkpoint.
-
-    Parameters
-    ----------
-    counts
-        The group's targets. Its simulations were counted as they came.
-    """
+    """An event: a group that ran as several tasks is in the open checkpoint."""
 
     group: int
-    counts: Counts
+    counts: Counts  # of the targets: the simulations were counted as they came
+
+
+class Tracebacks:
+    """Makes failures with equal tracebacks refer to one text. Thread-safe."""
+
+    def __init__(self, most_whole: int = MOST_WHOLE):
+        self._most_whole = most_whole
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+
+    def shared(self, failures: Iterable[Failure]) -> list[Failure]:
+        """Return the failures with their tracebacks shared or cut."""
+        with self._lock:
+            return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
+
+    def _shared(self, text: str) -> str:
+        if (known := self._known.get(text)) is not None:
+            return known
+        if len(self._known) < self._most_whole:
+            return self._known.setdefault(text, text)
+        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
+            return text
+        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
+        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]
 
 
 class ResultReceiver:
-    """What happens to a result before the loop learns about it.
-
-    Parameters
-    ----------
-    families
-        The families of the job's columns.
-    put
-        Takes the result of whole groups into the open checkpoint, and counts it. Waits while too many bytes wait there.
-    on_start
-        Called with how a worker starts child processes.
-    so_far
-        Looks at each result.
-    """
+    """What happens to a result before the loop learns about it."""
 
     def __init__(
         self,
@@ -328,22 +267,15 @@ class ResultReceiver:
         families: JobFamilies,
         partial_groups: PartialGroups,
         text_log: TextLogBuffer,
-        put: Callable[[TaskResult], Counts],
-        on_start: Callable[[str], None],
+        put: Callable[[TaskResult], Counts],  # takes whole groups into the open checkpoint, and counts them
         so_far: ResultsSoFar,
     ):
         self._job, self._families, self._partial_groups = job, families, partial_groups
-        self._text_log, self._put, self._on_start, self._so_far = text_log, put, on_start, so_far
+        self._text_log, self._put, self._so_far = text_log, put, so_far
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
-        """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole.
-
-        Raises
-        ------
-        UsageError
-            The model lacks an output that the study names.
-        """
+        """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole."""
         result = _kept(task, result)
         if result.reference is not None:
             result = self._with_reference(result)
@@ -354,22 +286,26 @@ class ResultReceiver:
             logger.info(message, self._job.name, n, misfit)
         result = fitting
         self._log(result)
-        failed = failed_simulations(result)
         self._so_far.add_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
-        measured = (result.peak_bytes, result.row_bytes, result.seconds)
-        memory = (result.allowed_bytes, result.own_bytes)
-        alone, tries = result.postponed, result.tries
-        rest = (result.worker, result.is_empty)
-        if task.replicates is None:
-            usage = TaskUsage(*measured, len(result.done), *memory)
+        failed, is_whole = failed_simulations(result), task.replicates is None
+        usage = TaskUsage(
+            result.peak_bytes,
+            result.row_bytes,
+            result.seconds,
+            len(result.done) if is_whole else len(result.replicates) / self._job.n_to_run(task.groups[0]),
+            result.allowed_bytes,
+            result.own_bytes,
+        )
+        rest = (failed, result.postponed, result.tries, usage)
+        worker = (result.worker, result.is_empty, result.children)
+        if is_whole:
             self._so_far.add_targets(result)
             counts = self._put(result)  # from here on the committer owns its buffers
-            return TaskFinished(task.number, result.done, counts, failed, alone, tries, usage, None, *rest)
-        usage = TaskUsage(*measured, len(result.replicates) / self._job.n_to_run(task.groups[0]), *memory)
+            return TaskFinished(task.number, result.done, counts, *rest, None, *worker)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
-        return TaskFinished(task.number, frozenset(), counts, failed, alone, tries, usage, partial, *rest)
+        return TaskFinished(task.number, frozenset(), counts, *rest, partial, *worker)
 
     def receive_group(self, group: int) -> GroupFinished:
         """Bring a group that ran as several tasks into the open checkpoint."""
@@ -380,19 +316,15 @@ class ResultReceiver:
 
     def _log(self, result: TaskResult) -> None:
         self._text_log.add(result.prints)
-        if result.children:
-            self._on_start(result.children)
         for report in result.reports:
             logger.warning("%s: %s", self._job.name, report)
         for note in result.notes:
             logger.info("%s: %s", self._job.name, note)
 
     def _with_reference(self, result: TaskResult) -> TaskResult:
-        """Return the result of a task that knew no schema; without its groups if the job's has other columns.
-
-        The schema of the first good simulation becomes the job's, unless another attempt was first.
-        """
+        """Return the result of a task that knew no schema; without its groups if the job's has other columns."""
         assert result.reference is not None
+        # The schema of the first good simulation becomes the job's, unless another attempt was first.
         if self._families.known is None:
             kept = keep_reference(self._job.files, self._job.paths, result.reference)
             check_outputs(self._job.context.outputs, kept)
@@ -419,13 +351,7 @@ def _names(families: Families) -> dict[str, list[str]]:
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:
-    """Check that the model returns the outputs that the study keeps.
-
-    Raises
-    ------
-    UsageError
-        It does not.
-    """
+    """Check that the model returns the outputs that the study keeps."""
     unknown = [name for name in wanted or () if name not in families]
     if unknown:
         raise UsageError(

@@ -19,13 +19,8 @@ from mops.units import shortened, without_varying
 
 logger = logging.getLogger(__name__)
 
-_MOST_CAUSES = 100
-"""More causes are not counted: a terminal shows a few."""
-
-
+_MOST_CAUSES = 100  # more causes are not counted: a terminal shows a few
 _CAUSES_SHOWN = 5
-
-
 _MESSAGE_CHARACTERS = 200
 
 
@@ -54,22 +49,7 @@ def _taken_over_best(job: ClaimedJob) -> list[BestLoss]:
 
 
 class ResultsSoFar:
-    """Looks at each result once. Used by the delivering thread; any thread may read ``best`` and ``causes``.
-
-    Parameters
-    ----------
-    param_id
-        Returns the param_id of a group.
-    earlier
-        The smallest losses of earlier attempts, or of what the job takes over.
-
-    Attributes
-    ----------
-    best
-        The smallest loss of each target.
-    causes
-        The most frequent causes of failures, at most five. Messages that differ only in numbers are one cause.
-    """
+    """Looks at each result once. Used by the delivering thread; any thread may read ``best`` and ``causes``."""
 
     def __init__(self, param_id: Callable[[int], str], earlier: Iterable[BestLoss] = ()):
         self._param_id = param_id
@@ -103,7 +83,7 @@ class ResultsSoFar:
         is_new = False
         for failure in failures:
             message = failure.message.strip().partition("\n")[0]
-            key = failure.reason, without_varying(message)
+            key = failure.reason, without_varying(message)  # messages that differ only in numbers are one cause
             if key not in self._causes and len(self._causes) < _MOST_CAUSES:
                 text = shortened(message, _MESSAGE_CHARACTERS).encode(errors="replace").decode()
                 self._causes[key] = FailureCause(failure.reason, text, 0)

@@ -1,4 +1,4 @@
-"""How much runs at once and how large a task is: groups in flight, simulations on each worker, groups of a task.
+"""How much runs at once and how large a task is: groups in flight, simulations on each worker, groups of a task. Pure.
 
 MODELOPS_JOB_BATCH_SIZE sets the groups in flight; else they follow from the slots and from what simulations use. After
 a worker or a runner ran out of memory, half as many are in flight (docs/internals/limits.md).
@@ -16,56 +16,38 @@ from mops.storage.live_record import Live
 from mops.system.memory_limits import HEADROOM_BYTES
 from mops.units import bytes_text
 
+# Tasks in flight for each slot: enough that no slot waits for the runner. The rest of the window would only queue.
 TASKS_PER_SLOT = 4
-"""Tasks in flight for each slot: enough that no slot waits for the runner. The rest of the window would only queue."""
-
+# The same for tasks of replicates. They take longer, and fewer of them leave fewer groups half done.
 SPLIT_TASKS_PER_SLOT = 2
-"""The same for tasks of replicates. They take longer, and fewer of them leave fewer groups half done."""
-
+# The least tasks that a window of short groups is divided into, for each slot: one runs, and the next one waits.
 WINDOW_PER_SLOT = 2.0
-"""The least tasks that a window of short groups is divided into, for each slot: one runs, and the next one waits."""
-
+# The same if the runner shares its processors with the simulations. Fewer tasks leave them more time, because a task
+# costs the runner about 1 ms, whatever it holds. The next task starts at once. With 2.0, simulations of 0 ms took 3
+# to 8 % more CPU time.
 WINDOW_PER_EMBEDDED_SLOT = 1.5
-"""The same if the runner shares its processors with the simulations. Fewer tasks leave them more time, because a task
-costs the runner about 1 ms, whatever it holds. The next task starts at once. With 2.0, simulations of 0 ms took 3 to
-8 % more CPU time."""
-
+# The least seconds of a task near the job's end, where tasks become smaller. A group that takes less is not split.
+# Otherwise about the last two groups of each slot would be split into three or more tasks, which cost the runner up
+# to 7 ms each on a cluster, with a gap between a group's last simulation and its targets. With groups of 60 ms on two
+# slots of a Dask cluster, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at 0.1 s, and the job had 20
+# tasks instead of 34.
 MIN_TASK_SECONDS = 0.1
-"""The least seconds of a task near the job's end, where tasks become smaller.
-
-A group that takes less is not split. Otherwise about the last two groups of each slot would be split into three or more
-tasks, which cost the runner up to 7 ms each on a cluster, with a gap between a group's last simulation and its targets.
-With groups of 60 ms on two slots of a Dask cluster, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at
-0.1 s, and the job had 20 tasks instead of 34."""
-
+# The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time, and the
+# scheduler as much. With more slots than this, tasks become longer than TASK_SECONDS. On 160 slots, tasks of two
+# simulations of 1 s halve both costs for each simulation (docs/internals/throughput.md).
 TASKS_PER_SECOND = 75
-"""The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time, and the
-scheduler as much. With more slots than this, tasks become longer than TASK_SECONDS. On 160 slots, tasks of two
-simulations of 1 s halve both costs for each simulation (docs/internals/throughput.md)."""
-
-END_TASKS_PER_SECOND = 400
-"""The same near the job's end, for the seconds in which the last tasks come back."""
-
+END_TASKS_PER_SECOND = 400  # the same near the job's end, for the seconds in which the last tasks come back
+# The least bytes of a task are this part of a checkpoint. With the slots alone, a task on a thousand slots would come
+# back after 32 KiB, which is often one simulation.
 SHARES_OF_CHECKPOINT = 64
-"""The least bytes of a task are this part of a checkpoint. With the slots alone, a task on a thousand slots would come
-back after 32 KiB, which is often one simulation."""
-
 _DECAY = 0.8
 
 
 class TaskSizer:
-    """Decides how many groups, or replicates of a group, a task holds.
+    """Decides how many groups, or replicates of a group, a task holds."""
 
-    Parameters
-    ----------
-    task_seconds
-        How long a task should take, on few slots.
-    fuse
-        Whether a task may hold several groups.
-    window_per_slot
-        The least tasks that the window is divided into, for each slot.
-    """
-
+    # ``fuse``: a task may hold several groups. The window is divided into at least ``window_per_slot`` tasks for
+    # each slot.
     def __init__(self, task_seconds: float, *, fuse: bool, window_per_slot: float):
         self._task_seconds, self._fuse, self._window_per_slot = task_seconds, fuse, window_per_slot
         self._seconds = self._groups = self._simulations = 0.0
@@ -99,28 +81,17 @@ class TaskSizer:
 
     def least_tasks(self, slots: int) -> int:
         """Return the least tasks that the window is divided into."""
-        return least_tasks(slots, self._window_per_slot)
+        return math.ceil(self._window_per_slot * slots)
 
     def groups_per_task(self, n_left: int, slots: int, window: int) -> int:
-        """Return how many groups a task holds: about the budget, and at most a share of the window.
-
-        Parameters
-        ----------
-        n_left
-            Groups that are not sent yet.
-        window
-            The most groups in flight.
-        """
+        """Return how many groups a task holds: about the budget, and at most a share of the window."""
         if not self._fuse or self.seconds_per_group is None:
             return 1
         by_window = window // self.least_tasks(slots)
         return max(1, min(by_window, int(self.budget_s(n_left, slots) / max(self.seconds_per_group, 1e-9))))
 
     def replicates_per_task(self, n_replicates: int, n_left: int, slots: int) -> int:
-        """Return how many of a group's remaining replicates a task holds: at least one.
-
-        The tasks of a group hold equal numbers, of about the budget.
-        """
+        """Return how many of a group's remaining replicates a task holds: at least one, and equal numbers."""
         if self.seconds_per_simulation is None:
             return 1
         most = max(1, int(self.budget_s(n_left, slots) / max(self.seconds_per_simulation, 1e-9)))
@@ -132,11 +103,9 @@ class TaskSizer:
         return n_replicates > 1 and (each_s is None or n_replicates * each_s > self.budget_s(n_left, slots))
 
     def budget_s(self, n_left: int, slots: int) -> float:
-        """Return how many seconds of work a task should hold.
-
-        That is :func:`longest_s`. Near the job's end it is a share of the remaining work, so that all slots finish
-        together (guided self-scheduling, Polychronopoulos and Kuck 1987).
-        """
+        """Return how many seconds of work a task should hold."""
+        # Near the job's end it is a share of the remaining work, so that all slots finish together (guided
+        # self-scheduling, Polychronopoulos and Kuck 1987).
         left_s = n_left * (self.seconds_per_group or 0.0)
         least_s = max(left_s / (2 * slots), MIN_TASK_SECONDS, slots / END_TASKS_PER_SECOND)
         return min(longest_s(self._task_seconds, slots), least_s)
@@ -152,36 +121,18 @@ def longest_s(task_seconds: float, slots: int) -> float:
 
 
 def limit_bytes(checkpoint_bytes: int, slots: int) -> int:
-    """Return after how many bytes of results a task comes back early.
-
-    On up to 32 slots, the tasks of all slots together fill half a checkpoint.
-    """
+    """Return after how many bytes of results a task comes back early."""
+    # On up to 32 slots, the tasks of all slots together fill half a checkpoint.
     return max(checkpoint_bytes // min(2 * slots, SHARES_OF_CHECKPOINT), 1)
 
 
-def least_tasks(slots: int, per_slot: float) -> int:
-    """Return the least tasks that a window is divided into."""
-    return math.ceil(per_slot * slots)
-
-
+# Rows per second, as Arrow, up to which the runner of a cluster encodes them itself. It encodes about 90 MiB/s on one
+# core, and receives and uploads rows meanwhile.
 RUNNER_BYTES_PER_SECOND = 32 << 20
-"""Rows per second, as Arrow, up to which the runner of a cluster encodes them itself.
-
-It encodes about 90 MiB/s on one core, and receives and uploads rows meanwhile."""
 
 
 class PartWriting:
-    """The processes that encode and store rows: child processes and workers, or the runner.
-
-    Parameters
-    ----------
-    setting
-        MODELOPS_JOB_PERSIST.
-    is_embedded
-        Whether the worker is the runner's process. If so, the runner stores the files of child processes.
-    checkpoint_bytes
-        MODELOPS_JOB_CHECKPOINT_BYTES.
-    """
+    """The processes that encode and store rows: child processes and workers, or the runner."""
 
     def __init__(self, setting: Literal["runner", "worker", "auto"], *, is_embedded: bool, checkpoint_bytes: int):
         self._setting, self._is_embedded, self._checkpoint_bytes = setting, is_embedded, checkpoint_bytes
@@ -208,40 +159,21 @@ class PartWriting:
         return max(limit_bytes(self._checkpoint_bytes, slots), least)
 
 
-GROWTH = 1.1
-"""The growth of a halved window after each batch without trouble."""
-
-FULL = 0.8
-"""If a killed runner used more than this fraction of its memory, mops assumes that it ran out of memory."""
+GROWTH = 1.1  # the growth of a halved window after each batch without trouble
+FULL = 0.8  # if a killed runner used more than this fraction of its memory, mops assumes that it ran out of memory
 
 
 def start_size(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:
-    """Return the window of an attempt whose predecessor ran out of memory: half of the predecessor's; else None.
-
-    Parameters
-    ----------
-    live
-        The previous attempt's last sign of life; None: it left none.
-    ended
-        Whether the log has an end of that attempt, which means that it was not killed.
-    oom
-        Whether its pod was killed for memory. Then the memory in the sign of life does not matter.
-    """
+    """Return the window of an attempt whose predecessor ran out of memory: half of the predecessor's; else None."""
+    # After an end in the log, the predecessor was not killed. If its pod was killed for memory, the memory in its last
+    # sign of life does not matter.
     if live is None or ended or not live.window:
         return None
     return max(live.window // 2, 1) if oom or live.memory_bytes > FULL * live.limit_bytes else None
 
 
 class Window:
-    """The most groups in flight.
-
-    Parameters
-    ----------
-    most
-        MODELOPS_JOB_BATCH_SIZE.
-    start
-        The size to begin with, if it is smaller.
-    """
+    """The most groups in flight."""
 
     def __init__(self, most: int, start: int | None = None):
         self._most, self._cap = most, start
@@ -259,10 +191,8 @@ class Window:
         return self._cap
 
     def batches_committed(self, n: int = 1) -> None:
-        """Grow by a tenth for each batch, unless the window was halved since the last one, or is smaller anyway.
-
-        It stays halved below a limit that is smaller now: the limit may grow when more is measured.
-        """
+        """Grow by a tenth for each batch, unless the window was halved since the last one, or is smaller anyway."""
+        # It stays halved below a limit that is smaller now: the limit may grow when more is measured.
         if self._cap is not None and self._cap < self._most and not self._halved:
             self._cap = math.ceil(self._cap * GROWTH**n)
         self._halved = False
@@ -272,112 +202,57 @@ class Window:
         self._most = most
 
 
-FIRST_TASKS_PER_SLOT = 4
-"""Groups in flight for each slot before anything is measured."""
-
-LEAST_GROUPS = 200
-"""The groups in flight if MODELOPS_JOB_BATCH_SIZE is not set, unless many slots need more."""
-
+FIRST_TASKS_PER_SLOT = 4  # groups in flight for each slot before anything is measured
+LEAST_GROUPS = 200  # the groups in flight if MODELOPS_JOB_BATCH_SIZE is not set, unless many slots need more
+# The most groups in flight for each slot if MODELOPS_JOB_BATCH_SIZE is not set. With 400 groups on two slots instead
+# of 200, jobs of 0 ms take 10 to 17 % less time, and 2 MiB more memory. With 1,000 or 2,000 groups they take as long
+# as with 400, and 9 or 24 MiB more (docs/internals/throughput.md).
 MOST_PER_SLOT = 200
-"""The most groups in flight for each slot if MODELOPS_JOB_BATCH_SIZE is not set.
-
-With 400 groups on two slots instead of 200, jobs of 0 ms take 10 to 17 % less time, and 2 MiB more memory. With 1,000
-or 2,000 groups they take as long as with 400, and 9 or 24 MiB more (docs/internals/throughput.md)."""
-
-MOST_GROUPS = 10_000
-"""The most groups in flight, because each takes the runner about 5 KiB."""
-
-MARGIN = 1.25
-"""The room for a simulation, as a multiple of the peak memory that nine in ten simulations do not exceed."""
-
-CHANGE = 0.1
-"""A relative change of the size up to this is ignored, because measurements vary as much."""
-
+MOST_GROUPS = 10_000  # the most groups in flight, because each takes the runner about 5 KiB
+MARGIN = 1.25  # the room for a simulation, as a multiple of the peak memory that nine in ten simulations do not exceed
+CHANGE = 0.1  # a relative change of the size up to this is ignored, because measurements vary as much
 _RECENT = 64
 _PEAK_QUANTILE = 0.9
 
 
 @dataclass(frozen=True)
 class TaskUsage:
-    """The time and memory of a task.
+    """The time and memory of a task."""
 
-    Parameters
-    ----------
-    peak_bytes
-        The highest resident memory of one of its simulations.
-    result_bytes
-        The size of its results in memory.
-    seconds
-        Its time on one slot.
-    groups
-        How many groups it ran; for replicates of a group, a fraction.
-    allowed_bytes, own_bytes
-        What its worker may use with all its processes, and what the worker uses without simulations.
-    """
-
-    peak_bytes: int
-    result_bytes: int
-    seconds: float
-    groups: float
-    allowed_bytes: int
-    own_bytes: int
+    peak_bytes: int  # the highest resident memory of one of its simulations
+    result_bytes: int  # of its results in memory
+    seconds: float  # on one slot
+    groups: float  # that it ran; for replicates of a group, a fraction
+    allowed_bytes: int  # what its worker may use with all its processes
+    own_bytes: int  # what the worker uses without simulations
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The slots, workers and memory that a job may use.
-
-    Parameters
-    ----------
-    slots, workers
-        Simulations that could run at once, and the workers that run them.
-    result_bytes
-        Room for results on workers and in the runner.
-    task_bytes
-        Bytes of results at which a task comes back, with the rest of its groups unrun.
-    task_seconds
-        How long a task should take; 0: each group is a task.
-    window_per_slot
-        The least tasks that a window is divided into, for each slot.
-    is_auto
-        Whether simulations at once follow from their memory; else each slot has one.
-    """
+    """The slots, workers and memory that a job may use."""
 
     slots: int
     workers: int
-    result_bytes: int
-    task_bytes: int
-    task_seconds: float
+    result_bytes: int  # room for results on workers and in the runner
+    task_bytes: int  # of results at which a task comes back, with the rest of its groups unrun
+    task_seconds: float  # that a task should take; 0: each group is a task
     window_per_slot: float = WINDOW_PER_SLOT
-    is_auto: bool = True
+    is_auto: bool = True  # simulations at once follow from their memory; else each slot has one
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How much runs at once.
+    """How much runs at once."""
 
-    Parameters
-    ----------
-    groups
-        The most groups in flight.
-    per_worker
-        Simulations at once on each worker.
-    explanation
-        The arithmetic, for people.
-    """
-
-    groups: int
-    per_worker: int
-    explanation: str
+    groups: int  # in flight, at most
+    per_worker: int  # simulations at once
+    explanation: str  # the arithmetic, for people
 
     def differs(self, other: BatchSize | None) -> bool:
         """Tell whether this size differs from another by more than measurements vary."""
         if other is None or self.per_worker != other.per_worker:
             return True
         return abs(self.groups - other.groups) > CHANGE * other.groups
-
-
-RESULTS_SHARE = 0.25
 
 
 def first_groups(slots: int, *, is_auto: bool) -> int:
@@ -387,7 +262,7 @@ def first_groups(slots: int, *, is_auto: bool) -> int:
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:
     """Return the room for results: what workers may hold, and at most a quarter of the runner's free memory."""
-    return max(min(held_bytes * workers, int(RESULTS_SHARE * runner_free_bytes)), 1)
+    return max(min(held_bytes * workers, runner_free_bytes // 4), 1)
 
 
 class BatchSizer:
@@ -413,13 +288,7 @@ class BatchSizer:
 
 
 def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
-    """Return how much fits.
-
-    Parameters
-    ----------
-    tasks
-        The recent tasks, of which at least one ran a group.
-    """
+    """Return how much fits. At least one of the recent tasks ran a group."""
     peak = sorted(task.peak_bytes for task in tasks)[math.ceil(_PEAK_QUANTILE * len(tasks)) - 1]
     least = min(tasks, key=lambda task: task.allowed_bytes - task.own_bytes)
     free = max(least.allowed_bytes - least.own_bytes, 0)
@@ -431,7 +300,7 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     group_bytes = max(sum(task.result_bytes for task in tasks) / n_groups, 1.0)
     per_task = max(int(room.task_seconds / max(group_s, 1e-9)), 1)
     n_tasks = TASKS_PER_SLOT * per_worker * room.workers
-    n_least = least_tasks(per_worker * room.workers, room.window_per_slot)
+    n_least = math.ceil(room.window_per_slot * per_worker * room.workers)
     by_tasks = max(n_least * int(room.task_bytes / group_bytes), n_tasks)
     by_results = max(int(room.result_bytes / group_bytes), 1)
     groups = min(n_tasks * per_task, by_tasks, by_results, MOST_GROUPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,15 +35,17 @@ from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
 from mops.task import ResultBuffer, Segment
 
-CHUNK_BYTES = 32 << 20
-"""About how many bytes of rows are read at once, as Arrow tables."""
+logger = logging.getLogger(__name__)
 
-TASK_BYTES = 16 << 20
-"""About how many bytes of rows go with a task: a child process holds them all."""
-
+CHUNK_BYTES = 32 << 20  # about how many bytes of rows are read at once, as Arrow tables
+TASK_BYTES = 16 << 20  # about how many bytes of rows go with a task: a child process holds them all
 MOST_GROUPS = 1024
-CHUNKS_KEPT = 2
+_CHUNKS_KEPT = 2
 _VALUE_BYTES = 8
+_REPLICATE_BITS = 32
+_MOST_CHUNK_ROWS = 1 << 16
+
+_T = TypeVar("_T")
 
 
 class GroupRows(NamedTuple):
@@ -96,37 +99,6 @@ class StoredOutput:
         return int(max(by_rows, sum(rows.part.bytes for rows in self.parts)))
 
 
-def groups_in(n_bytes: int, of_group: float) -> int:
-    """Return how many groups of this size take so many bytes: at least one, at most :data:`MOST_GROUPS`."""
-    return int(max(min(n_bytes / max(of_group, 1.0), MOST_GROUPS), 1))
-
-
-def as_result(output: str, groups: Sequence[GroupRows]) -> ResultBuffer:
-    """Return rows of some groups as a task's result has them."""
-    table = pa.concat_tables([group.values for group in groups])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    buffer = sink.getvalue()
-    simulations = [(group.group, replicate) for group in groups for replicate in group.replicates]
-    rows = [n for group in groups for n in group.rows]
-    return ResultBuffer(buffer, [Segment(output, 0, buffer.size, simulations, rows)])
-
-
-@contextmanager
-def explained(files: Files, job: str) -> Iterator[None]:
-    """Turn the errors of reading parts that a job takes over into errors of mops."""
-    try:
-        yield
-    except pa.ArrowInvalid as bad:
-        what = f"a stored part that job {job!r} takes over is damaged: {bad}"
-        raise CorruptRecord(what, where=files.url, hint=verify_hint(job)) from bad
-    except OSError as fault:
-        what = f"the storage does not give the rows that job {job!r} takes over: {fault}"
-        hint = f"continue the job when the storage is back: mops jobs resume {job}"
-        raise StorageError(what, where=files.url, hint=hint) from fault
-
-
 PLAN = pa.schema(
     [
         pa.field("group", pa.int32(), nullable=False),
@@ -172,13 +144,7 @@ class PlannedRows:
 
 
 def encode_plan(tables: Iterable[pa.Table], spool: Spool) -> Encoded[Spool]:
-    """Write the plan, from tables of :data:`PLAN` in order.
-
-    Raises
-    ------
-    StorageError
-        The disk has no room for the file.
-    """
+    """Write the plan, from tables of :data:`PLAN` in order."""
     sink = Sink(spool)
     rows = 0
     with pq.ParquetWriter(pa.PythonFile(sink, "w"), PLAN, compression="zstd", write_statistics=["group"]) as writer:
@@ -189,19 +155,9 @@ def encode_plan(tables: Iterable[pa.Table], spool: Spool) -> Encoded[Spool]:
 
 
 class ReusePlan:
-    """The plan of a job. Thread-safe.
+    """The plan of a job: which simulations are stored where. Thread-safe."""
 
-    Parameters
-    ----------
-    jobs
-        The sources that are still there. Rows of other sources have the source -1.
-
-    Raises
-    ------
-    CorruptRecord
-        The file is not what :func:`encode_plan` wrote.
-    """
-
+    # ``jobs`` are the sources that are still there. Rows of other sources have the source -1.
     def __init__(self, files: Files, record: JobRecord, jobs: Sequence[str]):
         assert record.reuse is not None
         path = record.paths.reused
@@ -261,43 +217,85 @@ class ReusePlan:
             table = self._file.read_row_group(self._numbers[number], use_threads=False)
             names = table["source"].combine_chunks().dictionary_decode()
             sources = pc.fill_null(pc.index_in(names, self._jobs), -1)
-            columns = {name: table[name].to_numpy() for name in PLAN.names if name != "source"}
+            columns = [sources if name == "source" else table[name] for name in PLAN.names]
+            return PlannedRows(*(column.to_numpy() for column in columns))
         except (pa.ArrowException, OSError, KeyError) as bad:
             raise self._corrupt(bad) from bad
-        return PlannedRows(
-            columns["group"],
-            columns["replicate"],
-            sources.to_numpy(),
-            columns["source_group"],
-            columns["source_replicate"],
-        )
 
     def _corrupt(self, bad: Exception) -> CorruptRecord:
         return CorruptRecord(f"the table of reused simulations cannot be read: {bad}", where=self._where)
 
 
-T = TypeVar("T")
+class _StoredRows(ABC):
+    """The outputs of some jobs, read again if `clean` has removed some of their parts. From one thread at a time."""
+
+    def __init__(self, files: Files, job: str):
+        self._files, self._job = files, job
+        self._sources: list[ResultSource] = []
+        self._outputs: dict[str, list[StoredOutput]] = {}  # each as every source has it
+        self._chunks: Recent[dict[str, SortedRows]] = Recent(_CHUNKS_KEPT)
+
+    @abstractmethod
+    def _sources_now(self) -> list[ResultSource]: ...
+
+    @abstractmethod
+    def _opened(self, sources: list[ResultSource]) -> dict[str, list[StoredOutput]]: ...
+
+    def _read(self, use: Callable[[], _T]) -> _T:
+        """Call a function that reads the outputs."""
+
+        def use_sources(sources: list[ResultSource]) -> _T:
+            if sources is not self._sources:
+                self._outputs, self._sources = self._opened(sources), sources
+            return use()
+
+        with _explained(self._files, self._job):
+            return read_current(self._sources or self._sources_now(), self._sources_now, use_sources)
 
 
-class TakenOver:
-    """The stored simulations of groups that run again: the first replicates of each, all of them good.
+def _as_results(found: Iterable[tuple[dict[str, SortedRows], int, Sequence[int]]]) -> list[ResultBuffer]:
+    """Return the rows of some replicates of some groups, each with the chunk that has them, as a task's results."""
+    outputs: dict[str, list[GroupRows]] = {}
+    for chunk, group, replicates in found:
+        for output, sorted_rows in chunk.items():
+            outputs.setdefault(output, []).append(sorted_rows.of(group, replicates))
+    results = []
+    for output, groups in outputs.items():
+        table = pa.concat_tables([of_group.values for of_group in groups])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        buffer = sink.getvalue()
+        simulations = [(of_group.group, replicate) for of_group in groups for replicate in of_group.replicates]
+        rows = [n for of_group in groups for n in of_group.rows]
+        results.append(ResultBuffer(buffer, [Segment(output, 0, buffer.size, simulations, rows)]))
+    return results
 
-    Parameters
-    ----------
-    record
-        A job. It has such groups only if it is derived from another.
-    has_targets
-        Whether targets need the rows.
-    """
 
+@contextmanager
+def _explained(files: Files, job: str) -> Iterator[None]:
+    """Turn the errors of reading parts that a job takes over into errors of mops."""
+    try:
+        yield
+    except pa.ArrowInvalid as bad:
+        what = f"a stored part that job {job!r} takes over is damaged: {bad}"
+        raise CorruptRecord(what, where=files.url, hint=verify_hint(job)) from bad
+    except OSError as fault:
+        what = f"the storage does not give the rows that job {job!r} takes over: {fault}"
+        hint = f"continue the job when the storage is back: mops jobs resume {job}"
+        raise StorageError(what, where=files.url, hint=hint) from fault
+
+
+class TakenOver(_StoredRows):
+    """The stored simulations of groups that run again: the first replicates of each, all of them good."""
+
+    # A job has such groups only if it is derived from another. ``has_targets``: targets need the rows.
     def __init__(self, files: Files, record: JobRecord, *, has_targets: bool):
-        self._files, self._record = files, record
-        self._groups, self._table, self._has_targets = Ranges(), None, has_targets
+        super().__init__(files, record.job)
+        self._record, self._has_targets = record, has_targets
+        self._groups, self._table = Ranges(), None
         if record.parent is not None and record.parent.simulated:
             self._groups, self._table = record.parent.simulated, load_groups(files, record.parent.paths)
-        self._sources: list[ResultSource] = []
-        self._outputs: dict[str, StoredOutput] = {}
-        self._chunks: Recent[dict[str, SortedRows]] = Recent(CHUNKS_KEPT)
 
     def n(self, group: int) -> int:
         """Return how many of a group's replicates are stored."""
@@ -309,187 +307,114 @@ class TakenOver:
         return self._groups_in(TASK_BYTES) if self._has_targets else MOST_GROUPS
 
     def results(self, groups: Sequence[int]) -> list[ResultBuffer]:
-        """Return the stored results of some groups. From one thread at a time.
-
-        Raises
-        ------
-        CorruptRecord
-            A part of an ancestor is missing or damaged.
-        StorageError
-            The storage is out of reach.
-        """
-        outputs: dict[str, list[GroupRows]] = {}
-        for group in groups:
-            if n_replicates := self.n(group):
-                for output, rows in self._chunk_of(group).items():
-                    outputs.setdefault(output, []).append(rows.of(group, range(n_replicates)))
-        return [as_result(output, found) for output, found in outputs.items()]
+        """Return the stored results of some groups. From one thread at a time."""
+        return _as_results((self._chunk_of(group), group, range(n)) for group in groups if (n := self.n(group)))
 
     def _groups_in(self, n_bytes: int) -> int:
         """Return about how many groups have so many bytes of stored rows."""
         if self._table is None:
             return MOST_GROUPS
-        stored = self._read(lambda: sum(output.n_bytes for output in self._outputs.values()))
-        return groups_in(n_bytes, stored / len(self._table))
-
-    def _chunk_of(self, group: int) -> dict[str, SortedRows]:
-        """Return the rows of the outputs for some consecutive groups: tasks take groups about in order."""
-        size = self._chunk_groups
-        first = group - group % size
-        return self._chunks.get(first, lambda: self._read(lambda: self._load(first, first + size)))
+        stored = self._read(lambda: sum(output.n_bytes for (output,) in self._outputs.values()))
+        return int(max(min(n_bytes / max(stored / len(self._table), 1.0), MOST_GROUPS), 1))
 
     @functools.cached_property
     def _chunk_groups(self) -> int:
         return self._groups_in(CHUNK_BYTES)
 
+    def _chunk_of(self, group: int) -> dict[str, SortedRows]:
+        """Return the rows of the outputs for some consecutive groups: tasks take groups about in order."""
+        first = group - group % self._chunk_groups
+        return self._chunks.get(first, lambda: self._read(lambda: self._load(first, first + self._chunk_groups)))
+
     def _load(self, first: int, stop: int) -> dict[str, SortedRows]:
-        return {name: self._load_output(output, first, stop) for name, output in self._outputs.items()}
-
-    def _load_output(self, output: StoredOutput, first: int, stop: int) -> SortedRows:
-        chunk = Ranges(((first, stop),))
-        rows = [some for some in output.parts if some.groups.overlaps(chunk)]
+        chunk, found = Ranges(((first, stop),)), {}
         in_chunk = (pc.field("group") >= first) & (pc.field("group") < stop)
-        table = dataset_of(self._files, self._record.job, rows, output.schema, output.families).to_table(
-            filter=in_chunk
-        )
-        return SortedRows.of_table(converted_table(table, output.schema))
+        for name, (output,) in self._outputs.items():
+            rows = [some for some in output.parts if some.groups.overlaps(chunk)]
+            dataset = dataset_of(self._files, self._job, rows, output.schema, output.families)
+            table = dataset.to_table(filter=in_chunk)
+            found[name] = SortedRows.of_table(converted_table(table, output.schema))
+        return found
 
-    def _read(self, use: Callable[[], T]) -> T:
-        """Call a function that reads the outputs; again if `clean` has removed some of their parts."""
+    def _sources_now(self) -> list[ResultSource]:
+        return ancestors(self._files, self._record)
 
-        def use_sources(sources: list[ResultSource]) -> T:
-            if sources is not self._sources:
-                self._outputs, self._sources = self._opened(sources), sources
-            return use()
-
-        def sources_now() -> list[ResultSource]:
-            return ancestors(self._files, self._record)
-
-        with explained(self._files, self._record.job):
-            return read_current(self._sources or sources_now(), sources_now, use_sources)
-
-    def _opened(self, sources: list[ResultSource]) -> dict[str, StoredOutput]:
-        job = self._record.job
+    def _opened(self, sources: list[ResultSource]) -> dict[str, list[StoredOutput]]:
         families = families_of(self._files, self._record.paths, (source.log.view for source in sources)) or {}
         found = {}
         for name, columns in families.items():
             rows = parts(sources, "outputs", name)
-            schema = dataset_of(self._files, job, rows, pa.schema(IDENTITY_FIELDS), columns).schema
-            found[name] = StoredOutput(rows, schema, columns)
+            schema = dataset_of(self._files, self._job, rows, pa.schema(IDENTITY_FIELDS), columns).schema
+            found[name] = [StoredOutput(rows, schema, columns)]
         return found
 
 
-logger = logging.getLogger(__name__)
-
-_REPLICATE_BITS = 32
-_MOST_CHUNK_ROWS = 1 << 16
-
-
-class ReusedSimulations:
-    """The simulations of a job that are taken from other jobs.
-
-    Parameters
-    ----------
-    record
-        A job. It has such simulations only if its submit asked for them.
-    """
+class ReusedSimulations(_StoredRows):
+    """The simulations of a job that are taken from other jobs, if its submit asked for that."""
 
     def __init__(self, files: Files, record: JobRecord):
-        self._open: _Opened | None = None
-        if record.reuse is not None:
-            there = [source for source in record.reuse.sources if _log_of(files, source) is not None]
-            for gone in (source for source in record.reuse.sources if source not in there):
-                message = "%s: job %s was deleted or replaced, so its simulations are not reused: %d"
-                logger.warning(message, record.job, gone.job, gone.simulations)
-            if there:
-                self._open = _Opened(files, record, there)
+        super().__init__(files, record.job)
+        self._plan: ReusePlan | None = None
+        asked = record.reuse.sources if record.reuse is not None else ()
+        self._jobs = [source for source in asked if _log_of(files, source) is not None]
+        for gone in (source for source in asked if source not in self._jobs):
+            message = "%s: job %s was deleted or replaced, so its simulations are not reused: %d"
+            logger.warning(message, record.job, gone.job, gone.simulations)
+        if self._jobs:
+            self._plan = ReusePlan(files, record, [source.job for source in self._jobs])
+            self._families = {source.job: _families(files, source) for source in self._jobs}
+            self._simulation_bytes = max(self._read(self._bytes_of_simulation), 1.0)
+            self._chunk_rows = int(min(max(CHUNK_BYTES / self._simulation_bytes, 1), _MOST_CHUNK_ROWS))
 
     def replicates(self, group: int) -> list[int]:
         """Return the replicates of a group that need not run, in ascending order. From any thread."""
-        return self._open.plan.replicates(group) if self._open is not None else []
+        return self._plan.replicates(group) if self._plan is not None else []
 
     def n_in(self, groups: Ranges) -> int:
         """Return how many simulations of some groups need not run."""
-        return sum(self._open.plan.n_stored(*some) for some in groups.intervals) if self._open is not None else 0
+        return sum(self._plan.n_stored(*some) for some in groups.intervals) if self._plan is not None else 0
 
     def task_share(self, group: int) -> float:
         """Return which share of the stored rows that a task may carry a group has: a child process holds them all."""
-        return self._open.task_share(group) if self._open is not None else 0.0
+        if self._plan is None:
+            return 0.0
+        return self._plan.n_stored(group, group + 1) * self._simulation_bytes / TASK_BYTES
 
     def results(self, wanted: Mapping[int, Sequence[int]]) -> list[ResultBuffer]:
-        """Return the stored results of some replicates of some groups. From one thread at a time.
-
-        Raises
-        ------
-        CorruptRecord
-            A part of a source is missing or damaged.
-        StorageError
-            The storage is out of reach, or someone has deleted a source since the attempt began.
-        """
-        return self._open.results(wanted) if self._open is not None else []
-
-
-class _Opened:
-    """The sources of a job that are there, and the plan of what to take from which."""
-
-    def __init__(self, files: Files, record: JobRecord, sources: Sequence[ReuseSource]):
-        self._files, self._job, self._sources = files, record.job, sources
-        self.plan = ReusePlan(files, record, [source.job for source in sources])
-        self._families = {source.job: _families(files, source) for source in sources}
-        self._logs: list[ResultSource] = []
-        self._outputs: dict[str, list[StoredOutput]] = {}
-        self._chunks: Recent[dict[str, SortedRows]] = Recent(CHUNKS_KEPT)
-        self._simulation_bytes = max(self._read(self._bytes_of_simulation), 1.0)
-        self._chunk_rows = int(min(max(CHUNK_BYTES / self._simulation_bytes, 1), _MOST_CHUNK_ROWS))
-
-    def results(self, wanted: Mapping[int, Sequence[int]]) -> list[ResultBuffer]:
-        outputs: dict[str, list[GroupRows]] = {}
+        """Return the stored results of some replicates of some groups. From one thread at a time."""
+        if (plan := self._plan) is None:
+            return []
+        found = []
         for group, replicates in wanted.items():
-            for number, some in self._by_chunk(group, replicates).items():
-                for output, rows in self._chunk(number).items():
-                    outputs.setdefault(output, []).append(rows.of(group, some))
-        return [as_result(output, found) for output, found in outputs.items()]
-
-    def task_share(self, group: int) -> float:
-        return self.plan.n_stored(group, group + 1) * self._simulation_bytes / TASK_BYTES
+            # The replicates are in ascending order. A long group is in several chunks.
+            numbers, first = np.unique(plan.positions(group, replicates) // self._chunk_rows, return_index=True)
+            stops = [*first[1:].tolist(), len(replicates)]
+            for number, begin, end in zip(numbers.tolist(), first.tolist(), stops, strict=True):
+                found.append((number, group, replicates[begin:end]))
+        return _as_results((self._chunk(plan, number), group, some) for number, group, some in found)
 
     def _bytes_of_simulation(self) -> float:
         """Return about how many bytes a simulation has as Arrow tables, in the source in which it has most."""
-        return max(self._bytes_in(number, log) for number, log in enumerate(self._logs))
+        goods = [max(source.log.view.counts.simulations_good, 1) for source in self._sources]
+        return max(sum(of[n].n_bytes for of in self._outputs.values()) / good for n, good in enumerate(goods))
 
-    def _bytes_in(self, number: int, log: ResultSource) -> float:
-        stored = sum(outputs[number].n_bytes for outputs in self._outputs.values())
-        return stored / max(log.log.view.counts.simulations_good, 1)
-
-    def _by_chunk(self, group: int, replicates: Sequence[int]) -> dict[int, Sequence[int]]:
-        """Return the replicates of a group, in ascending order, in each chunk. A long group is in several chunks."""
-        chunks = self.plan.positions(group, replicates) // self._chunk_rows
-        numbers, first = np.unique(chunks, return_index=True)
-        stops = [*first[1:].tolist(), len(chunks)]
-        return {
-            number: replicates[begin:end] for number, begin, end in zip(numbers.tolist(), first, stops, strict=True)
-        }
-
-    def _chunk(self, number: int) -> dict[str, SortedRows]:
+    def _chunk(self, plan: ReusePlan, number: int) -> dict[str, SortedRows]:
         """Return the rows of the outputs for consecutive rows of the plan: tasks take groups about in order."""
         first, stop = number * self._chunk_rows, (number + 1) * self._chunk_rows
-        return self._chunks.get(number, lambda: self._load(self.plan.at(first, stop)))
+        return self._chunks.get(number, lambda: self._load(plan.at(first, stop)))
 
     def _load(self, planned: PlannedRows) -> dict[str, SortedRows]:
         used = np.unique(planned.sources[planned.sources >= 0]).tolist()
         some = {number: planned.where(planned.sources == number) for number in used}
-        return self._read(lambda: {output: self._load_output(output, some) for output in self._outputs})
 
-    def _load_output(self, name: str, planned: Mapping[int, PlannedRows]) -> SortedRows:
-        outputs = self._outputs[name]
-        tables = [table for number, rows in planned.items() for table in self._rows_of(outputs[number], rows)]
-        return SortedRows.of_table(pa.concat_tables([outputs[0].schema.empty_table(), *tables]))
+        def load_output(outputs: list[StoredOutput]) -> SortedRows:
+            tables = [table for number, rows in some.items() for table in self._rows_of(outputs[number], rows)]
+            return SortedRows.of_table(pa.concat_tables([outputs[0].schema.empty_table(), *tables]))
+
+        return self._read(lambda: {name: load_output(outputs) for name, outputs in self._outputs.items()})
 
     def _rows_of(self, output: StoredOutput, planned: PlannedRows) -> Iterator[pa.Table]:
-        """Yield the planned rows of one source, with the group and the replicate that they have in this job.
-
-        Only a few batches of the source's other rows are in memory at a time.
-        """
+        """Yield the planned rows of one source, with the group and the replicate that they have in this job."""
         groups = np.unique(planned.source_groups)
         chunk = Ranges.of(groups.tolist())
         rows = [some for some in output.parts if some.groups.overlaps(chunk)]
@@ -497,44 +422,33 @@ class _Opened:
         wanted = pc.field("group").isin(pa.array(groups, pa.int32()))
         wanted &= pc.field("replicate").isin(pa.array(np.unique(planned.source_replicates), pa.int32()))
         order = np.argsort(_keys(planned.source_groups, planned.source_replicates))
+        # Only a few batches of the source's other rows are in memory at a time.
         for batch in dataset.to_batches(filter=wanted, batch_readahead=1, fragment_readahead=1):
             yield _renumbered(pa.table(batch), planned, order, output.schema)
 
-    def _read(self, use: Callable[[], T]) -> T:
-        """Call a function that reads the outputs; again if `clean` has removed some of their parts."""
-
-        def use_logs(logs: list[ResultSource]) -> T:
-            if logs is not self._logs:
-                self._outputs, self._logs = self._opened(logs), logs
-            return use()
-
-        with explained(self._files, self._job):
-            return read_current(self._logs or self._logs_now(), self._logs_now, use_logs)
-
-    def _logs_now(self) -> list[ResultSource]:
-        logs = [(source, _log_of(self._files, source)) for source in self._sources]
-        for source in (source for source, log in logs if log is None):
-            raise self._gone(source)
-        return [log for _, log in logs if log is not None]
-
-    def _opened(self, logs: Sequence[ResultSource]) -> dict[str, list[StoredOutput]]:
-        """Return each output as every source has it, all with one schema."""
-        families = join_families(*(self._families[log.job] for log in logs))
-        found = {}
-        for name, columns in families.items():
-            parts = [list(log.rows("outputs", name)) for log in logs]
-            empty = pa.schema([*IDENTITY_FIELDS, *(pa.field(column, pa.null()) for column in columns)])
-            schemas = [dataset_of(self._files, self._job, rows, empty, columns).schema for rows in parts]
-            schema = unified([empty, *schemas], f"output {name!r}", columns)
-            found[name] = [StoredOutput(rows, schema, columns) for rows in parts]
+    def _sources_now(self) -> list[ResultSource]:
+        found = []
+        for source in self._jobs:
+            if (log := _log_of(self._files, source)) is None:
+                raise StorageError(
+                    f"job {source.job!r}, whose simulations job {self._job!r} reuses, was deleted or replaced "
+                    "meanwhile",
+                    where=self._files.url,
+                    hint=f"run these simulations: mops jobs resume {self._job}",
+                )
+            found.append(log)
         return found
 
-    def _gone(self, source: ReuseSource) -> StorageError:
-        return StorageError(
-            f"job {source.job!r}, whose simulations job {self._job!r} reuses, was deleted or replaced meanwhile",
-            where=self._files.url,
-            hint=f"run these simulations: mops jobs resume {self._job}",
-        )
+    def _opened(self, sources: list[ResultSource]) -> dict[str, list[StoredOutput]]:
+        families = join_families(*(self._families[source.job] for source in sources))
+        found = {}
+        for name, columns in families.items():
+            parts = [list(source.rows("outputs", name)) for source in sources]
+            empty = pa.schema([*IDENTITY_FIELDS, *(pa.field(column, pa.null()) for column in columns)])
+            schemas = [dataset_of(self._files, self._job, rows, empty, columns).schema for rows in parts]
+            schema = unified([empty, *schemas], f"output {name!r}", columns)  # one for all sources
+            found[name] = [StoredOutput(rows, schema, columns) for rows in parts]
+        return found
 
 
 def _renumbered(table: pa.Table, planned: PlannedRows, order: np.ndarray, schema: pa.Schema) -> pa.Table:

@@ -21,45 +21,31 @@ logger = logging.getLogger(__name__)
 
 ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 
+# The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
+# Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone.
 FETCHES = 4
-"""The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
-
-Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone."""
-
-_THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "send": 1, "explain": 1, "connect": 1}
+_THREADS: dict[ThreadName, int] = {
+    "fetch": FETCHES,  # waits for results from workers
+    "deliver": 1,  # waits for the committer
+    "send": 1,  # waits for workers that accept the input of a task
+    "explain": 1,  # waits until the cause of a task's failure is known
+    "connect": 1,  # waits for the cluster
+}
 _RECENT = 16
+# The most results that are fetched at once, however small the last ones were: the next ones may be large.
 _MOST_AT_ONCE = 2 * _RECENT
-"""The most results that are fetched at once, however small the last ones were: the next ones may be large."""
 
 
 @dataclass
 class ThreadFault:
-    """An event: a thread raised an error that does not belong to a task. The loop raises it.
-
-    Parameters
-    ----------
-    thread
-        The thread; ``commit`` is the committer's.
-    """
+    """An event: a thread raised an error that does not belong to a task. The loop raises it."""
 
     error: BaseException
-    thread: ThreadName | Literal["commit"]
+    thread: ThreadName | Literal["commit"]  # the committer has a thread too
 
 
 class TaskThreads:
-    """Threads by what they wait for.
-
-    - ``fetch`` waits for results from workers.
-    - ``deliver`` waits for the committer.
-    - ``send`` waits for workers that accept the input of a task.
-    - ``explain`` waits until the cause of a task's failure is known.
-    - ``connect`` waits for the cluster.
-
-    Parameters
-    ----------
-    put
-        Takes events, from any thread.
-    """
+    """Threads by what they wait for."""
 
     def __init__(self, put: Callable[[object], None]):
         self._put = put
@@ -101,15 +87,9 @@ class TaskThreads:
 
 
 class FetchLimit:
-    """Bounds the bytes of results that are fetched but not delivered, judging by the sizes of recent results.
+    """Bounds the bytes of results that are fetched but not delivered, judging by the sizes of recent results."""
 
-    Parameters
-    ----------
-    limit_bytes
-        One result may always be fetched, however large. The first one is fetched alone.
-    """
-
-    def __init__(self, limit_bytes: int):
+    def __init__(self, limit_bytes: int):  # one result may always be fetched, however large
         self._limit_bytes = limit_bytes
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._n = 0
@@ -117,7 +97,7 @@ class FetchLimit:
 
     @property
     def at_once(self) -> int:
-        """How many results may be fetched at once now."""
+        """How many results may be fetched at once now. The first one is fetched alone."""
         if not self._recent:
             return 1
         return min(max(self._limit_bytes // max(*self._recent, 1, 1), 1), _MOST_AT_ONCE)
@@ -145,48 +125,23 @@ class FetchLimit:
 
 @dataclass
 class TaskLost:
-    """An event: a task did not come back.
-
-    Parameters
-    ----------
-    why
-        What happened, for people.
-    blamed
-        Whether the task itself may be the reason: its workers died while they ran it, or return nothing for it.
-    cause
-        Why the last of its workers died.
-    connected
-        Whether the connection that the task was sent on works. If not, the loss says nothing about the cluster.
-    signal
-        The evidence, in a word or two.
-    """
+    """An event: a task did not come back."""
 
     task: Task
-    why: str
-    blamed: bool = False
-    cause: LossCause = UNKNOWN
-    connected: bool = True
-    signal: str = "KilledWorker"
-
-    @property
-    def workers_died(self) -> bool:
-        """Whether the task was lost because its workers died."""
-        return self.signal == "KilledWorker"
+    why: str  # for people
+    blamed: bool = False  # the task itself may be the reason: workers died while they ran it, or return nothing for it
+    cause: LossCause = UNKNOWN  # why the last of its workers died
+    connected: bool = True  # if the connection that the task was sent on broke, the loss says nothing about the cluster
+    signal: str = "KilledWorker"  # the evidence, in a word or two
 
 
 @dataclass
 class TaskRaised:
-    """An event: a task raised an error on its worker.
-
-    Parameters
-    ----------
-    worker
-        The worker's address; empty: the task reached none, because the scheduler could not read it.
-    """
+    """An event: a task raised an error on its worker."""
 
     task: Task
     error: BaseException
-    worker: str
+    worker: str  # its address; empty: the task reached none, because the scheduler could not read it
 
 
 class Reconnected:
@@ -213,35 +168,17 @@ class _Flight:
     sent: SentTask = field(init=False)  # once the connection has taken the task
     failed_at: float = 0.0  # s, monotonic
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether the connection has taken the task."""
-        return hasattr(self, "sent")
-
 
 class TasksInFlight:
-    """The tasks of an attempt that are on the cluster.
-
-    Parameters
-    ----------
-    deliver
-        Called with each result, one at a time, in any order. It returns the event to put. The task is
-        released before that event is put.
-    put
-        Takes events, from any thread.
-    threads
-        The threads that wait for the cluster.
-    room_bytes
-        Room for results that are fetched but not delivered.
-    """
+    """The tasks of an attempt that are on the cluster."""
 
     def __init__(
         self,
         cluster: Cluster,
-        deliver: Callable[[Task, TaskResult], object],
+        deliver: Callable[[Task, TaskResult], object],  # called with one result at a time; returns the event to put
         put: Callable[[object], None],
         threads: TaskThreads,
-        room_bytes: int,
+        room_bytes: int,  # for results that are fetched but not delivered
     ):
         self._cluster, self._deliver, self._put, self._threads = cluster, deliver, put, threads
         self._fetch_limit = FetchLimit(room_bytes)
@@ -263,26 +200,19 @@ class TasksInFlight:
         self._flights.clear()
         self._ready.clear()
 
-    def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
-        """Send a task, to be run on none of the workers ``avoid``."""
-        self._submit(self._add(task, request, avoid))
-
-    def send_with_input(
+    def send(
         self,
         task: Task,
         request: TaskRequest,
-        load: Callable[[], list[ResultBuffer]],
         avoid: frozenset[str] = frozenset(),
+        load: Callable[[], list[ResultBuffer]] | None = None,
     ) -> None:
-        """Send the results that the targets of a task need to a worker, and then the task.
-
-        Parameters
-        ----------
-        load
-            Returns the results. Called in the sending thread.
-        """
-        flight = self._add(task, request, avoid)
-        self._threads.call("send", lambda: self._send_input(flight, load))
+        """Send a task, to be run on none of the workers ``avoid``. A thread loads and sends the task's input first."""
+        flight = self._flights[task.number] = _Flight(task, request, avoid, self._cluster.connection)
+        if load is None:
+            self._submit(flight)
+        else:
+            self._threads.call("send", lambda: self._send_input(flight, load))
 
     def deliver_later(self, deliver: Callable[[], object]) -> None:
         """Call a function in the delivering thread, between deliveries, and put the event that it returns."""
@@ -295,26 +225,22 @@ class TasksInFlight:
         self._threads.call("deliver", deliver_one)
 
     def take_back(self, tasks: list[Task]) -> list[Task]:
-        """Stop waiting for tasks; return those that will never be delivered.
-
-        The others are being delivered now, and their events follow. So a task either runs again or counts, never both.
-        """
+        """Stop waiting for tasks; return those that will never be delivered."""
+        # The others are being delivered now; their events follow. So a task either runs again or counts, never both.
         return [task for task in tasks if self._flights.pop(task.number, None) is not None]
 
     def withdraw(self, task: Task) -> bool:
         """Remove a task from the cluster; return False if its result is being delivered now."""
         flight = self._flights.pop(task.number, None)
-        if flight is not None and flight.is_sent:
+        if flight is not None and hasattr(flight, "sent"):
             flight.connection.release([flight.sent])
         return flight is not None
 
     def release(self, task: Task, released: frozenset[int]) -> None:
-        """Let a task keep only the rest of its groups or replicates; :class:`Released` follows unless it is delivered.
+        """Let a task keep only the rest of its groups or replicates; :class:`Released` follows if it is in flight."""
 
-        Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts. If
-        several workers list the task meanwhile, it keeps something all the same.
-        """
-
+        # Dask may run the whole task again, after a loss of its worker. Then only what the task has kept counts. If
+        # several workers list the task meanwhile, it keeps something all the same.
         def keep_rest() -> Released | None:
             flight = self._flights.get(task.number)
             if flight is None or not (left := flight.task.without(released)).units:
@@ -333,13 +259,8 @@ class TasksInFlight:
 
         self._threads.call("connect", reconnect)
 
-    def _add(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
-        flight = _Flight(task, request, avoid, self._cluster.connection)
-        self._flights[task.number] = flight
-        return flight
-
     def _is_open(self, flight: _Flight) -> bool:
-        """Tell whether a task is not settled yet."""
+        """Tell whether a task is not settled yet: else it was recalled, and is sent again."""
         return self._flights.get(flight.task.number) is flight
 
     def _settle(self, flight: _Flight, event: object) -> None:
@@ -352,16 +273,9 @@ class TasksInFlight:
         return self._cluster.connection is flight.connection and self._cluster.is_connected
 
     def _settle_error(self, flight: _Flight, error: Exception) -> None:
-        """Settle a task as lost after an error of its connection.
-
-        A connection that is closed, or made again by itself, may raise any error, because its attributes are missing.
-        So any error counts as a lost task while the connection is broken.
-
-        Raises
-        ------
-        Exception
-            The error is a defect.
-        """
+        """Settle a task as lost after an error of its connection; raise an error that is a defect."""
+        # A connection that is closed, or made again by itself, may raise any error, because its attributes are missing.
+        # So any error counts as a lost task while the connection is broken.
         connected = self._is_connected(flight)
         if connected and not isinstance(error, flight.connection.errors):
             raise error
@@ -370,14 +284,14 @@ class TasksInFlight:
     def _submit(self, flight: _Flight) -> None:
         try:
             flight.sent = flight.connection.submit(flight.task, flight.request, flight.given, flight.avoid)
-            self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
+        else:
+            self._fetch_when_done(flight)
 
     def _send_input(self, flight: _Flight, load: Callable[[], list[ResultBuffer]]) -> None:
-        """Send the input of a task to a worker, then the task."""
         if not self._is_open(flight):
-            return  # recalled, and sent again later
+            return
         results = load()
         try:
             flight.given = flight.connection.send_input(flight.request, results)
@@ -388,23 +302,28 @@ class TasksInFlight:
 
     def _fetch_when_done(self, flight: _Flight) -> None:
         """Fetch a result when the cluster reports that it is there, in some thread."""
-        flight.sent.add_done_callback(lambda _: self._fetch_soon(flight))
 
-    def _fetch_soon(self, flight: _Flight) -> None:
-        if not self._closing:
-            self._ready.append(flight)
-            self._threads.call("fetch", self._fetch)
+        def fetch_soon(_: object) -> None:
+            if not self._closing:
+                self._ready.append(flight)
+                self._threads.call("fetch", self._fetch)
+
+        try:
+            flight.sent.add_done_callback(fetch_soon)
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            self._settle_error(flight, error)
 
     def _fetch(self) -> None:
-        """Deliver the results that are ready and release their futures, or find out what happened to the tasks.
-
-        There is one call for each task that is ready, and the first call takes as many as there is room for.
-        """
-        if not self._ready:
+        """Deliver the results that are ready and release their futures, or find out what happened to the tasks."""
+        if not self._ready:  # there is one call for each task, and the first call takes as many as there is room for
             return
         n = self._fetch_limit.take(len(self._ready))
         try:
-            flights = [flight for flight in self._take_ready(n) if self._is_finished(flight)]
+            ready: list[_Flight] = []
+            with contextlib.suppress(IndexError):  # another thread has taken some
+                while len(ready) < n:
+                    ready.append(self._ready.popleft())
+            flights = [flight for flight in ready if self._is_finished(flight)]
             self._fetch_limit.give_back(n - len(flights))
             n = len(flights)
             for outcomes in self._outcomes(flights):
@@ -415,32 +334,21 @@ class TasksInFlight:
         finally:
             self._fetch_limit.give_back(n)
 
-    def _take_ready(self, n: int) -> Iterator[_Flight]:
-        with contextlib.suppress(IndexError):  # another thread has taken some
-            for _ in range(n):
-                yield self._ready.popleft()
-
     def _is_finished(self, flight: _Flight) -> bool:
         """Tell whether a task has a result to fetch. If it has none, do what follows from that."""
         if self._closing or not self._is_open(flight):
-            return False  # this object is closing, or the task was recalled and runs again
+            return False
         match flight.sent.status:
             case "finished":
                 return True
             case "error":
                 self._explain_later(flight)
             case "pending":  # the worker with the result was lost, and Dask runs the task again
-                self._wait_again(flight)
+                self._fetch_when_done(flight)
             case status:
                 connected = self._is_connected(flight)
                 self._settle(flight, TaskLost(flight.task, f"Dask's status is {status!r}", connected=connected))
         return False
-
-    def _wait_again(self, flight: _Flight) -> None:
-        try:
-            self._fetch_when_done(flight)
-        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
-            self._settle_error(flight, error)
 
     def _outcomes(self, flights: list[_Flight]) -> Iterator[list[tuple[_Flight, TaskResult | Exception]]]:
         """Fetch results together; yield them with their tasks as they come, each task once."""
@@ -464,28 +372,23 @@ class TasksInFlight:
         try:
             while outcomes:  # the committer may free each result at once, because the list does not keep it
                 flight, outcome = outcomes.pop(0)
-                if isinstance(outcome, Exception):
-                    self._without_result(flight, outcome)
-                    continue
-                self._fetch_limit.add_size(outcome.nbytes)
-                with self._delivering:
-                    if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
-                        events.append(self._deliver(flight.task, outcome))
-                        delivered.setdefault(flight.connection, []).append(flight.sent)
+                if isinstance(outcome, RunsAgain):
+                    self._fetch_when_done(flight)
+                elif isinstance(outcome, Exception) and flight.sent.status == "error":
+                    self._explain_later(flight)  # the transfer ended the worker, and running it again ended another one
+                elif isinstance(outcome, Exception):
+                    self._settle_error(flight, outcome)
+                else:
+                    self._fetch_limit.add_size(outcome.nbytes)
+                    with self._delivering:
+                        if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
+                            events.append(self._deliver(flight.task, outcome))
+                            delivered.setdefault(flight.connection, []).append(flight.sent)
         finally:
             for connection, sent in delivered.items():
                 connection.release(sent)
             for event in events:
                 self._put(event)
-
-    def _without_result(self, flight: _Flight, error: Exception) -> None:
-        """Do what follows from an error that came instead of a result."""
-        if isinstance(error, RunsAgain):
-            self._wait_again(flight)
-        elif flight.sent.status == "error":  # the transfer ended the worker, and running it again ended another one
-            self._explain_later(flight)
-        else:
-            self._settle_error(flight, error)
 
     def _explain_later(self, flight: _Flight) -> None:
         flight.failed_at = time.monotonic()
@@ -496,17 +399,14 @@ class TasksInFlight:
         if not self._is_open(flight):
             return
         try:
-            event = self._failure_of(flight)
+            raised = flight.connection.error_of(flight.sent, flight.task)
+            if isinstance(raised, WorkersDied):
+                self._settle(flight, self._death_of(flight, raised))
+            else:
+                worker = self._cluster.worker_that_raised(flight.sent.key)
+                self._settle(flight, TaskRaised(flight.task, raised, worker))
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
-        else:
-            self._settle(flight, event)
-
-    def _failure_of(self, flight: _Flight) -> TaskLost | TaskRaised:
-        error = flight.connection.error_of(flight.sent, flight.task)
-        if isinstance(error, WorkersDied):
-            return self._death_of(flight, error)
-        return TaskRaised(flight.task, error, self._cluster.worker_that_raised(flight.sent.key))
 
     def _death_of(self, flight: _Flight, error: WorkersDied) -> TaskLost:
         task = flight.task

@@ -15,14 +15,10 @@ from itertools import islice
 from mops.storage.live_record import SlowStep
 from mops.task import RunningStep, Task
 
-LEAST_SIMULATIONS = 200
-"""With 1 of 20 simulations ten times as long as others, the mean of so many varies by 10 %."""
-
-LEAST_PER_SLOT = 5
-"""The same for each slot: on many slots, the first ones to end are the short ones."""
-
+LEAST_SIMULATIONS = 200  # with 1 of 20 simulations ten times as long as others, the mean of so many varies by 10 %
+LEAST_PER_SLOT = 5  # the same for each slot: on many slots, the first ones to end are the short ones
+# The least time of each slot that counts: 200 simulations of 0 ms take 0.1 s, in which other things disturb.
 LEAST_SLOT_SECONDS = 2.0
-"""The least time of each slot that counts: 200 simulations of 0 ms take 0.1 s, in which other things disturb."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +26,6 @@ class _Task:
     seconds: float
     n_ran: float
     n_good: float
-
-    def last(self, fraction: float) -> _Task:
-        """Return what counts if the first part of a task no longer does."""
-        return _Task(self.seconds * fraction, self.n_ran * fraction, self.n_good * fraction)
 
 
 class RecentTasks:
@@ -44,19 +36,10 @@ class RecentTasks:
         self._n_tasks = self._n_left_out = 0
         self._seconds = self._n_ran = 0.0
         self._is_warm = False
-        self.busy_s = 0.0
-        """The time of slots that all tasks took, old ones too."""
+        self.busy_s = 0.0  # the time of slots that all tasks took, old ones too
 
     def add(self, seconds: float, n_ran: int, n_failed: int = 0, n_reused: int = 0) -> None:
-        """Add a task.
-
-        Parameters
-        ----------
-        seconds
-            Its time on its slot.
-        n_ran, n_failed, n_reused
-            How many simulations it ran, how many of them failed, and how many more it took from other jobs.
-        """
+        """Add a task: its time on its slot, the simulations that it ran, and those that it took from other jobs."""
         self.busy_s += seconds
         if n_reused and not n_ran:
             return
@@ -86,10 +69,8 @@ class RecentTasks:
 
     @property
     def median_s(self) -> float | None:
-        """The median time of a simulation in the tasks of which most succeeded; None: there is none.
-
-        Many fail at once, which says nothing.
-        """
+        """The median time of a simulation in the tasks of which most succeeded; None: there is none."""
+        # Many simulations that fail at once say nothing.
         each_s = [task.seconds / task.n_good for task in self._tasks if task.n_good > task.n_ran / 2]
         return statistics.median(each_s) if each_s else None
 
@@ -100,7 +81,7 @@ class RecentTasks:
 
     def _replace_first(self, fraction: float) -> None:
         first = self._tasks.popleft()
-        left = first.last(fraction)
+        left = _Task(first.seconds * fraction, first.n_ran * fraction, first.n_good * fraction)
         if fraction:
             self._tasks.appendleft(left)
         else:
@@ -109,51 +90,34 @@ class RecentTasks:
         self._n_ran -= first.n_ran - left.n_ran
 
 
-LOOK_SECONDS = 0.25
-"""The least time between two estimates."""
-
+LOOK_SECONDS = 0.25  # the least time between two estimates
 _WINDOW_SECONDS = 20.0
+# Waits are measured only if the window has this many tasks of each slot: else it cuts tasks at its ends.
 _TASKS_IN_WINDOW = 10
-"""Waits are measured only if the window has this many tasks of each slot: else it cuts tasks at its ends."""
 
 
 class TimeLeft:
-    """The estimate of one attempt.
+    """The estimate of one attempt."""
 
-    Parameters
-    ----------
-    recent
-        The tasks that have finished.
-    n_simulations
-        Returns how many simulations a task has.
-    """
-
-    def __init__(self, recent: RecentTasks, n_simulations: Callable[[Task], int]):
+    def __init__(self, recent: RecentTasks, n_simulations: Callable[[Task], int]):  # of a task, those that must run
         self._recent, self._n_simulations = recent, n_simulations
         self._slot_s = 0.0
         self._marks: deque[tuple[float, float, float]] = deque()  # time, and slots' busy time and all time until then
         self._began: dict[int, tuple[float, int]] = {}
         self._looked_at = float("-inf")
         self._slots = 0
+        # The seconds that are left; None: not known yet, or what is left takes longer than anything before it.
         self.seconds: float | None = None
-        """The seconds that are left; None: not known yet, or what is left takes longer than anything before it."""
 
-    def look(self, now: float, slots: int, n_left: int, in_flight: Mapping[int, Task], n_slow: int = 0) -> None:
-        """Estimate again, if it is time to.
-
-        Parameters
-        ----------
-        now
-            The time (s).
-        slots
-            Simulations that run at once.
-        n_left
-            Simulations that have not run and must.
-        in_flight
-            The tasks that were sent, by number. As many as there are slots run: those that were sent first.
-        n_slow
-            How many of those that are left run much longer than others. Nothing tells when they end.
-        """
+    def look(
+        self,
+        now: float,
+        slots: int,
+        n_left: int,  # simulations that have not run and must
+        in_flight: Mapping[int, Task],  # by number; as many as there are slots run: those that were sent first
+        n_slow: int = 0,  # how many of those left run much longer than others; nothing tells when they end
+    ) -> None:
+        """Estimate again, if it is time to."""
         if n_left and now - self._looked_at < LOOK_SECONDS:
             return
         self._note_slots(now)
@@ -195,37 +159,24 @@ class TimeLeft:
         return max((slot_s_now - slot_s) / (busy_now - busy), 1.0)
 
 
+# A simulation that has run less than this never stands out. Workers report none that has run less.
 LEAST_SECONDS = 10.0
-"""A simulation that has run less than this never stands out. Workers report none that has run less."""
-
-UNKNOWN_SECONDS = 60.0
-"""The same before a simulation has succeeded."""
-
+UNKNOWN_SECONDS = 60.0  # the same before a simulation has succeeded
+# A simulation stands out if it has run this many times as long as the median of those that succeeded last.
 TIMES_MEDIAN = 10.0
-"""A simulation stands out if it has run this many times as long as the median of those that succeeded last."""
-
-SLOW_LOOK_SECONDS = 2.0
-"""The time between two looks at what runs."""
-
+SLOW_LOOK_SECONDS = 2.0  # the time between two looks at what runs
 _MOST_KEPT = 100
 _MOST_LOGGED = 20
 
 
 class SlowSteps:
-    """What stands out in one attempt. The caller gives the time, in seconds since the epoch.
-
-    Parameters
-    ----------
-    recent
-        The tasks that have finished.
-    """
+    """What stands out in one attempt. The caller gives the time, in seconds since the epoch."""
 
     def __init__(self, recent: RecentTasks) -> None:
         self._recent = recent
         self._seen: set[tuple[int, int | None, str | None]] = set()
         self._look_at = 0.0
-        self.found: tuple[SlowStep, ...] = ()
-        """What stood out at the last look, the longest first."""
+        self.found: tuple[SlowStep, ...] = ()  # what stood out at the last look, the longest first
 
     def is_due(self, now: float) -> bool:
         """Tell whether it is time for a look."""

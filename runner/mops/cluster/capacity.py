@@ -23,18 +23,14 @@ class ClusterCapacity:
     ----------
     job
         The job's name, for log lines.
-    n_groups
-        How many groups the job has.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings, job: str, n_groups: int):
-        self._cluster, self._settings, self._job, self._n_groups = cluster, settings, job, n_groups
+    def __init__(self, cluster: Cluster, settings: Settings, job: str):
+        self._cluster, self._settings, self._job = cluster, settings, job
         self._last_worker_at = time.monotonic()
         self._is_empty = False
         self._n_others = 0
-        self._starved_slots = 0
         self.slots = max(cluster.slots, 1)
-        self._warn_if_starved()
 
     def share(self, wanted_slots: int) -> Share:
         """Return what to plan for now. It has at least one slot, so that tasks wait for the first worker that comes.
@@ -58,7 +54,6 @@ class ClusterCapacity:
         if counted and counted != self.slots:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
             self.slots = counted
-            self._warn_if_starved()
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
         request = ShareRequest(WEIGHTS[self._settings.priority], fraction)
         others = self._cluster.other_jobs(request)
@@ -83,11 +78,3 @@ class ClusterCapacity:
             )
         if not self._is_empty:
             logger.warning("%s: no workers are left; waiting up to %g s for one", self._job, timeout_s)
-
-    def _warn_if_starved(self) -> None:
-        enough = 2 * self.slots
-        batch_size = self._settings.batch_size_or(enough)
-        if batch_size < min(enough, self._n_groups) and self.slots >= 2 * self._starved_slots:
-            self._starved_slots = self.slots
-            message = "%s: MODELOPS_JOB_BATCH_SIZE=%d is too small for %d slots; set at least %d, or leave it out"
-            logger.warning(message, self._job, batch_size, self.slots, enough)

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from claimed_jobs import claimed_job
-from mops.attempt.commit import Committer, Limits, OpenCheckpoint, PendingResults, Tracebacks
+from mops.attempt.commit import Committer, Limits, OpenCheckpoint, PendingResults
 from mops.attempt.job_families import JobFamilies
+from mops.attempt.results import Tracebacks
 from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes

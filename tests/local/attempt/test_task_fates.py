@@ -469,13 +469,13 @@ def test_the_result_of_a_task_that_is_given_up_is_no_success(tmp_path: Path) -> 
     """The runner makes that result itself. It reset the losses in a row, and looked like proof that tasks can run."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
     recovery = lab.runner._recovery
-    lost, faulty = recovery._lost_tasks, recovery._faulty_workers
-    lost.n_in_a_row, faulty._has_succeeded = 7, False
+    faulty = recovery._faulty_workers
+    recovery._n_lost_in_a_row, faulty._has_succeeded = 7, False
     task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
     recovery.came_back(task, "", is_empty=False)
-    assert (lost.n_in_a_row, faulty._has_succeeded) == (7, False)
+    assert (recovery._n_lost_in_a_row, faulty._has_succeeded) == (7, False)
     recovery.came_back(task, "tcp://worker-0", is_empty=False)
-    assert (lost.n_in_a_row, faulty._has_succeeded) == (0, True)
+    assert (recovery._n_lost_in_a_row, faulty._has_succeeded) == (0, True)
 
 
 def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     """The runner reads no row that it does not need, and few at once."""
     first = submit("first", [0.5, 0.75, 1.5], 40)
     read: list[tuple[int, int]] = []
-    load = stored._Opened._load
+    load = stored.ReusedSimulations._load
 
     def loaded(self: Any, planned: PlannedRows) -> dict[str, SortedRows]:
         found = load(self, planned)
@@ -71,7 +71,7 @@ def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(stored, "CHUNK_BYTES", 500)
     monkeypatch.setattr(stored, "TASK_BYTES", 500)
-    monkeypatch.setattr(stored._Opened, "_load", loaded)
+    monkeypatch.setattr(stored.ReusedSimulations, "_load", loaded)
     second = submit("second", [1.5, 0.5, 0.1], 15, reuse=True)
     assert n_reused(second) == 30
     assert {(row["group"], row["replicate"]) for row in rows(second)} == {(g, r) for g in range(3) for r in range(15)}

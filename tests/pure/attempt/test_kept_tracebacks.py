@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.attempt.commit import Tracebacks
+from mops.attempt.results import Tracebacks
 from mops.task import Failure, failures_bytes
 
 

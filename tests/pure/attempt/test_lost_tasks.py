@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mops.attempt.recovery import LostTasks
+from types import SimpleNamespace
+from typing import Any
+
+from claimed_jobs import claimed_job, groups_of
+from mops.attempt.recovery import TaskRecovery
+from mops.attempt.tasks import TaskLost
+from mops.cluster.shares import Share
 from mops.task import Task
 
 
@@ -11,13 +17,17 @@ def task(*groups: int, replicates: tuple[int, ...] | None = None, alone: bool = 
 
 
 def test_tries_before_are_those_of_postponed_steps_and_of_dead_workers() -> None:
-    lost = LostTasks()
-    lost.postponed({(3, 0): 1, (3, 1): 2})
-    assert lost.tries_before(task(3, alone=True), 3, 1) == {0: 1, 1: 2}
-    assert lost.tries_before(task(4, alone=True), 3, 1) == {}
-    assert lost.count_death(task(2, 3)) == 1
-    assert lost.count_death(task(3, replicates=(1,))) == 2
-    assert lost.tries_before(task(3, replicates=(1,), alone=True), 3, 1) == {1: 4}
-    assert lost.tries_before(task(3, replicates=(2,), alone=True), 3, 1) == {2: 1}
-    assert lost.count_death(task(3, replicates=())) == 2
-    assert lost.tries_before(task(3, replicates=(), alone=True), 3, 1) == {3: 2}
+    job = claimed_job("memory://lost-tasks", groups_of([3] * 5), targets=("scores:one",))
+    plan: Any = SimpleNamespace(share=Share(1, workers=1), task_lost=lambda number, blamed: None)
+    cluster: Any = None
+    recovery = TaskRecovery(job, cluster, plan)
+    recovery.postponed({(3, 0): 1, (3, 1): 2})
+    assert recovery.tries_before(task(3, alone=True)) == {0: 1, 1: 2}
+    assert recovery.tries_before(task(4, alone=True)) == {}
+    assert recovery.tries_before(task(3)) == {}, "it does not run alone"
+    for lost in (task(2, 3), task(3, replicates=(1,))):
+        recovery.lost(TaskLost(lost, "its workers died", blamed=True))
+    assert recovery.tries_before(task(3, replicates=(1,), alone=True)) == {1: 4}
+    assert recovery.tries_before(task(3, replicates=(2,), alone=True)) == {2: 1}
+    assert recovery.lost(TaskLost(task(3, replicates=(), alone=True), "its workers died", blamed=True)) == 2
+    assert recovery.tries_before(task(3, replicates=(), alone=True)) == {3: 2}

@@ -1,15 +1,15 @@
-"""What a job says of the slots that it may plan for."""
+"""What a job says if few of its groups may be in flight."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
-from mops.cluster.base import Cluster
+from claimed_jobs import claimed_job, groups_of
+from mops.attempt.concurrency import Concurrency
 from mops.cluster.capacity import ClusterCapacity
-from mops.settings import Settings
 
 
 def said(
@@ -17,10 +17,13 @@ def said(
 ) -> list[str]:
     """Return the warnings of a job while its cluster has these slots, one after the other."""
     caplog.clear()
-    cluster = SimpleNamespace(slots=slots[0], workers=1, other_jobs=lambda request: [])
-    capacity = ClusterCapacity(cast("Cluster", cluster), Settings(batch_size=batch_size), "job", n_groups)
+    cluster: Any = SimpleNamespace(slots=slots[0], workers=1, other_jobs=lambda request: [])
+    url = f"memory://idle-{batch_size}-{'-'.join(map(str, slots))}-{n_groups}"
+    job = claimed_job(url, groups_of([1] * n_groups), batch_size=batch_size)
+    capacity = ClusterCapacity(cluster, job.settings, job.name)
+    concurrency = Concurrency(job, cluster, capacity, pods=None)
     for cluster.slots in slots:
-        assert capacity.share(1).slots == cluster.slots
+        assert concurrency.limit(capacity.share(1)).slots == cluster.slots
     return [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
