@@ -130,13 +130,6 @@ class _Reading:
     asked_at: float  # read after this time and before the next one (s, monotonic)
     answered_at: float
 
-    @property
-    def container_started_at(self) -> float:
-        return self.answered_at - self.kills.age_s
-
-    def is_same_container(self, other: _Reading) -> bool:
-        return abs(self.kills.born - other.kills.born) < _CLOCK_CHANGE_SECONDS
-
 
 class OomKillCounters:
     """The kernel's counts of kills for memory in the workers' containers, read by the nannies, which outlive workers.
@@ -156,8 +149,8 @@ class OomKillCounters:
         for host, kills in found.items():
             now, before = _Reading(kills, asked_at, answered_at), self._last.get(host)
             if before is not None:
-                # The counter of a new container starts at 0.
-                rise = kills.n - (before.kills.n if now.is_same_container(before) else 0)
+                is_same_container = abs(kills.born - before.kills.born) < _CLOCK_CHANGE_SECONDS
+                rise = kills.n - (before.kills.n if is_same_container else 0)  # a new container's counter starts at 0
                 if rise > 0:
                     self._rises[host] = before.asked_at, answered_at, rise
             self._last[host] = now
@@ -167,7 +160,7 @@ class OomKillCounters:
         # If a nanny answers from a container that started before the loss, the container has outlived the worker, so
         # the pod's status will not explain the loss. Without this answer, the container may have ended too.
         last = self._last.get(host_of(worker))
-        if last is None or last.asked_at < at or last.container_started_at >= at:
+        if last is None or last.asked_at < at or last.answered_at - last.kills.age_s >= at:
             return None
         return self.likely_cause(worker, at)
 

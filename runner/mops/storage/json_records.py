@@ -58,7 +58,7 @@ class JsonCodec(Generic[T]):
         return TypeAdapter(self._kind)
 
     def encode(self, record: T, **head: object) -> bytes:
-        """Return a record as JSON in UTF-8, with the fields of ``head`` in front of its own.
+        """Return a record as JSON in UTF-8, with the fields of ``head`` in front.
 
         ValueError: a value has another type than its field, so :meth:`decode` would refuse the record.
         """

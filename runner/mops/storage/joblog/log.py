@@ -203,7 +203,7 @@ class JobLog:
         return record
 
     def _there(self, k: int) -> bytes:
-        """Return the bytes of a record that this process has read or written; JobDeleted: it no longer exists (rule 23)."""
+        """Return the bytes of a record that this process knows; JobDeleted: it no longer exists (rule 23)."""
         data = self._files.get_many([self._paths.log_record(k)])[0]
         if data is None:
             what = f"someone has deleted the job or its storage: record {k} of its log no longer exists"
