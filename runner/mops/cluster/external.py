@@ -193,9 +193,8 @@ class ExternalCluster:
         self.client.subscribe_topic(topic_of(self.pool), self._log_line)
         return self.is_connected
 
-    def _log_line(
-        self, event: tuple[float, Mapping[str, Any]]
-    ) -> None:  # a worker's line that cannot wait for a result
+    def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        # A worker sends a line that cannot wait for a result.
         logger.warning("%s: %s", self._job_name, event[1]["line"])
 
     def _ask(self, question: Callable[[], T]) -> T | None:
@@ -353,17 +352,13 @@ class _Fetch:
             outcome = found.pop(future.key, None)
             if outcome is None:
                 try:
-                    outcome = await self._gathered(future)
+                    # Dask's own gathering tells the scheduler if the result is lost. Alone it would wait until a lost
+                    # result is computed again, which may take hours.
+                    async with self._gathering:
+                        (outcome,) = await self._watched(self._calls.gathered(future), [future])
                 except Exception as error:  # noqa: BLE001 - the caller tells defects from lost tasks
                     outcome = error
             self._arrived.append((future, outcome))
-
-    async def _gathered(self, future: Future[Any]) -> Any:
-        # Dask's own gathering tells the scheduler if the result is lost. Alone it would wait until a lost result is
-        # computed again, which may take hours.
-        async with self._gathering:
-            (result,) = await self._watched(self._calls.gathered(future), [future])
-        return result
 
     async def _watched(
         self,

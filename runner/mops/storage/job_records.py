@@ -160,6 +160,38 @@ def create_job(
     give_name(files, record)
 
 
+@dataclass(frozen=True)
+class DerivedFiles:
+    """The files of a derived job that are not copies of its parent's; None: they are, or do not exist."""
+
+    params: Encoded[Spool] | None = None  # the groups, from params_file.encode_groups
+    bundle: Bundle | None = None
+    reused: Encoded[Spool] | None = None  # which simulations are taken by a reuse
+
+
+def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
+    """Write a derived job: copies of its parent's files, and its record last.
+
+    JobError: a job of this name exists, or a deletion removes the parent or the new job at the same time.
+    """
+    _refuse_taken(files, record.job)
+    own, its = record.paths, parent.paths
+    study = files.get(its.study)
+    if new.params is not None:
+        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
+    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
+    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
+        contents.append((own.schema, files.get(its.schema)))
+    if new.bundle is not None:
+        _keep_bundle(files, new.bundle)
+    if new.reused is not None:
+        files.create(own.reused, new.reused.content)
+    for path, data in contents:
+        files.create(path, data)
+    give_name(files, record)
+    _withdraw_if_deleted(files, record, its)
+
+
 def _keep_bundle(files: Files, bundle: Bundle) -> None:
     # Every writer stores the same bytes, because the digest names the bundle.
     path = bundle_path(bundle.digest)
@@ -258,38 +290,6 @@ def driving(files: Files, job: JobPaths) -> Iterator[None]:
 def driven_here(files: Files, job: JobPaths) -> bool:
     """Tell whether this process runs a job."""
     return (files.url, job) in _driven
-
-
-@dataclass(frozen=True)
-class DerivedFiles:
-    """The files of a derived job that are not copies of its parent's; None: they are, or do not exist."""
-
-    params: Encoded[Spool] | None = None  # the groups, from params_file.encode_groups
-    bundle: Bundle | None = None
-    reused: Encoded[Spool] | None = None  # which simulations are taken by a reuse
-
-
-def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
-    """Write a derived job: copies of its parent's files, and its record last.
-
-    JobError: a job of this name exists, or a deletion removes the parent or the new job at the same time.
-    """
-    _refuse_taken(files, record.job)
-    own, its = record.paths, parent.paths
-    study = files.get(its.study)
-    if new.params is not None:
-        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
-    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
-    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
-        contents.append((own.schema, files.get(its.schema)))
-    if new.bundle is not None:
-        _keep_bundle(files, new.bundle)
-    if new.reused is not None:
-        files.create(own.reused, new.reused.content)
-    for path, data in contents:
-        files.create(path, data)
-    give_name(files, record)
-    _withdraw_if_deleted(files, record, its)
 
 
 def job_exists(files: Files, job: str) -> bool:
