@@ -25,8 +25,7 @@ class SentTask(Protocol):
         """Call a function when the task is no longer pending, in some thread."""
 
 
-Outcomes = list[tuple[SentTask, TaskResult | Exception]]
-"""Tasks, each with its result or with the reason why there is none."""
+Outcomes = list[tuple[SentTask, TaskResult | Exception]]  # each with its result, or why there is none
 
 
 class Connection(Protocol):
@@ -36,16 +35,14 @@ class Connection(Protocol):
     def errors(self) -> tuple[type[Exception], ...]:
         """The errors of the other methods that mean that the connection broke, or that a worker does not answer."""
 
-    def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
-        """Send a task.
-
-        Parameters
-        ----------
-        given
-            What :meth:`send_input` returned for this task; None: the task has no input.
-        avoid
-            Addresses of workers that must not run the task while other workers are there.
-        """
+    def submit(
+        self,
+        task: Task,
+        request: TaskRequest,
+        given: object,  # from send_input; None: the task has no input
+        avoid: frozenset[str],  # addresses of workers that must not run the task while other workers are there
+    ) -> SentTask:
+        """Send a task."""
 
     def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
         """Send a task's input to a worker, before the task itself. The input is there as long as what is returned."""
@@ -57,26 +54,20 @@ class Connection(Protocol):
         """Let the cluster forget tasks and their results, before it hears of the tasks that are sent next."""
 
     def leftovers(
-        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+        self,
+        keys: frozenset[str],
+        pool: str,  # the pools whose child processes are looked into
+        answer_s: float,  # for the scheduler, and for each worker
+        holders: Collection[str] | None = None,  # workers to look into; None: all
     ) -> dict[str, list[str]]:
-        """Return what the cluster still holds for tasks with these keys: for each holder, sentences about it.
-
-        Parameters
-        ----------
-        pool
-            The name of the pools whose child processes are looked into.
-        answer_s
-            How long the scheduler and each worker have to answer.
-        holders
-            Workers to look into; None: all of them.
-        """
+        """Return what the cluster still holds for tasks with these keys: for each holder, sentences about it."""
 
     def trim(self) -> None:
         """Let the workers in other processes give free memory back to the system."""
 
 
 class Cluster(Protocol):
-    """Where a job's tasks run."""
+    """Where a job's tasks run. Functions called ``given_up`` are called several times a second, and end a wait."""
 
     @property
     def connection(self) -> Connection:
@@ -103,13 +94,7 @@ class Cluster(Protocol):
         """Whether the connection that the tasks in flight were sent on still works."""
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
-        """Return what other jobs on the cluster last asked for.
-
-        Parameters
-        ----------
-        request
-            What this job asks for. The cluster passes it on to the other runners.
-        """
+        """Pass on what this job asks for, and return what other jobs on the cluster last asked for."""
 
     def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
         """Fetch the results of finished tasks together, each once; yield lists of those that have come meanwhile.
@@ -117,17 +102,7 @@ class Cluster(Protocol):
         A result that does not come has an error in its place. :class:`RunsAgain`: the worker with the result was lost,
         and the cluster runs the task again. One of :attr:`Connection.errors`: the connection broke, the fetch was given
         up, or the worker does not answer. Any error, if the task's status is ``error`` by now: the transfer ended the
-        worker, and running the task again ended another one.
-
-        Parameters
-        ----------
-        given_up
-            Called several times a second with each task. When it returns True, its fetch ends with CancelledError.
-
-        Raises
-        ------
-        Exception
-            The error of all tasks that have not come.
+        worker, and running the task again ended another one. An error that is raised is that of all other tasks.
         """
 
     def worker_that_raised(self, key: str) -> str:
@@ -142,16 +117,7 @@ class Cluster(Protocol):
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """Return why the workers of a task died; may wait for seconds until the cause is known.
 
-        Parameters
-        ----------
-        key
-            The key of the task.
-        worker
-            The worker that died last.
-        asked_at
-            When its death was noticed (s, monotonic).
-        given_up
-            Called several times a second. When it returns True, the wait ends.
+        ``worker`` is the one that died last, and ``asked_at`` is when its death was noticed (s, monotonic).
         """
 
     def long_steps(self) -> Sequence[RunningStep]:
@@ -161,21 +127,18 @@ class Cluster(Protocol):
         """Return the addresses of workers that cannot serve metrics."""
 
     def reconnect(self) -> None:
-        """Connect again after the connection broke. The tasks that were sent before are lost.
+        """Connect again after the connection broke; ClusterError: the cluster stays out of reach.
 
-        Raises
-        ------
-        ClusterError
-            The cluster stays out of reach.
+        The tasks that were sent before are lost.
         """
 
     def stop(self, grace_s: float) -> None:
         """Start no more simulations on any worker, and kill running ones after ``grace_s`` seconds; do not wait."""
 
     def finish(self) -> None:
-        """End the attempt's child processes, because nothing runs there any longer, and all calls that wait.
+        """End the attempt's child processes, which run nothing any longer, and all calls that wait; do not wait.
 
-        Do not wait. A second call does no harm.
+        A second call does no harm.
         """
 
 
@@ -184,20 +147,12 @@ class RunsAgain(Exception):
 
 
 class WorkersDied(Exception):
-    """Workers died while they had a task.
-
-    Parameters
-    ----------
-    last
-        The address of the worker that died last.
-    n_running
-        How many of them had begun a task that runs alone. Others died while the task waited to be alone. For another
-        task it does not count.
-    """
+    """Workers died while they had a task; ``last`` is the address of the one that died last."""
 
     def __init__(self, last: str, n_running: int):
+        # Of a task that runs alone: how many had begun it. Others died while it waited to be alone.
         self.last, self.n_running = last, n_running
 
 
+# After this many deaths of a task's workers, Dask returns the task to the runner, which then looks for the cause.
 DEATHS = 2
-"""After this many deaths of a task's workers, Dask returns the task to the runner, which then looks for the cause."""

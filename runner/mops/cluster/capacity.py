@@ -1,7 +1,4 @@
-"""The slots of the cluster as workers come and go, and the job's share of them.
-
-Logs when the slots change, and gives up when no worker comes. :mod:`mops.cluster.shares` computes the share.
-"""
+"""The slots of the cluster as workers come and go, and the job's share of them, which shares.py computes."""
 
 from __future__ import annotations
 
@@ -17,13 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterCapacity:
-    """The slots that a job may plan for.
-
-    Parameters
-    ----------
-    job
-        The job's name, for log lines.
-    """
+    """The slots that a job may plan for. Logs when they change, and gives up when no worker comes."""
 
     def __init__(self, cluster: Cluster, settings: Settings, job: str):
         self._cluster, self._settings, self._job = cluster, settings, job
@@ -33,23 +24,22 @@ class ClusterCapacity:
         self.slots = max(cluster.slots, 1)
 
     def share(self, wanted_slots: int) -> Share:
-        """Return what to plan for now. It has at least one slot, so that tasks wait for the first worker that comes.
+        """Return what to plan for now, for a job that could use ``wanted_slots`` at once.
 
-        Parameters
-        ----------
-        wanted_slots
-            Simulations that the job could run at once.
-
-        Raises
-        ------
-        ClusterError
-            No worker was there for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+        It has at least one slot, so that tasks wait for the first worker that comes. ClusterError: no worker was there
+        for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
         """
-        counted = self._cluster.slots
+        counted, timeout_s = self._cluster.slots, self._settings.cluster_timeout
         if counted:
             self.reset_timeout()
-        else:
-            self._check_timeout()
+        elif time.monotonic() - self._last_worker_at > timeout_s:
+            raise ClusterError(
+                f"the Dask cluster has had no workers for {timeout_s:g} s",
+                where=self._settings.scheduler,
+                hint=f"start workers, then continue the job: mops jobs resume {self._job}",
+            )
+        elif not self._is_empty:
+            logger.warning("%s: no workers are left; waiting up to %g s for one", self._job, timeout_s)
         self._is_empty = not counted
         if counted and counted != self.slots:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
@@ -67,14 +57,3 @@ class ClusterCapacity:
     def reset_timeout(self) -> None:
         """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""
         self._last_worker_at = time.monotonic()
-
-    def _check_timeout(self) -> None:
-        timeout_s = self._settings.cluster_timeout
-        if time.monotonic() - self._last_worker_at > timeout_s:
-            raise ClusterError(
-                f"the Dask cluster has had no workers for {timeout_s:g} s",
-                where=self._settings.scheduler,
-                hint=f"start workers, then continue the job: mops jobs resume {self._job}",
-            )
-        if not self._is_empty:
-            logger.warning("%s: no workers are left; waiting up to %g s for one", self._job, timeout_s)

@@ -27,10 +27,7 @@ def silence_dask() -> None:
 def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[DaskCalls]:
     """Connect to a running cluster to inspect it. It may have no workers, or other versions of mops and Dask.
 
-    Raises
-    ------
-    ClusterError
-        The scheduler does not answer, or the connection breaks.
+    ClusterError: the scheduler does not answer, or the connection breaks.
     """
     silence_dask()
     try:

@@ -24,14 +24,10 @@ T = TypeVar("T")
 CONNECTION_ERRORS = (ClosedClientError, CancelledError, NoAnswer, OSError, TimeoutError, ValueError)
 """The errors of these calls when the connection to a scheduler or to a worker breaks, or does not answer."""
 
-SCHEDULER_SECONDS = 10.0
-"""How long the scheduler has to answer. It is busy when many workers come or leave."""
-
-WORKER_SECONDS = 4.0
-"""How long a worker or a nanny has to answer."""
-
-FETCH_SECONDS = 300.0
-"""How long a worker has to hand a result over, or to accept data."""
+# How long each has to answer.
+SCHEDULER_SECONDS = 10.0  # it is busy when many workers come or leave
+WORKER_SECONDS = 4.0  # also a nanny
+FETCH_SECONDS = 300.0  # a worker that hands a result over, or accepts data
 
 _LOOP_SECONDS = 5.0  # more, because the client's own event loop may be busy
 _CLOSE_SECONDS = 2.5
@@ -49,8 +45,8 @@ class DaskCalls:
         self.client = client
         self._client: Any = client  # Dask types its methods for callers outside of the event loop
         self._has_given_up = False
+        # The questions that workers and nannies have not answered. Used in the event loop.
         self._open: dict[tuple[Callable[..., Any], str, bool, str], asyncio.Future[Any]] = {}
-        """The questions that workers and nannies have not answered. Used in the event loop."""
 
     def run(self, function: Callable[[], Awaitable[T]], within_s: float = SCHEDULER_SECONDS) -> T:
         """Call a coroutine function, or a method of the client, in the client's event loop; return its result."""
@@ -75,10 +71,7 @@ class DaskCalls:
     ) -> T:
         """Await a call in the event loop, without cancelling it.
 
-        Parameters
-        ----------
-        refusal
-            Called several times a second; ends the wait if it returns an error, which is raised.
+        ``refusal`` is called several times a second. An error that it returns ends the wait, and is raised.
         """
         deadline = time.monotonic() + within_s
         while not calling.done():
@@ -102,28 +95,21 @@ class DaskCalls:
         self,
         function: Callable[..., Any],
         *arguments: object,
-        only: Collection[str] | None = None,
-        nannies: bool = False,
+        only: Collection[str] | None = None,  # addresses; None: all workers
+        nannies: bool = False,  # call the function on the nannies of these workers
         within_s: float = WORKER_SECONDS,
         **named: object,
     ) -> dict[str, Any]:
         """Call a function on workers; return, by their addresses, what each call returned or raised.
 
-        A worker that does not answer has :class:`mops.errors.NoAnswer`, and holds up no other one. A worker is not
-        asked again while it owes an answer of the same function with the same arguments by position, because the
-        scheduler keeps each open question.
-
-        Parameters
-        ----------
-        only
-            The addresses of the workers; None: all.
-        nannies
-            Call the function on the nannies of these workers.
+        A worker that does not answer has :class:`mops.errors.NoAnswer`, and holds up no other one.
         """
 
         async def ask(worker: str) -> Any:
             key, until = (function, repr(arguments), nannies, worker), time.monotonic() + within_s
             try:
+                # A worker is not asked again while it owes an answer of the same function with the same arguments by
+                # position, because the scheduler keeps each open question.
                 if (before := self._open.get(key)) is not None:
                     await asyncio.wait({before}, timeout=within_s)
                     if key in self._open:
@@ -131,23 +117,23 @@ class DaskCalls:
                 options = {"workers": [worker], "nanny": nannies, "on_error": "return"}
                 calling = asyncio.ensure_future(self._client.run(function, *arguments, **options, **named))
                 self._open[key] = calling
-                calling.add_done_callback(lambda done: self._answered(key, done))
+                calling.add_done_callback(lambda done: answered(key, done))
                 answers = await self.watched(calling, max(until - time.monotonic(), 0.0))
             except Exception as error:  # noqa: BLE001 - the caller decides what an error of a worker means
                 return error
             return next(iter(answers.values()), None)
+
+        def answered(key: tuple[Callable[..., Any], str, bool, str], done: asyncio.Future[Any]) -> None:
+            if self._open.get(key) is done:
+                del self._open[key]
+            if not done.cancelled():
+                done.exception()  # else asyncio logs that nothing has read it
 
         async def ask_all() -> list[Any]:
             return await asyncio.gather(*map(ask, workers))
 
         workers = list(self.threads() if only is None else only)
         return dict(zip(workers, self._in_loop(ask_all, within_s + _LOOP_SECONDS), strict=True))
-
-    def _answered(self, key: tuple[Callable[..., Any], str, bool, str], done: asyncio.Future[Any]) -> None:
-        if self._open.get(key) is done:
-            del self._open[key]
-        if not done.cancelled():
-            done.exception()  # else asyncio logs that nothing has read it
 
     def threads(self, within_s: float = SCHEDULER_SECONDS) -> Mapping[str, int]:
         """Return the threads of each worker, by its address."""
@@ -176,10 +162,8 @@ class DaskCalls:
         return cast("Future[Any]", sent[key])
 
     def error_of(self, future: Future[Any]) -> BaseException | None:
-        """Return the error of a task; None: it has none.
-
-        Not by ``Future.result``, because the traceback of a raised error keeps every future alive.
-        """
+        """Return the error of a task; None: it has none."""
+        # Not by Future.result, because the traceback of a raised error keeps every future alive.
         error: BaseException | None = self.run(lambda: future.exception())
         return error
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class DaskConnection:
-    """As :class:`mops.cluster.base.Connection`, by the calls of a client of Dask."""
+    """A :class:`mops.cluster.base.Connection` by the calls of a client of Dask."""
 
     errors = CONNECTION_ERRORS
 
@@ -31,21 +31,18 @@ class DaskConnection:
         self._calls, self._client = calls, calls.client
 
     def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
-        """As :meth:`mops.cluster.base.Connection.submit`."""
         with annotate(**annotations_of(task, avoid)):
             arguments = () if given is None else (given,)
             future = self._client.submit(run_task, request, *arguments, key=request.key, pure=False)
         return cast("SentTask", future)
 
     def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
-        """As :meth:`mops.cluster.base.Connection.send_input`."""
         try:
             return self._calls.scatter(request.input_key, results)
         except (KeyError, RuntimeError) as left:  # of the scheduler, if the worker has just left
             raise ConnectionError(repr(left)) from left
 
     def error_of(self, sent: SentTask, task: Task) -> BaseException:
-        """As :meth:`mops.cluster.base.Connection.error_of`."""
         future = cast("Future[Any]", sent)
         error = self._calls.error_of(future)
         if future.status != "error" or error is None:  # the connection broke meanwhile
@@ -57,11 +54,8 @@ class DaskConnection:
         return error
 
     def release(self, sent: Sequence[SentTask]) -> None:
-        """As :meth:`mops.cluster.base.Connection.release`.
-
-        Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between
-        them the next tasks would reach the scheduler first, which would then hold more than the window.
-        """
+        # Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between
+        # them the next tasks would reach the scheduler first, which would then hold more than the window.
         try:
             for future in sent:
                 cast("Future[Any]", future).release()
@@ -74,7 +68,6 @@ class DaskConnection:
     def leftovers(
         self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
-        """As :meth:`mops.cluster.base.Connection.leftovers`."""
         try:
             workers = [worker for worker in self._calls.threads(answer_s) if holders is None or worker in holders]
             found = {"the scheduler": self._calls.on_scheduler(on_scheduler, answer_s, keys=keys)}
@@ -85,7 +78,6 @@ class DaskConnection:
         return {name: lines for name, lines in found.items() if lines}
 
     def trim(self) -> None:
-        """As :meth:`mops.cluster.base.Connection.trim`."""
         try:
             self._calls.on_workers(_trim_worker)
         except CONNECTION_ERRORS as error:  # the loop will notice

@@ -23,60 +23,36 @@ from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
-SATURATION = 1.0
-HOST_SHARE = 0.9
-"""The part of their host's memory that workers may have together; the system, nannies and bursts need the rest."""
-
-LEAST_SHARE_BYTES = 256 << 20
+_SATURATION = 1.0
+_HOST_SHARE = 0.9  # of a host's memory, for all its workers; the system, nannies and bursts need the rest
+_LEAST_SHARE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Worker:
-    """The settings in effect on a worker.
-
-    Parameters
-    ----------
-    limit_bytes
-        Dask's limit of the worker's memory; 0: none.
-    host_bytes
-        The memory of the worker's host or container.
-    own_bytes
-        The memory of the worker's own process.
-    trim_threshold
-        MALLOC_TRIM_THRESHOLD_ in the worker's environment.
-    """
+    """The settings in effect on a worker."""
 
     address: str
     host: str
     threads: int
-    limit_bytes: int
-    host_bytes: int
-    own_bytes: int
+    limit_bytes: int  # Dask's limit of the worker's memory; 0: none
+    host_bytes: int  # the memory of the worker's host or container
+    own_bytes: int  # the memory of the worker's own process
     target: float | bool
     spill: float | bool
-    trim_threshold: str | None
+    trim_threshold: str | None  # MALLOC_TRIM_THRESHOLD_ in its environment
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConnectedWorker:
-    """The facts that the scheduler knows of a worker, whatever the versions of mops on both.
+    """The facts that the scheduler knows of a worker, whatever the versions of mops on both."""
 
-    Parameters
-    ----------
-    name
-        Dask's name of the worker; on Kubernetes, the name of its pod.
-    limit_bytes
-        Dask's limit of the worker's memory; 0: none.
-    tree_bytes
-        The memory of the worker and its simulations at its last heartbeat.
-    """
-
-    name: str
+    name: str  # Dask's; on Kubernetes, the name of its pod
     address: str
     threads: int
-    limit_bytes: int
-    tree_bytes: int
+    limit_bytes: int  # Dask's limit of the worker's memory; 0: none
+    tree_bytes: int  # the memory of the worker and its simulations at its last heartbeat
 
 
 @dataclass(frozen=True)
@@ -90,21 +66,11 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Finding:
-    """A setting that should be changed.
+    """A setting that should be changed."""
 
-    Parameters
-    ----------
-    where
-        The scheduler, workers or hosts that it concerns.
-    what
-        The setting in effect, and why it is wrong.
-    fix
-        What to set.
-    """
-
-    where: str
-    what: str
-    fix: str
+    where: str  # the scheduler, workers or hosts that it concerns
+    what: str  # the setting in effect, and why it is wrong
+    fix: str  # what to set
 
 
 def versions() -> dict[str, str]:
@@ -155,17 +121,9 @@ def connected(calls: DaskCalls) -> list[ConnectedWorker]:
 
 
 def examine(calls: DaskCalls, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
-    """Read the settings of a running cluster and check them.
+    """Return a running cluster's scheduler, its workers that answer, and what should be changed.
 
-    Parameters
-    ----------
-    threads
-        Threads of one simulation.
-
-    Returns
-    -------
-    tuple
-        The scheduler, the workers that answer, and what should be changed.
+    ``threads`` is the number of threads of one simulation.
     """
     scheduler = calls.on_scheduler(facts_of_scheduler)
     workers = [facts for facts in calls.on_workers(facts_of_worker).values() if isinstance(facts, Worker)]
@@ -186,16 +144,8 @@ def warn(calls: DaskCalls, job: str, threads: int) -> None:
 def findings(
     scheduler: Scheduler, workers: Sequence[Worker], own: Mapping[str, str], threads: int
 ) -> Iterator[Finding]:
-    """Yield what should be changed.
-
-    Parameters
-    ----------
-    own
-        The runner's versions.
-    threads
-        Threads of one simulation.
-    """
-    if scheduler.saturation != SATURATION:
+    """Yield what should be changed; ``own`` are the runner's versions, ``threads`` those of one simulation."""
+    if scheduler.saturation != _SATURATION:
         yield Finding(
             "scheduler",
             f"worker-saturation is {scheduler.saturation:g}: workers queue tasks, and hold more results",
@@ -238,7 +188,7 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
             f"{bytes_text(worker.own_bytes)} for the worker, and at least {bytes_text(LEAST_SLOT_BYTES)} for each slot",
             "a lower --nthreads, or a higher --memory-limit",
         )
-    elif share < LEAST_SHARE_BYTES:
+    elif share < _LEAST_SHARE_BYTES:
         yield Finding(
             where,
             f"a simulation gets {bytes_text(share)}: {bytes_text(allowed)}, less "
@@ -262,8 +212,8 @@ def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
         hosts[worker.host].append(worker)
     for host, there in hosts.items():
         limits, has = sum(worker.limit_bytes for worker in there), min(worker.host_bytes for worker in there)
-        if limits > HOST_SHARE * has:
-            most = int(HOST_SHARE * has / len(there)) >> 20
+        if limits > _HOST_SHARE * has:
+            most = int(_HOST_SHARE * has / len(there)) >> 20
             yield Finding(
                 f"host {host}",
                 f"its {len(there)} workers may use {bytes_text(limits)} together, and it has {bytes_text(has)}: "

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalTask:
-    """As :class:`mops.cluster.base.SentTask`: a task that a thread runs."""
+    """A :class:`mops.cluster.base.SentTask` that a thread runs."""
 
     def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer]):
         self.key, self.status = request.key, "pending"
@@ -37,7 +37,6 @@ class LocalTask:
         self._lock = threading.Lock()
 
     def add_done_callback(self, fn: Callable[[LocalTask], object], /) -> None:
-        """As :meth:`mops.cluster.base.SentTask.add_done_callback`."""
         with self._lock:
             if self.status == "pending":
                 self._callbacks.append(fn)
@@ -62,29 +61,19 @@ class LocalTask:
             except Exception:
                 logger.exception("a callback of task %s failed", self.key)
 
-    def take_outcome(self) -> TaskResult | BaseException:
-        """Return the result or the error, and do not keep it."""
+    def take_outcome(self) -> TaskResult | BaseException:  # the task does not keep it
         outcome, self._outcome = self._outcome, None
         assert outcome is not None
         return outcome
 
     def forget(self) -> None:
-        """Keep nothing of the task."""
         self.request = self._outcome = None
         self._given = ()
         self._callbacks = []
 
 
 class EmbeddedCluster:
-    """As :class:`mops.cluster.base.Cluster` and its only :class:`mops.cluster.base.Connection`.
-
-    Parameters
-    ----------
-    run
-        The name of the attempt.
-    slots
-        Simulations that run at once.
-    """
+    """A :class:`mops.cluster.base.Cluster` and its only connection; ``run`` is the name of the attempt."""
 
     is_connected = True
     workers = 1
@@ -99,13 +88,7 @@ class EmbeddedCluster:
         self._is_closed = False
 
     def start(self) -> None:
-        """Start the threads.
-
-        Raises
-        ------
-        ClusterError
-            The system starts no more threads.
-        """
+        """Start the threads. ClusterError: the system starts no more threads."""
         try:
             for n in range(self.slots):
                 threading.Thread(target=self._run_tasks, name=f"mops-slot-{n}", daemon=True).start()
@@ -129,91 +112,70 @@ class EmbeddedCluster:
 
     @property
     def connection(self) -> EmbeddedCluster:
-        """As :attr:`mops.cluster.base.Cluster.connection`."""
         return self
 
     def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
-        """As :meth:`mops.cluster.base.Connection.submit`; there is no worker to avoid."""
         sent = LocalTask(request, cast("Sequence[ResultBuffer]", given or ()))
         self._waiting.put((not request.has_input, next(self._numbers), sent))
         return sent
 
     def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
-        """As :meth:`mops.cluster.base.Connection.send_input`: it stays where it is."""
         return results
 
     def error_of(self, sent: SentTask, task: Task) -> BaseException:
-        """As :meth:`mops.cluster.base.Connection.error_of`."""
         return cast("BaseException", cast("LocalTask", sent).take_outcome())
 
     def release(self, sent: Sequence[SentTask]) -> None:
-        """As :meth:`mops.cluster.base.Connection.release`."""
         for each in sent:
             cast("LocalTask", each).forget()
 
     def leftovers(
         self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
-        """As :meth:`mops.cluster.base.Connection.leftovers`."""
         lines = in_this_process("the runner", keys) + in_children("the runner", pool, keys)
         return {THIS_MACHINE: lines} if lines else {}
 
     def trim(self) -> None:
-        """As :meth:`mops.cluster.base.Connection.trim`: there are none."""
+        pass  # there are no workers in other processes
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
-        """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""
         return []
 
     def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
-        """As :meth:`mops.cluster.base.Cluster.results`: they are here."""
         for each in sent:
             yield [(each, cast("TaskResult", cast("LocalTask", each).take_outcome()))]
 
     def worker_that_raised(self, key: str) -> str:
-        """As :meth:`mops.cluster.base.Cluster.worker_that_raised`: there is one worker."""
         return THIS_MACHINE
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`mops.cluster.base.Cluster.avoid`: the cluster has only one worker."""
+        pass  # there is only one worker
 
     def worker_losses(self) -> list[WorkerLoss]:
-        """As :meth:`mops.cluster.base.Cluster.worker_losses`: the worker ends with this process only."""
-        return []
+        return []  # the worker ends with this process only
 
     def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return UNKNOWN
 
     def long_steps(self) -> Sequence[RunningStep]:
-        """As :meth:`mops.cluster.base.Cluster.long_steps`."""
         return long_steps(self.pool)
 
     def without_metrics(self) -> list[str]:
-        """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
         return []
 
     def reconnect(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.reconnect`; the connection cannot break."""
+        pass  # the connection cannot break
 
     def stop(self, grace_s: float) -> None:
-        """As :meth:`mops.cluster.base.Cluster.stop`."""
         stop_pool(self.pool, grace_s)
 
     def finish(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.finish`: the processes end while the runner writes the job's end."""
-        leave_pool(self.pool)
+        leave_pool(self.pool)  # the processes end while the runner writes the job's end
 
 
 @contextmanager
 def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
-    """Start the threads for the body of a ``with`` statement; the parameters are those of :class:`EmbeddedCluster`.
-
-    Raises
-    ------
-    ClusterError
-        As :meth:`EmbeddedCluster.start`.
-    """
+    """Start the threads for the body of a ``with`` statement; ClusterError: the system starts no more threads."""
     cluster = EmbeddedCluster(run, slots)
     try:
         cluster.start()

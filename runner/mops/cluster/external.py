@@ -40,9 +40,262 @@ from mops.task import RunningStep
 from mops.waiting import polls
 from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of
 
-_POLL_SECONDS = 0.25
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GivenUp = Callable[[Any], bool]
+
+_POLL_SECONDS = 0.25
+_WATCH_SECONDS = 2.0
+_SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
+_MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
+
+
+@contextmanager
+def connect_external(
+    address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None
+) -> Iterator[ExternalCluster]:
+    """Connect to a running cluster for the body of a ``with`` statement; ``run`` is the name of the attempt.
+
+    UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
+    MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+    """
+    silence_dask()
+    check_address(address)
+    card, timeout_s = JobCard(job, run, settings.priority), settings.cluster_timeout
+    cluster = ExternalCluster(address, card, threads=settings.sim_threads, timeout_s=timeout_s, pods=pods)
+    threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+class ExternalCluster:
+    """A :class:`mops.cluster.base.Cluster` that mops did not start, at the address of its scheduler."""
+
+    def __init__(
+        self,
+        address: str,  # as Dask writes it: tcp://host:8786
+        card: JobCard,
+        *,
+        threads: int,  # of one simulation: the slots of a worker are its threads divided by this
+        timeout_s: float,  # how long to wait for the scheduler, and for a first worker
+        pods: Pods | None = None,  # None: the workers are not pods, or Kubernetes cannot be asked
+    ):
+        self._address, self._run, self._threads, self._timeout_s = address, card.run, threads, timeout_s
+        self._job_name, self._weight = card.job, WEIGHTS[card.priority]
+        self._jobs_there = OtherJobs(card)
+        self._request: ShareRequest | None = None
+        self._other_requests: list[ShareRequest] = []
+        self._long_steps: list[RunningStep] = []
+        self._closing = threading.Event()
+        self.slots = self.workers = self._n_connections = 0
+        self._avoided: frozenset[str] = frozenset()
+        self.addresses: frozenset[str] = frozenset()
+        self._calls: DaskCalls | None = None
+        self._n_silences = 0
+        self._connection: DaskConnection | None = None
+        self._stream: object = None
+        self._nannies = NannyRestarts()
+        late_s = POD_SECONDS if pods else JOIN_SECONDS
+        counters = OomKillCounters(self._oom_kills)
+        sources: list[LossSource] = [self._nannies, *([pods] if pods else []), counters]
+        self._losses = WorkerLosses(sources, late_s=late_s, likely=counters.likely_cause)
+        self.reconnect()
+
+    @property
+    def calls(self) -> DaskCalls:
+        assert self._calls is not None
+        return self._calls
+
+    @property
+    def client(self) -> Client:
+        return self.calls.client
+
+    @property
+    def connection(self) -> DaskConnection:
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def pool(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
+        return f"{self._run}.{self._n_connections}"
+
+    def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
+        is_first, self._request = self._request is None, request
+        if is_first:
+            self._exchange_requests()
+        return self._other_requests
+
+    def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
+        return fetched(self.calls, cast("Sequence[Future[Any]]", sent), given_up)
+
+    def worker_that_raised(self, key: str) -> str:
+        return self.calls.on_scheduler(_worker_that_raised, key=key)
+
+    def avoid(self, workers: frozenset[str]) -> None:
+        self._avoided = workers
+        self.count_slots()
+
+    def worker_losses(self) -> list[WorkerLoss]:
+        return self._losses.take()
+
+    def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
+        return self._losses.cause(key, worker, asked_at, given_up)
+
+    def long_steps(self) -> Sequence[RunningStep]:
+        return self._long_steps
+
+    def without_metrics(self) -> list[str]:
+        answers = self._ask(lambda: self.calls.on_workers(can_show_metrics)) or {}
+        return [worker for worker, can in answers.items() if can is False]
+
+    @property
+    def is_connected(self) -> bool:
+        # Dask may reconnect a client by itself, at once. By then the scheduler has dropped the client's tasks and ended
+        # the connection's pools, so that the new stream counts as another connection. A scheduler that answers nothing
+        # for a minute counts as lost too.
+        is_silent = self._n_silences >= _MOST_SILENCES
+        return bool(not is_silent and self.client.status == "running" and self.client.scheduler_comm is self._stream)
+
+    def reconnect(self) -> None:  # also makes the first connection
+        self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
+        self._wait_until(self.count_slots, f"the Dask cluster at {self._address} has no workers")
+        self._exchange_requests()
+        self._losses.look()
+
+    def _connect(self) -> bool:
+        """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
+        if self._calls is not None:
+            self._calls.close()
+        try:
+            client = Client(
+                self._address,
+                timeout=CONNECT_SECONDS,
+                set_as_default=False,
+                direct_to_workers=True,  # results do not pass through the scheduler where the workers can be reached
+            )
+        except CONNECTION_ERRORS:
+            return False
+        self._calls = DaskCalls(client)
+        self._connection = DaskConnection(self._calls)
+        self._n_silences = 0
+        self._n_connections += 1
+        self._stream = client.scheduler_comm
+        return bool(self._ask(self._register))
+
+    def _register(self) -> bool:
+        plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
+        self.calls.register(plugin, plugin.name)
+        self.client.subscribe_topic("all", self._losses.on_event)
+        self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
+        self.client.subscribe_topic(topic_of(self.pool), self._log_line)
+        return self.is_connected
+
+    def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        # A worker sends a line that cannot wait for a result.
+        logger.warning("%s: %s", self._job_name, event[1]["line"])
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """Ask the cluster something; return None if the connection is broken, or no answer comes in time."""
+        calls = self._calls
+        try:
+            answer = question()
+        except Exception as error:
+            # A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing.
+            # While the connection works, other errors are defects.
+            if self._calls is calls and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
+                raise
+            self._n_silences += isinstance(error, NoAnswer)
+            logger.debug("the Dask cluster does not answer: %r", error)
+            return None
+        self._n_silences = 0
+        return answer
+
+    def _wait_until(self, condition: Callable[[], object], problem: str) -> None:
+        """Wait until a condition holds, and log the problem every 30 s; ClusterError: too long, or stopped."""
+        every_s, closing = min(_WATCH_SECONDS, self._timeout_s), self._closing
+        for poll in polls(every_s, self._timeout_s, stopped=closing.is_set, pause=closing.wait, log_at_once=True):
+            if condition():
+                return
+            left_s = self._timeout_s - poll.waited_s
+            if poll.log_is_due and left_s > 0:
+                logger.warning("%s; waiting up to %.0f s", problem, left_s)
+        raise ClusterError(
+            f"{problem} (waited {self._timeout_s:g} s)",
+            where=self._address,
+            hint="start the cluster, or correct MODELOPS_SCHEDULER",
+        )
+
+    def count_slots(self) -> int:
+        """Count the slots of the workers that are there now, without those that are avoided; return their number."""
+        threads = self._ask(lambda: self.calls.threads())
+        if threads is not None:
+            counted = [n for worker, n in threads.items() if worker not in self._avoided]
+            self.addresses = frozenset(threads)
+            self.slots, self.workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
+        return self.slots
+
+    def _exchange_requests(self) -> None:
+        if (request := self._request) is not None:
+            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool, request))
+            self._other_requests = self._other_requests if others is None else others
+
+    def _oom_kills(self) -> dict[str, OomKills]:
+        """Return the kernel's kills for memory in the container of each nanny that answers, by host."""
+        counted = self._ask(lambda: self.calls.on_workers(container_kills, nannies=True)) or {}
+        return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, OomKills)}
+
+    def watch(self) -> None:
+        """Keep slots, requests of other jobs and causes of losses up to date, until the attempt ends; in a thread."""
+        for n in itertools.count(1):
+            if self._closing.wait(_WATCH_SECONDS):
+                return
+            try:
+                if self.is_connected:
+                    self._look(ask_sources=n % _SOURCES_EVERY == 0)
+            except Exception:  # without this thread slots would never change, and losses would stay unexplained
+                logger.warning("cannot look at the Dask cluster; retrying in %g s", _WATCH_SECONDS, exc_info=True)
+
+    def _look(self, *, ask_sources: bool) -> None:
+        self.count_slots()
+        self._exchange_requests()
+        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
+        self._long_steps = [RunningStep(**step) for step in steps]
+        self._losses.judge()
+        if ask_sources:
+            self._losses.look()
+
+    def stop(self, grace_s: float) -> None:
+        self._closing.set()  # ends a wait for the cluster
+        if self.is_connected:
+
+            def stop_pools() -> None:
+                self._ask(lambda: self.calls.on_workers(stop_pool, self.pool, grace_s))
+
+            threading.Thread(target=stop_pools, name="mops-stop", daemon=True).start()
+
+    def finish(self) -> None:
+        self.calls.give_up()  # the connection closes soon: the plugin on the scheduler then ends the child processes
+
+    def close(self) -> None:
+        """End the attempt's child processes, by the plugin on the scheduler, and the connection."""
+        self._closing.set()
+        self.calls.close()
+
+
+def _worker_that_raised(key: str, dask_scheduler: Any) -> str:
+    """Run on the scheduler."""
+    task = dask_scheduler.tasks.get(key)
+    return next(iter(task.erred_on), "") if task is not None else ""
+
+
+def _long_steps(pool: str, dask_scheduler: Any) -> list[dict[str, Any]]:
+    """Run on the scheduler."""
+    return [
+        step for worker in dask_scheduler.workers.values() for step in worker.metrics.get(LONG_STEPS, {}).get(pool, ())
+    ]
 
 
 def fetched(calls: DaskCalls, futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outcomes]:
@@ -72,13 +325,7 @@ def fetched(calls: DaskCalls, futures: Sequence[Future[Any]], given_up: GivenUp)
 
 
 class _Fetch:
-    """One fetch of several results. Everything runs in the client's event loop.
-
-    Parameters
-    ----------
-    arrived
-        Takes the outcomes.
-    """
+    """One fetch of several results, which puts outcomes into ``arrived``. It runs in the client's event loop."""
 
     def __init__(self, calls: DaskCalls, given_up: GivenUp, arrived: deque[tuple[Any, Any]]):
         self._calls, self._given_up, self._arrived = calls, given_up, arrived
@@ -105,35 +352,22 @@ class _Fetch:
             outcome = found.pop(future.key, None)
             if outcome is None:
                 try:
-                    outcome = await self._gathered(future)
+                    # Dask's own gathering tells the scheduler if the result is lost. Alone it would wait until a lost
+                    # result is computed again, which may take hours.
+                    async with self._gathering:
+                        (outcome,) = await self._watched(self._calls.gathered(future), [future])
                 except Exception as error:  # noqa: BLE001 - the caller tells defects from lost tasks
                     outcome = error
             self._arrived.append((future, outcome))
 
-    async def _gathered(self, future: Future[Any]) -> Any:
-        """Fetch one result with Dask's own gathering, which tells the scheduler if the result is lost.
-
-        Alone it would wait until a lost result is computed again, which may take hours.
-        """
-        async with self._gathering:
-            (result,) = await self._watched(self._calls.gathered(future), [future])
-        return result
-
     async def _watched(
-        self, call: Awaitable[Any], futures: Sequence[Future[Any]], *, of_one_worker: bool = True
+        self,
+        call: Awaitable[Any],
+        futures: Sequence[Future[Any]],
+        *,
+        of_one_worker: bool = True,  # whether one worker has all results: then a lost result means a lost worker
     ) -> Any:
-        """Await a call unless the futures cannot come any longer; return what it returns.
-
-        Parameters
-        ----------
-        of_one_worker
-            Whether one worker has all results. Then one lost result means that the worker is lost.
-
-        Raises
-        ------
-        RunsAgain, CancelledError, NoAnswer
-            As :meth:`mops.cluster.base.Cluster.results` says.
-        """
+        """Await a call, or raise RunsAgain, CancelledError or NoAnswer if the futures cannot come any longer."""
 
         def refusal() -> Exception | None:
             if of_one_worker and any(future.status == "pending" for future in futures):
@@ -145,332 +379,3 @@ class _Fetch:
             return await self._calls.watched(calling, FETCH_SECONDS, refusal)
         finally:
             calling.cancel()
-
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-_WATCH_SECONDS = 2.0
-_SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
-_MOST_SILENCES = 6
-"""After so many questions in a row that the scheduler has not answered, the connection counts as broken."""
-
-
-class ExternalCluster:
-    """A cluster that mops did not start, at the address of its scheduler.
-
-    Parameters
-    ----------
-    address
-        As Dask writes it: ``tcp://host:8786``.
-    card
-        How this runner introduces its job to others; its ``run`` is the attempt's name.
-    threads
-        Threads of one simulation. The slots of a worker are its threads divided by this.
-    timeout_s
-        How long to wait for the scheduler, and for a first worker.
-    pods
-        Knows why the pods of workers ended; None: the workers are not pods, or Kubernetes cannot be asked.
-    """
-
-    def __init__(self, address: str, card: JobCard, *, threads: int, timeout_s: float, pods: Pods | None = None):
-        self._address, self._run, self._threads, self._timeout_s = address, card.run, threads, timeout_s
-        self._job_name, self._weight = card.job, WEIGHTS[card.priority]
-        self._jobs_there = OtherJobs(card)
-        self._request: ShareRequest | None = None
-        self._other_requests: list[ShareRequest] = []
-        self._long_steps: list[RunningStep] = []
-        self._closing = threading.Event()
-        self._slots = self._workers = self._n_connections = 0
-        self._avoided: frozenset[str] = frozenset()
-        self._addresses: frozenset[str] = frozenset()
-        self._calls: DaskCalls | None = None
-        self._n_silences = 0
-        self._connection: DaskConnection | None = None
-        self._stream: object = None
-        self._nannies = NannyRestarts()
-        late_s = POD_SECONDS if pods else JOIN_SECONDS
-        counters = OomKillCounters(self._oom_kills)
-        sources: list[LossSource] = [self._nannies, *([pods] if pods else []), counters]
-        self._losses = WorkerLosses(sources, late_s=late_s, likely=counters.likely_cause)
-        self.reconnect()
-
-    @property
-    def calls(self) -> DaskCalls:
-        """The calls of the connection."""
-        assert self._calls is not None
-        return self._calls
-
-    @property
-    def client(self) -> Client:
-        """Dask's client of the connection."""
-        return self.calls.client
-
-    @property
-    def connection(self) -> DaskConnection:
-        """As :attr:`mops.cluster.base.Cluster.connection`."""
-        assert self._connection is not None
-        return self._connection
-
-    @property
-    def slots(self) -> int:
-        """As :attr:`mops.cluster.base.Cluster.slots`."""
-        return self._slots
-
-    @property
-    def pool(self) -> str:
-        """As :attr:`mops.cluster.base.Cluster.pool`; the scheduler ends the pools of a broken connection."""
-        return f"{self._run}.{self._n_connections}"
-
-    @property
-    def workers(self) -> int:
-        """As :attr:`mops.cluster.base.Cluster.workers`."""
-        return self._workers
-
-    @property
-    def addresses(self) -> frozenset[str]:
-        """As :attr:`mops.cluster.base.Cluster.addresses`."""
-        return self._addresses
-
-    def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
-        """As :meth:`mops.cluster.base.Cluster.other_jobs`."""
-        is_first, self._request = self._request is None, request
-        if is_first:
-            self._exchange_requests()
-        return self._other_requests
-
-    def results(self, sent: Sequence[SentTask], given_up: Callable[[SentTask], bool]) -> Iterator[Outcomes]:
-        """As :meth:`mops.cluster.base.Cluster.results`."""
-        return fetched(self.calls, cast("Sequence[Future[Any]]", sent), given_up)
-
-    def worker_that_raised(self, key: str) -> str:
-        """As :meth:`mops.cluster.base.Cluster.worker_that_raised`."""
-        return self.calls.on_scheduler(_worker_that_raised, key=key)
-
-    def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`mops.cluster.base.Cluster.avoid`."""
-        self._avoided = workers
-        self.count_slots()
-
-    def worker_losses(self) -> list[WorkerLoss]:
-        """As :meth:`mops.cluster.base.Cluster.worker_losses`."""
-        return self._losses.take()
-
-    def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
-        return self._losses.cause(key, worker, asked_at, given_up)
-
-    def long_steps(self) -> Sequence[RunningStep]:
-        """As :meth:`mops.cluster.base.Cluster.long_steps`."""
-        return self._long_steps
-
-    def without_metrics(self) -> list[str]:
-        """As :meth:`mops.cluster.base.Cluster.without_metrics`."""
-        answers = self._ask(lambda: self.calls.on_workers(can_show_metrics)) or {}
-        return [worker for worker, can in answers.items() if can is False]
-
-    @property
-    def is_connected(self) -> bool:
-        """As :attr:`mops.cluster.base.Cluster.is_connected`.
-
-        Dask may reconnect a client by itself, at once. By then the scheduler has dropped the client's tasks and ended
-        the connection's pools, so that the new stream counts as another connection. A scheduler that answers nothing
-        for a minute counts as lost too.
-        """
-        is_silent = self._n_silences >= _MOST_SILENCES
-        return bool(not is_silent and self.client.status == "running" and self.client.scheduler_comm is self._stream)
-
-    def reconnect(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.reconnect`; also makes the first connection."""
-        self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
-        self._wait_until(self.count_slots, f"the Dask cluster at {self._address} has no workers")
-        self._exchange_requests()
-        self._losses.look()
-
-    def _connect(self) -> bool:
-        """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
-        self._disconnect()
-        try:
-            client = Client(
-                self._address,
-                timeout=CONNECT_SECONDS,
-                set_as_default=False,
-                direct_to_workers=True,  # results do not pass through the scheduler where the workers can be reached
-            )
-        except CONNECTION_ERRORS:
-            return False
-        self._calls = DaskCalls(client)
-        self._connection = DaskConnection(self._calls)
-        self._n_silences = 0
-        self._n_connections += 1
-        self._stream = client.scheduler_comm
-        return bool(self._ask(self._register))
-
-    def _register(self) -> bool:
-        plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
-        self.calls.register(plugin, plugin.name)
-        self.client.subscribe_topic("all", self._losses.on_event)
-        self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
-        self.client.subscribe_topic(topic_of(self.pool), self._log_line)
-        return self.is_connected
-
-    def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        """Log a line of a worker that cannot wait for a result."""
-        logger.warning("%s: %s", self._job_name, event[1]["line"])
-
-    def _ask(self, question: Callable[[], T]) -> T | None:
-        """Ask the cluster something; return None if the connection is broken, or no answer comes in time.
-
-        A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing. So
-        any error counts as a broken connection while there is none.
-
-        Raises
-        ------
-        Exception
-            The connection works, and the error is a defect.
-        """
-        calls = self._calls
-        try:
-            answer = question()
-        except Exception as error:
-            if self._calls is calls and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
-                raise
-            self._n_silences += isinstance(error, NoAnswer)
-            logger.debug("the Dask cluster does not answer: %r", error)
-            return None
-        self._n_silences = 0
-        return answer
-
-    def _wait_until(self, condition: Callable[[], object], problem: str) -> None:
-        """Wait until a condition holds, and log the problem every 30 s.
-
-        Raises
-        ------
-        ClusterError
-            The time is over, or the attempt was stopped.
-        """
-        every_s, closing = min(_WATCH_SECONDS, self._timeout_s), self._closing
-        for poll in polls(every_s, self._timeout_s, stopped=closing.is_set, pause=closing.wait, log_at_once=True):
-            if condition():
-                return
-            left_s = self._timeout_s - poll.waited_s
-            if poll.log_is_due and left_s > 0:
-                logger.warning("%s; waiting up to %.0f s", problem, left_s)
-        raise ClusterError(
-            f"{problem} (waited {self._timeout_s:g} s)",
-            where=self._address,
-            hint="start the cluster, or correct MODELOPS_SCHEDULER",
-        )
-
-    def count_slots(self) -> int:
-        """Count the slots of the workers that are there now, without those that are avoided; return their number."""
-        threads = self._ask(lambda: self.calls.threads())
-        if threads is not None:
-            counted = [n for worker, n in threads.items() if worker not in self._avoided]
-            self._addresses = frozenset(threads)
-            self._slots, self._workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
-        return self._slots
-
-    def _exchange_requests(self) -> None:
-        """Publish what this job asks for, and read what others ask for."""
-        if (request := self._request) is not None:
-            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool, request))
-            self._other_requests = self._other_requests if others is None else others
-
-    def _oom_kills(self) -> dict[str, OomKills]:
-        """Return the kernel's kills for memory in the container of each nanny that answers, by host."""
-        counted = self._ask(lambda: self.calls.on_workers(container_kills, nannies=True)) or {}
-        return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, OomKills)}
-
-    def watch(self) -> None:
-        """Keep slots, requests of other jobs and causes of losses up to date, until the attempt ends. Runs in a thread.
-
-        A failed round is logged, and the next one follows: without this thread slots would never change, and losses
-        would stay unexplained.
-        """
-        for n in itertools.count(1):
-            if self._closing.wait(_WATCH_SECONDS):
-                return
-            try:
-                if self.is_connected:
-                    self._look(ask_sources=n % _SOURCES_EVERY == 0)
-            except Exception:
-                logger.warning("cannot look at the Dask cluster; retrying in %g s", _WATCH_SECONDS, exc_info=True)
-
-    def _look(self, *, ask_sources: bool) -> None:
-        self.count_slots()
-        self._exchange_requests()
-        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
-        self._long_steps = [RunningStep(**step) for step in steps]
-        self._losses.judge()
-        if ask_sources:
-            self._losses.look()
-
-    def stop(self, grace_s: float) -> None:
-        """As :meth:`mops.cluster.base.Cluster.stop`."""
-        self._closing.set()  # ends a wait for the cluster
-        if self.is_connected:
-            threading.Thread(target=self._stop_pools, args=(grace_s,), name="mops-stop", daemon=True).start()
-
-    def finish(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.finish`: the plugin does so when the connection closes, soon."""
-        self.calls.give_up()
-
-    def _stop_pools(self, grace_s: float) -> None:
-        self._ask(lambda: self.calls.on_workers(stop_pool, self.pool, grace_s))
-
-    def close(self) -> None:
-        """End the attempt's child processes and the connection."""
-        self._closing.set()
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        """Close the connection; on the scheduler, the plugin then ends the child processes."""
-        if self._calls is not None:
-            self._calls.close()
-
-
-def _worker_that_raised(key: str, dask_scheduler: Any) -> str:
-    """Return the worker on which a task raised last. Runs on the scheduler."""
-    task = dask_scheduler.tasks.get(key)
-    return next(iter(task.erred_on), "") if task is not None else ""
-
-
-def _long_steps(pool: str, dask_scheduler: Any) -> list[dict[str, Any]]:
-    """Return what has run longest on the workers in one of their pools. Runs on the scheduler."""
-    return [
-        step for worker in dask_scheduler.workers.values() for step in worker.metrics.get(LONG_STEPS, {}).get(pool, ())
-    ]
-
-
-@contextmanager
-def connect_external(
-    address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None
-) -> Iterator[ExternalCluster]:
-    """Connect to a running cluster for the body of a ``with`` statement.
-
-    Parameters
-    ----------
-    run
-        The name of the attempt.
-    job
-        The job's name, for other jobs.
-    pods
-        As for :class:`ExternalCluster`.
-
-    Raises
-    ------
-    UsageError
-        The address is malformed.
-    ClusterError
-        The scheduler does not answer, or has no workers, for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
-    """
-    silence_dask()
-    check_address(address)
-    card, timeout_s = JobCard(job, run, settings.priority), settings.cluster_timeout
-    cluster = ExternalCluster(address, card, threads=settings.sim_threads, timeout_s=timeout_s, pods=pods)
-    threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
-    try:
-        yield cluster
-    finally:
-        cluster.close()

@@ -1,7 +1,6 @@
 """Exchanges with the other runners on a cluster, through its scheduler, how many slots each job asks for.
 
-The scheduler removes the record of a runner that disconnects (:class:`mops.cluster.scheduler_plugin.AttemptPlugin`).
-A runner whose record has not changed for :data:`SILENT_SECONDS` does not count, because it may be out of reach.
+The scheduler removes the record of a runner that disconnects (scheduler_plugin.py).
 """
 
 from __future__ import annotations
@@ -14,32 +13,22 @@ from typing import Any
 from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.shares import ShareRequest
 
-METADATA = "mops-jobs"
-"""The key of the records in the scheduler's metadata; below it, the name of each connection's pools."""
+METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by the name of the connection's pools
 
-
+# A runner whose record has not changed for this time does not count, because it may be out of reach. A runner renews
+# its record several times as often.
 SILENT_SECONDS = 15.0
-"""Several times the interval at which a runner renews its record."""
-
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class JobCard:
-    """How a runner introduces its job to the others.
-
-    Parameters
-    ----------
-    run
-        The name of the attempt on the cluster.
-    priority
-        MODELOPS_JOB_PRIORITY, for people.
-    """
+    """How a runner introduces its job to the others."""
 
     job: str
-    run: str
-    priority: str
+    run: str  # the name of the attempt on the cluster
+    priority: str  # MODELOPS_JOB_PRIORITY, for people
 
 
 class OtherJobs:
@@ -51,33 +40,14 @@ class OtherJobs:
         self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 
     def exchange(self, calls: DaskCalls, name: str, request: ShareRequest) -> list[ShareRequest]:
-        """Publish what this job asks for, and return the requests of the others.
-
-        Parameters
-        ----------
-        name
-            The name of this connection's pools.
-
-        Raises
-        ------
-        NoAnswer, OSError, ValueError
-            The connection broke, or the scheduler does not answer.
-        """
+        """Publish what this job asks for under the name of this connection's pools; return the others' requests."""
         self._n_records += 1
         record = {"format": _FORMAT, "n": self._n_records} | asdict(self._card) | asdict(request)
         calls.set_metadata([METADATA, name], record)
         return self.requests(calls.metadata([METADATA]), name)
 
     def requests(self, records: Mapping[str, Mapping[str, Any]], own: str) -> list[ShareRequest]:
-        """Return the requests of the other jobs whose records are still renewed.
-
-        Parameters
-        ----------
-        records
-            The records of all jobs, by the name of their pools.
-        own
-            The name of this connection's pools.
-        """
+        """Return the requests of jobs whose records are still renewed; ``own`` is the name of the own record."""
         now, before = self._clock(), self._last_new
         others = {name: record for name, record in records.items() if name != own and record.get("format") == _FORMAT}
         self._last_new = {}

@@ -15,17 +15,12 @@ from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import FairQueue
 from mops.worker.run_task import leave_pool
 
-SUSPECT = "mops_suspect"
-"""An annotation: the task is part of one whose workers died."""
+# Annotations of tasks.
+SUSPECT = "mops_suspect"  # part of a task whose workers died
+SECONDS = "mops_seconds"  # the expected time on one slot
+AVOID = "mops_avoid"  # addresses of workers that must not run the task while other workers are there
 
-SECONDS = "mops_seconds"
-"""An annotation: the expected seconds of the task on one slot."""
-
-AVOID = "mops_avoid"
-"""An annotation: addresses of workers that must not run the task while other workers are there."""
-
-_LEAVE_SECONDS = 60.0
-"""How long the scheduler keeps the request to a frozen worker that it ends the attempt's child processes."""
+_LEAVE_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
 
 
 class AttemptPlugin(SchedulerPlugin):
@@ -37,18 +32,14 @@ class AttemptPlugin(SchedulerPlugin):
       is four (``allowed-failures``), which is a setting of the whole cluster.
     - It orders the tasks of several jobs in the scheduler's queue (:mod:`mops.cluster.shares`).
     - It keeps a task away from workers on which it must not run (:mod:`mops.attempt.recovery`).
-
-    Parameters
-    ----------
-    pool
-        The name of the connection's pools of child processes on the workers.
-    client
-        The connection's id.
-    price
-        What a second on a slot costs in the fair queue.
     """
 
-    def __init__(self, pool: str, client: str, price: float):
+    def __init__(
+        self,
+        pool: str,  # the name of the connection's pools
+        client: str,  # the connection's id
+        price: float,  # of a second on a slot, in the fair queue
+    ):
         self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
         self.queue = FairQueue()
@@ -132,11 +123,9 @@ class _Allowed(set[str]):
 
 
 def _trim_spans(scheduler: Any, tasks: list[Any]) -> None:
-    """Remove what Dask's spans would keep of tasks for the life of the scheduler.
-
-    A span keeps an entry for each graph, and the last entry is that of these tasks. It also keeps each group of tasks,
-    although Dask has forgotten the group with its last task.
-    """
+    """Remove what Dask's spans would keep of tasks for the life of the scheduler."""
+    # A span keeps an entry for each graph, and the last entry is that of these tasks. It also keeps each group of
+    # tasks, although Dask has forgotten the group with its last task.
     groups = {scheduler.tasks[key].group for key in tasks}
     names = {group.name for group in groups}
     with contextlib.suppress(AttributeError, KeyError, TypeError):  # spans may differ in another version of Dask

@@ -1,56 +1,37 @@
-"""The slots of a cluster as workers come and go, and how its jobs divide them, by priority.
+"""How the jobs of a cluster divide its slots, by priority: docs/internals/shares.md.
 
 Runners tell one another what they could use, and each computes its share. The scheduler orders the tasks of all jobs
-(:class:`FairQueue`). docs/internals/shares.md has the rule and its reasons.
+(:class:`FairQueue`).
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WEIGHTS = {"low": 1, "normal": 4, "high": 16}
-"""The weight of a job in the division, by its MODELOPS_JOB_PRIORITY."""
+WEIGHTS = {"low": 1, "normal": 4, "high": 16}  # of a job in the division, by its MODELOPS_JOB_PRIORITY
 
-TASKS_PER_SHARED_SLOT = 2
-"""Tasks in flight for each slot of a share: one runs, and the next one waits on the cluster."""
+TASKS_PER_SHARED_SLOT = 2  # in flight for each slot of a share: one runs, and the next one waits on the cluster
 
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """A request of a job for a share of the slots.
+    """A request of a job for a share of the slots."""
 
-    Parameters
-    ----------
-    weight
-        The weight of its priority.
-    wants
-        The fraction of all slots that the job could use now: above 0 and at most 1.
-    """
-
-    weight: int
-    wants: float
+    weight: int  # of its priority
+    wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a cluster that a job may use.
-
-    Parameters
-    ----------
-    slots, workers
-        Simulations that the job may run at once, and the workers that run them; at least one each.
-    tasks
-        The most tasks in flight; None: no limit, because no other job is there.
-    """
+    """The part of a cluster that a job may use: at least one slot and one worker."""
 
     slots: int
     workers: int
-    tasks: int | None = None
+    tasks: int | None = None  # at most in flight; None: no limit, because no other job is there
 
 
 def fractions(requests: Sequence[ShareRequest]) -> list[float]:
@@ -64,13 +45,7 @@ def fractions(requests: Sequence[ShareRequest]) -> list[float]:
 
 
 def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
-    """Return a job's share of a cluster.
-
-    Parameters
-    ----------
-    slots, workers
-        Simulations that the cluster can run at once, and its workers.
-    """
+    """Return a job's share of all slots and workers of a cluster."""
     if not others:
         return Share(slots, workers)
     fraction, *_ = fractions([mine, *others])
@@ -84,20 +59,15 @@ class FairQueue:
     """The tags of one job's tasks."""
 
     def __init__(self) -> None:
-        self.highest_taken = 0.0
-        """The highest tag of this job that the scheduler has taken from the queue."""
+        self.highest_taken = 0.0  # tag of this job that the scheduler has taken from the queue
         self._next = 0.0
         self._waiting: dict[str, float] = {}
 
     def tag(self, key: str, cost: float, highest_taken: float) -> float:
         """Return the tag of a task that has arrived.
 
-        Parameters
-        ----------
-        cost
-            The time of the task on the slots, divided by the weight of its job.
-        highest_taken
-            The highest tag of any job that the scheduler has taken from the queue.
+        ``cost`` is its time on the slots, divided by the weight of its job. ``highest_taken`` is the highest tag of any
+        job that the scheduler has taken from the queue.
         """
         tag = max(self._next, highest_taken)
         self._next = tag + cost
@@ -111,6 +81,3 @@ class FairQueue:
     def removed(self, key: str) -> None:
         """Note that a task has left the queue without being run."""
         self._waiting.pop(key, None)
-
-
-logger = logging.getLogger(__name__)

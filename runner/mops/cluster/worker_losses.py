@@ -1,8 +1,7 @@
 """Finds out which workers were lost, which tasks they had, and why they were lost.
 
 Dask's scheduler reports which tasks a lost worker had. Three sources (:class:`LossSource`) know causes: the nanny that
-restarted the worker, Kubernetes (:mod:`mops.k8s.pod_ends`, if the runner is a pod), and the counter of kills in the
-worker's cgroup.
+restarted the worker, Kubernetes (:mod:`mops.k8s.pod_ends`), and the counter of kills in the worker's cgroup.
 """
 
 from __future__ import annotations
@@ -18,25 +17,17 @@ from typing import Any, NamedTuple, Protocol
 from mops.system.memory_limits import OomKills
 from mops.units import bytes_text
 
-JOIN_SECONDS = 1.0
-"""How long to wait before the sources are asked about a loss, because the scheduler may hear of it before they do."""
+JOIN_SECONDS = 1.0  # until the sources are asked about a loss, because the scheduler may hear of it before they do
+NEAR_SECONDS = 15.0  # at most between a loss and an event that explains it: sources look for events every ten seconds
 
-NEAR_SECONDS = 15.0
-"""The most seconds between a loss and an event that explains it: the sources look for events every ten seconds."""
-
+# How long Kubernetes may take to report the end of a container, and a nanny to answer again. Kubernetes writes the end
+# to the pod's status after a second or two, and a nanny can be asked when its next worker has started. On a busy node
+# both take several times as long.
 POD_SECONDS = 20.0
-"""How long Kubernetes may take to report the end of a container, and a nanny to answer again.
 
-Kubernetes writes the end to the pod's status after a second or two, and a nanny can be asked when its next worker has
-started. On a busy node both take several times as long."""
-
-_JUDGING_SECONDS = 10.0
-"""The longest time that a loss waits for :meth:`WorkerLosses.judge`, which is called every two seconds."""
-
+_JUDGING_SECONDS = 10.0  # at most, until a loss meets WorkerLosses.judge, which is called every two seconds
 _POLL_SECONDS = 0.25
-
-_CLOCK_CHANGE_SECONDS = 5.0
-"""By how much a machine's clock may be set while a container lives."""
+_CLOCK_CHANGE_SECONDS = 5.0  # by how much a machine's clock may be set while a container lives
 
 
 class LossCause(Protocol):
@@ -69,30 +60,19 @@ UNKNOWN = KnownCause("")
 
 @dataclass(frozen=True)
 class WorkerLoss:
-    """A worker that was lost.
+    """A worker that was lost."""
 
-    Parameters
-    ----------
-    worker
-        Its address.
-    running
-        The Dask keys of the tasks that it ran.
-    results
-        The Dask keys of finished tasks whose results only this worker had. Dask runs them again.
-    """
-
-    worker: str
-    running: frozenset[str]
-    results: frozenset[str] = frozenset()
+    worker: str  # its address
+    running: frozenset[str]  # keys of the tasks that it ran
+    results: frozenset[str] = frozenset()  # keys of finished tasks whose results only it had: Dask runs them again
     cause: LossCause = UNKNOWN
 
     @property
     def keys(self) -> frozenset[str]:
-        """The Dask keys of all tasks that run again."""
+        """The keys of all tasks that run again."""
         return self.running | self.results
 
     def __str__(self) -> str:
-        """Say which worker was lost, and why."""
         what = "ran out of memory" if self.cause.memory else "was lost"
         why = f": {self.cause.text}" if self.cause.text else ""
         return f"worker {self.worker} {what}{why}"
@@ -105,12 +85,9 @@ class LossSource(Protocol):
         """Collect what has happened since the last call."""
 
     def cause(self, worker: str, at: float) -> LossCause | None:
-        """Return why a worker was lost at a time.
+        """Return why a worker was lost at a time (s, monotonic); None: this source does not know, or not yet.
 
-        Returns
-        -------
-        LossCause or None
-            ``UNKNOWN``: no source will ever know more. None: this source does not know, or not yet.
+        ``UNKNOWN``: no source will ever know more.
         """
 
 
@@ -149,27 +126,15 @@ class NannyRestarts:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A container's counter of kills, and between which times (s, monotonic) it was read."""
-
     kills: OomKills
-    asked_at: float
+    asked_at: float  # read after this time and before the next one (s, monotonic)
     answered_at: float
-
-    @property
-    def container_started_at(self) -> float:
-        return self.answered_at - self.kills.age_s
-
-    def is_same_container(self, other: _Reading) -> bool:
-        return abs(self.kills.born - other.kills.born) < _CLOCK_CHANGE_SECONDS
 
 
 class OomKillCounters:
     """The kernel's counts of kills for memory in the workers' containers, read by the nannies, which outlive workers.
 
-    Parameters
-    ----------
-    read
-        Returns the count of each container whose nanny answers, by host. Dask asks only nannies that have a worker.
+    ``read`` returns the count of each container whose nanny answers, by host. Dask asks only nannies with a worker.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, OomKills]], clock: Callable[[], float] = time.monotonic):
@@ -184,20 +149,18 @@ class OomKillCounters:
         for host, kills in found.items():
             now, before = _Reading(kills, asked_at, answered_at), self._last.get(host)
             if before is not None:
-                # The counter of a new container starts at 0.
-                rise = kills.n - (before.kills.n if now.is_same_container(before) else 0)
+                is_same_container = abs(kills.born - before.kills.born) < _CLOCK_CHANGE_SECONDS
+                rise = kills.n - (before.kills.n if is_same_container else 0)  # a new container's counter starts at 0
                 if rise > 0:
                     self._rises[host] = before.asked_at, answered_at, rise
             self._last[host] = now
 
     def cause(self, worker: str, at: float) -> LossCause | None:
-        """As :meth:`LossSource.cause`: a rise of the counter near that time, for any process of the container.
-
-        If a nanny answers from a container that started before the loss, the container has outlived the worker, so the
-        pod's status will not explain the loss. Without this answer, the container may have ended too.
-        """
+        """As :meth:`LossSource.cause`: a rise of the counter near that time, for any process of the container."""
+        # If a nanny answers from a container that started before the loss, the container has outlived the worker, so
+        # the pod's status will not explain the loss. Without this answer, the container may have ended too.
         last = self._last.get(host_of(worker))
-        if last is None or last.asked_at < at or last.container_started_at >= at:
+        if last is None or last.asked_at < at or last.answered_at - last.kills.age_s >= at:
             return None
         return self.likely_cause(worker, at)
 
@@ -215,31 +178,19 @@ def host_of(address: str) -> str:
 
 
 class _Removal(NamedTuple):
-    """The scheduler's report of a loss: when it came (s, monotonic), and the loss without its cause."""
-
-    at: float
-    loss: WorkerLoss
+    at: float  # when the scheduler's report came (s, monotonic)
+    loss: WorkerLoss  # without its cause
 
 
 class WorkerLosses:
-    """Collects losses of workers and joins them with their causes. Thread-safe.
-
-    Parameters
-    ----------
-    sources
-        Where to ask for a cause, in this order. The first source that knows a cause decides.
-    late_s
-        How many seconds after a loss a source may still learn its cause.
-    likely
-        Returns the likely cause after ``late_s``, for a worker and the time of its loss (s, monotonic).
-    """
+    """Collects losses of workers and joins them with their causes. Thread-safe."""
 
     def __init__(
         self,
-        sources: Sequence[LossSource],
+        sources: Sequence[LossSource],  # the first one that knows a cause decides
         clock: Callable[[], float] = time.monotonic,
-        late_s: float = JOIN_SECONDS,
-        likely: Callable[[str, float], LossCause] = lambda _worker, _at: UNKNOWN,
+        late_s: float = JOIN_SECONDS,  # how long after a loss a source may still learn its cause
+        likely: Callable[[str, float], LossCause] = lambda _worker, _at: UNKNOWN,  # the likely cause after that time
     ):
         self._sources, self._clock, self._late_s, self._likely = sources, clock, late_s, likely
         self._unjudged: list[_Removal] = []
@@ -303,24 +254,16 @@ class WorkerLosses:
     ) -> LossCause:
         """Return why the workers of a task died, waiting until the cause of the last death is known.
 
-        If one of the workers was removed, that is the cause: the task has ended fewer workers than Dask counted.
-
-        Parameters
-        ----------
-        worker
-            The worker that died last.
-        asked_at
-            When its death was noticed (s, monotonic). The time to wait counts from then, so that callers that take
-            turns do not wait one after the other.
-        given_up
-            Ends the wait when it returns True.
+        The parameters are those of :meth:`mops.cluster.base.Cluster.loss_cause`.
         """
         since = asked_at - NEAR_SECONDS
+        # From the notice of the death, so that callers that take turns do not wait one after the other.
         deadline = asked_at + (self._late_s + _JUDGING_SECONDS if timeout_s is None else timeout_s)
         with self._changed:
             while True:
                 lost_at, cause = self._causes.get(worker, (-math.inf, UNKNOWN))
                 if lost_at >= since:
+                    # If one of the workers was removed, the task has ended fewer workers than Dask counted.
                     return self._removals.pop(key, cause)
                 if self._clock() >= deadline or given_up():
                     return self._removals.pop(key, UNKNOWN)

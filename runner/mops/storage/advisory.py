@@ -19,22 +19,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_told: set[str] = set()
-"""Files of which this process has logged a fault. `mops jobs watch` reads the same file every few seconds."""
+_told: set[str] = set()  # places whose fault is logged: `mops jobs watch` reads the same file every few seconds
 
 
 def read(files: Files, path: str, parse: Callable[[bytes, str], T]) -> T | None:
     """Return the content of an advisory file; None: it is missing or unusable.
 
-    Parameters
-    ----------
-    parse
-        Takes the bytes and the place that errors name; raises CorruptRecord or NewerFormat.
-
-    Raises
-    ------
-    StorageUnavailable
-        The storage is out of reach.
+    ``parse`` takes the bytes and the place that its errors name: CorruptRecord, NewerFormat. StorageUnavailable: the
+    storage is out of reach.
     """
     return read_many(files, [path], parse)[0]
 
@@ -47,10 +39,15 @@ def read_many(files: Files, paths: Sequence[str], parse: Callable[[bytes, str], 
         raise
     except StorageError:  # the storage refuses one of them; read the others
         found = [_got(files, path) for path in paths]
-    return [
-        None if data is None else _parsed(data, f"{files.url}/{path}", parse)
-        for path, data in zip(paths, found, strict=True)
-    ]
+    parsed: list[T | None] = []
+    for path, data in zip(paths, found, strict=True):
+        where = f"{files.url}/{path}"
+        try:
+            parsed.append(None if data is None else parse(data, where))
+        except (CorruptRecord, NewerFormat) as bad:
+            _tell(where, bad)
+            parsed.append(None)
+    return parsed
 
 
 def _got(files: Files, path: str) -> bytes | None:
@@ -60,14 +57,6 @@ def _got(files: Files, path: str) -> bytes | None:
         raise
     except StorageError as refused:
         _tell(f"{files.url}/{path}", refused)
-        return None
-
-
-def _parsed(data: bytes, where: str, parse: Callable[[bytes, str], T]) -> T | None:
-    try:
-        return parse(data, where)
-    except (CorruptRecord, NewerFormat) as bad:
-        _tell(where, bad)
         return None
 
 
@@ -99,7 +88,7 @@ class Writer:
         self._refused: set[str] = set()
 
     def write(self, what: str, call: Callable[[Files], None]) -> None:
-        """Call a function that writes a file; ``what`` names the kind of file in the log."""
+        """Call a function that writes a file of the kind ``what``."""
         try:
             call(self._files)
         except StorageError as refused:

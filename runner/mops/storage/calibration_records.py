@@ -1,22 +1,12 @@
 """Stores the records of a calibration: what it fits, the sets that each round asks for, and the losses told back.
 
-::
-
-    calibrations/<name>/calibration.json
-    calibrations/<name>/rounds/00000001-asked.json  00000001-told.json  00000002-asked.json  ...
-    calibrations/<name>/scoring/00000001.json  ...
-    calibrations/<name>/data/00000001.json  ...
-
-All are create-only. Round ``k`` begins with its record "asked", its sets run as the job ``<name>-r<k>``, and it ends
-with its record "told". A call that weighs sets in another way adds a record "scoring", and a call that accepts changed
-data files adds a record "data". Of these two kinds, the last record counts. docs/internals/calibration.md says why no
-kill between two records loses anything.
+All are create-only. Round ``k`` begins with "asked", its sets run as the job ``<name>-r<k>``, and it ends with "told".
+Of "scoring" and "data", the last record counts. docs/internals/calibration.md says why no kill loses anything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
@@ -40,51 +30,27 @@ _NUMBERED = re.compile(r"/(\d{8})\.json$")
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """The settings of a calibration that must not change between two rounds.
-
-    Parameters
-    ----------
-    created
-        When the calibration began (UTC, ISO 8601).
-    seed
-        The seed of the draws.
-    space
-        The space, as in space.json.
-    files
-        A checksum of each file of the project, without the files of the space and of the study.
-    """
+    """The settings of a calibration that must not change between two rounds: ``calibration.json``."""
 
     calibration: str
-    created: str
+    created: str  # UTC, ISO 8601
     method: str
-    seed: int
-    space: dict[str, Any]
+    seed: int  # of the draws
+    space: dict[str, Any]  # as in space.json
     spec: ModelSpec
     n_replicates: int
-    files: dict[str, str]
+    files: dict[str, str]  # a checksum of each file of the project, without the files of the space and of the study
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The parameter sets of one round.
-
-    Parameters
-    ----------
-    k
-        The round; the first is 1.
-    job
-        The job that runs the sets.
-    state
-        What the method needs at replay besides the sets, such as the distribution from which it drew them.
-    kept_seeds
-        The earlier round whose seeds a set has, by its param_id. The seeds of the other sets are those of this round.
-    """
+    """The parameter sets of one round: ``rounds/<k>-asked.json``; the first ``k`` is 1."""
 
     k: int
-    job: str
+    job: str  # which runs the sets
     sets: tuple[dict[str, Any], ...]
-    state: dict[str, Any]
-    kept_seeds: dict[str, int] = field(default_factory=dict)
+    state: dict[str, Any]  # what the method needs at replay besides the sets, such as their distribution
+    kept_seeds: dict[str, int] = field(default_factory=dict)  # by param_id: the earlier round whose seeds the set has
 
     @cached_property
     def param_ids(self) -> tuple[str, ...]:
@@ -109,42 +75,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a call weighs the sets. Each call of a calibration may have other values.
+    """How a call weighs the sets: ``scoring/<number>.json``. Each call may have other values."""
 
-    Parameters
-    ----------
-    weights
-        The weight of each loss that counts, by its label; None: the sum of all losses.
-    temperature
-        The total loss is divided by it.
-    ess
-        The smallest effective sample size for a posterior.
-    objectives
-        The losses that the call names as objectives.
-    """
-
-    weights: dict[str, float] | None
-    temperature: float
-    ess: float
-    objectives: tuple[str, ...] = ()
+    weights: dict[str, float] | None  # of each loss that counts, by its label; None: the sum of all losses
+    temperature: float  # the total loss is divided by it
+    ess: float  # the smallest effective sample size for a posterior
+    objectives: tuple[str, ...] = ()  # the losses that the call names as objectives
 
 
 @dataclass(frozen=True)
 class AcceptedData:
-    """The project that a call has accepted although data files differ from those of the rounds before.
+    """The project that a call has accepted although data files changed since earlier rounds: ``data/<number>.json``."""
 
-    Parameters
-    ----------
-    files
-        As in :class:`CalibrationRecord`.
-    """
-
-    files: dict[str, str]
+    files: dict[str, str]  # as in CalibrationRecord
 
 
 @dataclass(frozen=True)
 class Told:
-    """The outcomes of one round, in the order of its sets."""
+    """The outcomes of one round, in the order of its sets: ``rounds/<k>-told.json``."""
 
     k: int
     job: str
@@ -159,13 +107,11 @@ class Round:
     told: Told
 
 
-_CALIBRATION, _ASKED, _TOLD, _SCORING, _DATA = (
-    JsonCodec[CalibrationRecord](CalibrationRecord),
-    JsonCodec[Asked](Asked),
-    JsonCodec[Told](Told),
-    JsonCodec[Scoring](Scoring),
-    JsonCodec[AcceptedData](AcceptedData),
-)
+_CALIBRATION = JsonCodec[CalibrationRecord](CalibrationRecord)
+_ASKED = JsonCodec[Asked](Asked)
+_TOLD = JsonCodec[Told](Told)
+_SCORING = JsonCodec[Scoring](Scoring)
+_DATA = JsonCodec[AcceptedData](AcceptedData)
 
 
 @dataclass(frozen=True)
@@ -195,22 +141,13 @@ class CalibrationRecords:
     def rounds(self) -> list[Round]:
         """Return the rounds that have ended, in their order.
 
-        Raises
-        ------
-        CorruptRecord
-            A record is damaged, or a record of an earlier round is missing.
+        CorruptRecord: a record is damaged, or a record of an earlier round is missing.
         """
         folder = f"{self.folder}/rounds"
         told = [entry.path for entry in self.files.list(folder) if entry.path.endswith("-told.json")]
         ks = range(1, len(told) + 1)
-        found = [
-            Round(*pair)
-            for pair in zip(
-                self._decoded(_ASKED.decode, [self._round(k, "asked") for k in ks]),
-                self._decoded(_TOLD.decode, [self._round(k, "told") for k in ks]),
-                strict=True,
-            )
-        ]
+        asked = self._decoded(_ASKED, [self._round(k, "asked") for k in ks])
+        found = list(map(Round, asked, self._decoded(_TOLD, [self._round(k, "told") for k in ks])))
         for each in found:
             if len(each.asked.sets) != len(each.told.outcomes):
                 what = f"round {each.asked.k} has {len(each.asked.sets)} sets and {len(each.told.outcomes)} outcomes"
@@ -244,11 +181,8 @@ class CalibrationRecords:
         return self.job(opened[0]) if opened else None
 
     def remove(self) -> None:
-        """Remove all records.
-
-        The last is removed first, one after the other. So after a kill, the calibration has fewer rounds and is not
-        damaged.
-        """
+        """Remove all records."""
+        # The last first, one after the other: after a kill, the calibration has fewer rounds and is not damaged.
         entries = [*self.files.list(self.folder), *self.files.scraps(self.folder, 0)]
         for path in sorted({entry.path for entry in entries} - {self._begin}, reverse=True):
             self.files.remove([path])
@@ -256,21 +190,15 @@ class CalibrationRecords:
         self.files.prune(self.folder)
 
     def begin(self, record: CalibrationRecord) -> None:
-        """Store what the calibration fits; raises as :meth:`ask`."""
+        """Store what the calibration fits. JobError: another process has stored something else."""
         self._put(self._begin, _CALIBRATION.encode(record))
 
     def ask(self, asked: Asked) -> None:
-        """Store the sets of a round.
-
-        Raises
-        ------
-        JobError
-            Another process has stored other sets for this round.
-        """
+        """Store the sets of a round; raises as :meth:`begin`."""
         self._put(self._round(asked.k, "asked"), _ASKED.encode(asked))
 
     def tell(self, told: Told) -> None:
-        """Store the outcomes of a round; raises as :meth:`ask`."""
+        """Store the outcomes of a round; raises as :meth:`begin`."""
         self._put(self._round(told.k, "told"), _TOLD.encode(told))
 
     @property
@@ -281,26 +209,24 @@ class CalibrationRecords:
         return f"{self.folder}/rounds/{k:08d}-{what}.json"
 
     def _present(self) -> set[tuple[int, str]]:
-        """Return the round of each record, and whether it is "asked" or "told"."""
         names = (entry.path.rpartition("/")[2] for entry in self.files.list(f"{self.folder}/rounds"))
         return {(int(found[1]), found[2]) for name in names if (found := _ROUND.fullmatch(name))}
 
-    def _decoded(self, decode: Callable[[bytes, str], T], paths: list[str]) -> list[T]:
+    def _decoded(self, codec: JsonCodec[T], paths: list[str]) -> list[T]:
         found = []
         for path, data in zip(paths, self.files.get_many(paths), strict=True):
             where = f"{self.files.url}/{path}"
             if data is None:
                 raise CorruptRecord("a record of this calibration is missing", where=where, hint=RESTORE_HINT)
-            found.append(decode(data, where))
+            found.append(codec.decode(data, where))
         return found
 
     def _last(self, codec: JsonCodec[T], kind: str) -> T | None:
-        """Return the last record of a kind; None: there is none."""
         number = self._last_number(kind)
         return codec.read(self.files, self._numbered(kind, number)) if number else None
 
     def _append(self, codec: JsonCodec[T], kind: str, record: T) -> None:
-        """Store a record of a kind as the last one, unless the last one is the same."""
+        """Store a record of a kind, unless the last one is the same."""
         content = codec.encode(record)
         while self._last(codec, kind) != record:
             self.files.put_new(self._numbered(kind, self._last_number(kind) + 1), content)

@@ -1,13 +1,14 @@
 """Merges the small parts of a complete job into larger ones: rules 16 to 20 of docs/internals/storage.md.
 
-A compaction writes the larger parts, and then one create-only record that names them. Until the record exists, and for
-ever if it never does, the small parts count. `mops jobs clean` removes parts that do not count.
+A compaction writes the larger parts, and then one create-only record that names them. Without that record, the small
+parts count. `mops jobs clean` removes parts that do not count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -41,34 +42,25 @@ from mops.study.column_families import Families, Family
 
 logger = logging.getLogger(__name__)
 
-MANY_PARTS = 32
-"""An attempt compacts a table of at least so many small parts. On Azurite each costs a reader 25 ms."""
+MANY_PARTS = 32  # an attempt compacts a table of at least so many small parts: on Azurite each costs a reader 25 ms
+MANY_LOCAL_PARTS = 1_000  # in a folder, where a reader opens so many in half a second, and scans large ones no faster
 
-MANY_LOCAL_PARTS = 1_000
-"""The same for a local folder, where a reader opens so many in half a second, and scans large parts no faster."""
+WAIT_SECONDS = 60.0  # at the end of an attempt, where a person may wait; on Azurite 500 parts take 5.5 s
 
-WAIT_SECONDS = 60.0
-"""A compaction at the end of an attempt gives up after this time, because a person may wait for the runner. On Azurite
-500 parts take 5.5 s."""
+SMALL_BYTES = 16 << 20  # parts of this size and above stay as they are
 
-SMALL_BYTES = 16 << 20
-"""Parts of this size and above stay as they are."""
-
+# The most that a merged part holds, before its rows are encoded again. No checkpoint writes larger parts by default,
+# `verify` holds four of them in memory, and Azure stores one in one request.
 FULL_BYTES = 64 << 20
-"""The most that a merged part holds, before its rows are encoded again. No checkpoint writes larger parts by default,
-`verify` holds four of them in memory, and Azure stores one in one request."""
 
-FEWEST_PARTS = 4
-"""The fewest parts to merge. Fewer small parts fit into one of FULL_BYTES only at the end of a table."""
+FEWEST_PARTS = 4  # to merge; fewer small parts fit into one of FULL_BYTES only at the end of a table
 
-HELD_BYTES = 16 << 20
-"""The most bytes of old parts that wait in memory to be copied. A larger part is alone there."""
+_HELD_BYTES = 16 << 20  # of old parts that wait in memory to be copied; a larger part is alone there
 
+# Columns that repeat long texts, read and written without decoding them.
 _DICTIONARIES = {"failures": ("param_id", "traceback")}
-"""Columns of a table that repeat long texts, read and written without decoding them."""
 
-Run: TypeAlias = Sequence[CurrentPart]
-"""Parts of one table that follow one another, in the order of the table."""
+Run: TypeAlias = Sequence[CurrentPart]  # parts of one table that follow one another
 
 Merger = Callable[[Files, Sequence[Part], Mapping[str, Family]], Encoded[Spool]]
 
@@ -98,27 +90,13 @@ def compact(
     files: Files,
     record: JobRecord,
     *,
-    plan: Callable[[Iterable[CurrentPart]], list[Run]] | None = None,
-    merge: Merger | None = None,
-    seconds: float = math.inf,
+    plan: Callable[[Iterable[CurrentPart]], list[Run]] | None = None,  # what to merge; None: `runs`
+    merge: Merger | None = None,  # None: `merged`
+    seconds: float = math.inf,  # after which a compaction gives up, and leaves the job as it is
 ) -> Compacted:
-    """Merge small parts of a complete job, once: later calls change nothing.
+    """Merge small parts of a complete job, once: later calls change nothing. TimeoutError: it takes too long.
 
-    Parameters
-    ----------
-    plan, merge
-        What to merge, and how; None: :func:`runs` and :func:`merged`.
-    seconds
-        Give up after this time, and leave the job as it is.
-
-    Raises
-    ------
-    JobError
-        The job is not complete, or was deleted meanwhile.
-    CorruptRecord
-        A part is missing or damaged.
-    StorageError
-        The storage refuses, is out of reach, or is full.
+    JobError: the job is not complete, or was deleted meanwhile. CorruptRecord: a part is missing or damaged.
     """
     deadline = time.monotonic() + seconds
     whole = read_whole(files, record.paths)
@@ -164,7 +142,6 @@ def _remove(files: Files, written: Iterable[Merge]) -> None:
 def _stored(
     files: Files, record: JobRecord, run: Run, families: Families, merge: Merger, number: tuple[str, int]
 ) -> Merge:
-    """Write the part that replaces some parts."""
     kind, output = table_of(run[0].part.path)
     try:
         file = merge(files, [one.part for one in run], families.get(output or "", {}))
@@ -185,7 +162,7 @@ def _compacted(record: JobRecord, before: Sequence[CurrentPart], now: Sequence[C
 def compact_at_end(files: Files, record: JobRecord) -> None:
     """Compact a job whose attempt has just completed it, if a table has many small parts.
 
-    The job is complete already, so an error is only logged. Ctrl-C ends the compaction, and reaches the caller.
+    An error is only logged, because the job is complete already. Ctrl-C reaches the caller.
     """
     fewest = MANY_PARTS if files.folder is None else MANY_LOCAL_PARTS
     how_to = f"to merge them: mops jobs compact {record.job}"
@@ -208,14 +185,9 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
 
 
 def runs(parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS) -> list[Run]:
-    """Return what to merge, so that the rows of each table keep their order. Pure.
+    """Return what to merge of all parts that count, so that the rows of each table keep their order. Pure.
 
-    Parameters
-    ----------
-    parts
-        All parts of the job that count, in their order.
-    fewest_in_table
-        Merge nothing unless so many parts of one table would be merged: a job is compacted once.
+    Nothing is merged unless ``fewest_in_table`` parts of one table would be: a job is compacted once.
     """
     tables = defaultdict[tuple[str, str | None], list[CurrentPart]](list)
     for part in parts:
@@ -243,28 +215,16 @@ def _runs(table: Iterable[CurrentPart]) -> Iterator[Run]:
 def merged(files: Files, parts: Sequence[Part], families: Mapping[str, Family]) -> Encoded[Spool]:
     """Return a file with the rows of parts of one table, in their order, in the widest types.
 
-    Parameters
-    ----------
-    families
-        The families of the table's columns; none for losses and failures.
-
-    Raises
-    ------
-    CorruptRecord
-        A part is not as it was committed.
-    FileNotFoundError
-        A part is missing.
-    StorageError
-        The storage refuses, is out of reach, or is full.
+    CorruptRecord: a part is not as it was committed. FileNotFoundError: a part is missing.
     """
     kind, _ = table_of(parts[0].path)
     repeated = _DICTIONARIES.get(kind, ("param_id",))
-    copies = _Copies(files, parts)
-    schemas = dict.fromkeys(pq.read_schema(data) for data in copies)
+    copies = _copied(files, parts)
+    schemas = dict.fromkeys(pq.read_schema(pa.BufferReader(copy)) for copy in copies)
     schema = with_dictionaries(unified(schemas, f"{files.url}/{parts[0].path}", families), repeated)
     encoder = PartEncoder(schema, files.spool(), STRINGS_BYTES if kind == "outputs" else TEXTS_BYTES)
-    for data in copies:
-        for table in _row_groups(data, repeated):
+    for copy in copies:
+        for table in _row_groups(pa.BufferReader(copy), repeated):
             encoder.write(_with_schema(table, schema))
     encoded = encoder.finish()
     if encoded.rows != (n_rows := sum(part.rows for part in parts)):
@@ -273,35 +233,24 @@ def merged(files: Files, parts: Sequence[Part], families: Mapping[str, Family]) 
     return encoded
 
 
-class _Copies:
-    """Copies of parts in one temporary file. They are as committed: a damaged part must not become a valid one."""
-
-    def __init__(self, files: Files, parts: Sequence[Part]):
-        self._parts, self._copy = parts, Spool()
-        for some in _held_together(parts):
-            for part, data in zip(some, files.get_many([part.path for part in some]), strict=True):
-                if data is None:
-                    raise FileNotFoundError(part.path)
-                if hashlib.sha256(data).hexdigest() != part.digest:
-                    raise _damaged(files, part, "the SHA-256 of this part differs from the committed one")
-                self._copy.write(data)
-
-    def __iter__(self) -> Iterator[pa.BufferReader]:
-        """Yield the content of each part."""
-        content, start = pa.py_buffer(self._copy.mapped()), 0
-        for part in self._parts:
-            yield pa.BufferReader(content.slice(start, part.bytes))
-            start += part.bytes
-
-
-def _held_together(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    some: list[Part] = []
+def _copied(files: Files, parts: Sequence[Part]) -> list[pa.Buffer]:
+    """Copy parts into one temporary file, and return its mapped content, part by part."""
+    copy, batches, n_bytes = Spool(), list[list[Part]](), 0
     for part in parts:
-        if some and (len(some) == AT_ONCE or sum(one.bytes for one in [*some, part]) > HELD_BYTES):
-            yield some
-            some = []
-        some.append(part)
-    yield some
+        n_bytes += part.bytes
+        if not batches or len(batches[-1]) == AT_ONCE or n_bytes > _HELD_BYTES:
+            batches.append([])
+            n_bytes = part.bytes
+        batches[-1].append(part)
+    for batch in batches:
+        for part, data in zip(batch, files.get_many([part.path for part in batch]), strict=True):
+            if data is None:
+                raise FileNotFoundError(part.path)
+            if hashlib.sha256(data).hexdigest() != part.digest:  # a damaged part must not become a valid one
+                raise _damaged(files, part, "the SHA-256 of this part differs from the committed one")
+            copy.write(data)
+    content, stops = pa.py_buffer(copy.mapped()), itertools.accumulate(part.bytes for part in parts)
+    return [content.slice(stop - part.bytes, part.bytes) for part, stop in zip(parts, stops, strict=True)]
 
 
 def _damaged(files: Files, part: Part, what: str) -> CorruptRecord:
@@ -319,7 +268,6 @@ def _row_groups(data: pa.BufferReader, repeated: Sequence[str]) -> Iterator[pa.T
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns and types of a schema that holds its values."""
     absent = set(schema.names) - set(table.column_names)  # an older mops wrote losses and failures with fewer columns
     columns = [
         pa.nulls(table.num_rows, field.type) if field.name in absent else converted(table[field.name], field.type)

@@ -47,15 +47,7 @@ def part_missing(job: str, path: str) -> PartMissing:
 
 
 def part_damaged(job: str, where: str, fault: str = "") -> CorruptRecord:
-    """Return the error for a damaged part.
-
-    Parameters
-    ----------
-    where
-        The part or its folder.
-    fault
-        How it is damaged; empty: Arrow cannot read its pages.
-    """
+    """Return the error for a damaged part, or for one in a folder; without ``fault``, Arrow cannot read its pages."""
     what = f"a committed part of job {job!r} is damaged{': ' if fault else ''}{fault}"
     return CorruptRecord(what, where=where, hint=verify_hint(job))
 
@@ -77,26 +69,11 @@ def dataset_of(
     files: Files,
     job: str,
     rows: Sequence[PartRows],
-    empty: pa.Schema,
+    empty: pa.Schema,  # of an empty result
     families: Columns | None = None,
-    dictionaries: Sequence[str] = (),
+    dictionaries: Sequence[str] = (),  # columns of strings to read as dictionaries
 ) -> ds.Dataset:
-    """Return committed rows as one dataset.
-
-    Parameters
-    ----------
-    empty
-        The schema of an empty result.
-    families
-        The type families of the columns.
-    dictionaries
-        Columns of strings to read as dictionaries.
-
-    Raises
-    ------
-    CorruptRecord
-        A part is missing, or is not a Parquet file.
-    """
+    """Return committed rows as one dataset. CorruptRecord: a part is missing, or is not a Parquet file."""
     if not rows:
         return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
     filesystem, _ = files.arrow(rows[0].part.path)
@@ -109,7 +86,6 @@ def dataset_of(
         FilteredFile(path, stored, some.job, some.without)
         for path, stored, some in zip(paths, schemas, rows, strict=True)
     ]
-    opened = filtered if any(some.without for some in rows) else unfiltered
     found = opened(there, schema, filesystem, file_format)
     found.job = job  # for errors
     return found
@@ -126,32 +102,17 @@ def _schema_of(job: str, path: str, filesystem: pyarrow.fs.FileSystem) -> pa.Sch
 
 @dataclass(frozen=True)
 class FilteredFile:
-    """A Parquet file, and the groups whose rows in it do not count.
-
-    Parameters
-    ----------
-    stored
-        The schema of the file.
-    job
-        The job that wrote the part. The dataset leaves a group out of all filtered parts of a job, or of none.
-    """
+    """A Parquet file, and the groups whose rows in it do not count."""
 
     path: str
-    stored: pa.Schema
-    job: str
+    stored: pa.Schema  # of the file
+    job: str  # that wrote the file
     without: Ranges
 
-    @property
-    def rule(self) -> str:
-        """The name of the file's filter; empty: every row counts."""
-        return self.job if self.without else ""
-
     def nulls(self, schema: pa.Schema) -> pc.Expression:
-        """Return what is known of the file's rows in a dataset: which columns are null.
-
-        If all values of a column of floats are NaN, and other files have text or times there, Arrow would read the text
-        "nan", or nothing. A partition expression that says that the column is null replaces what the file has.
-        """
+        """Return what is known of the file's rows in a dataset: which columns are null."""
+        # If all values of a column of floats are NaN, and other files have text or times there, Arrow would read the
+        # text "nan", or nothing. A partition expression that says that the column is null replaces what the file has.
         names = [
             field.name
             for field in schema
@@ -162,35 +123,29 @@ class FilteredFile:
         return functools.reduce(operator.and_, (pc.field(name).is_null() for name in names), pc.scalar(True))
 
 
-class Explained:
+class _Explained:
     """A dataset whose methods name the job when a part is missing or damaged. Mix it into a dataset of Arrow."""
 
     job: str = ""
 
     def filter(self, expression: Any) -> ds.Dataset:
-        """Return the rows for which an expression holds."""
         found = super().filter(expression)  # type: ignore[misc]
         found.job = self.job
         return found
 
     def to_table(self, *columns: Any, **options: Any) -> pa.Table:
-        """Return all rows."""
         return self._explained("to_table", *columns, **options)
 
     def count_rows(self, *filters: Any, **options: Any) -> int:
-        """Return the number of rows."""
         return int(self._explained("count_rows", *filters, **options))
 
     def head(self, *number: Any, **options: Any) -> pa.Table:
-        """Return the first rows."""
         return self._explained("head", *number, **options)
 
     def take(self, *indices: Any, **options: Any) -> pa.Table:
-        """Return the rows with these numbers."""
         return self._explained("take", *indices, **options)
 
     def to_batches(self, *columns: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in batches."""
         try:
             yield from super().to_batches(*columns, **options)  # type: ignore[misc]
         except OSError as bad:
@@ -211,7 +166,11 @@ class Explained:
         return part_damaged(self.job, posixpath.dirname(files[0]))  # what Arrow says of damaged pages has no number
 
 
-class _Filtered(Explained, ds.FileSystemDataset):  # type: ignore[misc]
+class _Whole(_Explained, ds.FileSystemDataset):  # type: ignore[misc]
+    """A dataset in which every row counts."""
+
+
+class _Filtered(_Explained, ds.FileSystemDataset):  # type: ignore[misc]
     """A dataset in which each file has its own filter.
 
     Arrow filters a whole dataset, not its files. So a partition column names each file's rule, and the dataset's
@@ -235,44 +194,25 @@ class _Filtered(Explained, ds.FileSystemDataset):  # type: ignore[misc]
         return ds.dataset(self.to_table()).join(*how, **options)
 
 
-class _Whole(Explained, ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset in which every row counts."""
-
-
-def unfiltered(
+def opened(
     files: Sequence[FilteredFile],
-    schema: pa.Schema,
+    schema: pa.Schema,  # fits the rows of every file; with a column "group" if some of them do not count
     filesystem: pyarrow.fs.FileSystem,
     file_format: ds.ParquetFileFormat,
 ) -> ds.Dataset:
-    """Return all rows of Parquet files; the parameters are those of :func:`filtered`."""
-    fragments = [file_format.make_fragment(file.path, filesystem, file.nulls(schema)) for file in files]
-    return _Whole(fragments, schema, file_format, filesystem)
-
-
-def filtered(
-    files: Sequence[FilteredFile],
-    schema: pa.Schema,
-    filesystem: pyarrow.fs.FileSystem,
-    file_format: ds.ParquetFileFormat,
-) -> ds.Dataset:
-    """Return the rows of Parquet files, without those of some groups.
-
-    Parameters
-    ----------
-    schema
-        A schema for the rows of every file, with a column ``group``.
-    filesystem
-        The file system of the paths.
-    file_format
-        How to read the files.
-    """
+    """Return the rows of Parquet files that count."""
+    if not any(file.without for file in files):
+        fragments = [file_format.make_fragment(file.path, filesystem, file.nulls(schema)) for file in files]
+        return _Whole(fragments, schema, file_format, filesystem)
+    # The rule of a file is the job that wrote it: a group is left out of all filtered files of a job, or of none.
+    rules = [file.job if file.without else "" for file in files]
     left_out: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for file in files:
-        left_out[file.rule] += file.without.intervals
+    for rule, file in zip(rules, files, strict=True):
+        left_out[rule] += file.without.intervals
     is_under = {rule: pc.field(_RULE) == pa.scalar(rule) for rule in left_out}
     fragments = [
-        file_format.make_fragment(file.path, filesystem, is_under[file.rule] & file.nulls(schema)) for file in files
+        file_format.make_fragment(file.path, filesystem, is_under[rule] & file.nulls(schema))
+        for rule, file in zip(rules, files, strict=True)
     ]
     whole = _Filtered(fragments, schema.append(pa.field(_RULE, pa.string())), file_format, filesystem)
     terms = []
@@ -288,18 +228,8 @@ def filtered(
 def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[ResultSource]) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
-    The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). This function holds one row
-    group in memory at a time.
-
-    Parameters
-    ----------
-    sources
-        The logs of the job's ancestors, and the job's own.
-
-    Raises
-    ------
-    StorageError
-        A part is missing, or the storage refuses, or is out of reach.
+    The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). The sources are those of the
+    job's ancestors and its own. PartMissing: a part was removed meanwhile.
     """
     families = families_of(files, paths, (source.log.view for source in sources)) or {}
     problems = [
@@ -327,7 +257,7 @@ def _problems_of(files: Files, rows: PartRows, known: Columns) -> Iterator[str]:
         yield f"{rows.part.path}: its columns are {', '.join(own)}, not {', '.join(known)}"
         return
     wrong = [name for name, kind in own.items() if joined(known[name], least_of(kind)) == MIXED]
-    for number in range(file.num_row_groups):
+    for number in range(file.num_row_groups):  # one in memory at a time
         table = file.read_row_group(number, use_threads=False)
         found = families_in(table.select(list(known)))
         beyond = [name for name, family in join_columns(known, found).items() if family != known[name]]

@@ -27,21 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs
 
-AT_ONCE = 64
-"""Requests that one call sends at a time. At 20 ms each, it reads thousands of records in seconds."""
+AT_ONCE = 64  # requests that one call sends at a time: at 20 ms each, it reads thousands of records in seconds
 
 
 class Files:
-    """Files under one root.
+    """Files under one root; ``url`` is the root, for errors.
 
-    Parameters
-    ----------
-    backend
-        The storage. :meth:`open` makes one from a URL.
-    url
-        The root, for errors.
-    retrying
-        How long transient faults are retried.
+    If the storage refuses, is full, or is out of reach, methods raise :class:`mops.errors.StorageError`.
+    If it does not answer in time, they raise its subclass :class:`mops.errors.StorageUnavailable`.
     """
 
     def __init__(self, backend: Backend, url: str, retrying: Retrying = PATIENT):
@@ -49,15 +42,13 @@ class Files:
 
     @classmethod
     def open(cls, url: str, *, retrying: Retrying = PATIENT) -> Files:
-        """Open a storage. mops sends no request yet.
+        """Open a storage; mops sends no request yet.
 
         Parameters
         ----------
         url
             A folder, ``file:///folder``, ``memory://name`` or ``abfs://container/prefix``. Credentials come
             from the environment: ``AZURE_STORAGE_CONNECTION_STRING``, or others that adlfs reads.
-        retrying
-            How long transient faults are retried.
 
         Raises
         ------
@@ -80,68 +71,37 @@ class Files:
         """Create a file, whole or not at all, unless it exists. The file is durable on return.
 
         If the storage loses an answer, mops repeats the request, and the answer is ``SAME``. Only ``OTHER`` means that
-        the file is not the caller's.
-
-        Raises
-        ------
-        StorageUnavailable
-            The storage did not answer in time. The request may still take effect at any later moment.
-        StorageError
-            The storage refuses, or is full.
+        the file is not the caller's. After StorageUnavailable, the request may still take effect at any later moment.
         """
-        return self._answered(path, lambda: self._put_new(path, data))
+
+        def put() -> Put:
+            if self._backend.put_new(path, data):
+                return Put.CREATED
+            there = self._backend.get(path)
+            if there is None:  # it cannot be read yet, or someone has just removed it
+                raise TimeoutError(errno.ETIMEDOUT, "the file exists and cannot be read")
+            return Put.SAME if there == whole_bytes(data) else Put.OTHER
+
+        return self._answered(path, put)
 
     def create(self, path: str, data: Data) -> None:
-        """Create a file of whose path only this process knows; errors as :meth:`put_new`.
-
-        Raises
-        ------
-        InternalError
-            Another process has written a file of this path.
-        """
+        """Create a file of whose path only this process knows; InternalError: another process has written it."""
         if self.put_new(path, data) is Put.OTHER:
             what = "another process has written a file that belongs to this one"
             raise InternalError(what, where=f"{self.url}/{path}", hint="report this; the results are unharmed")
 
-    def _put_new(self, path: str, data: Data) -> Put:
-        if self._backend.put_new(path, data):
-            return Put.CREATED
-        there = self._backend.get(path)
-        if there is None:  # it cannot be read yet, or someone has just removed it
-            raise TimeoutError(errno.ETIMEDOUT, "the file exists and cannot be read")
-        return Put.SAME if there == whole_bytes(data) else Put.OTHER
-
     def put(self, path: str, data: Data) -> None:
-        """Create or overwrite a file. Readers see the old bytes or the new. The file is durable on return.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, is out of reach, or is full.
-        """
+        """Create or overwrite a file. Readers see the old bytes or the new. The file is durable on return."""
         self._answered(path, lambda: self._backend.put(path, data))
 
     def get(self, path: str) -> bytes:
-        """Return a file's bytes.
-
-        Raises
-        ------
-        FileNotFoundError
-            The file does not exist.
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Return a file's bytes; FileNotFoundError: the file does not exist."""
         return self._present(path, self._get(path))
 
     def reader(self, path: str) -> pa.NativeFile:
         """Open a file for reading at any position: the file itself if it is local, else the pieces that are read.
 
-        Raises
-        ------
-        FileNotFoundError
-            The file does not exist.
-        StorageError
-            The storage refuses, or is out of reach. Later reads raise it too.
+        FileNotFoundError: the file does not exist. Later reads raise StorageError, too.
         """
         import pyarrow as pa  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
         from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - as above
@@ -156,27 +116,15 @@ class Files:
         return pa.PythonFile(RemoteFile(size, load), mode="r")
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of each file, None for an absent file; :data:`AT_ONCE` requests at a time.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Return the bytes of each file, None for an absent file; :data:`AT_ONCE` requests at a time."""
         return _at_once(self._get, paths)
 
     def size(self, path: str) -> int:
-        """Return a file's size in bytes; raises as :meth:`get`."""
+        """Return a file's size in bytes; FileNotFoundError: the file does not exist."""
         return self._present(path, self._answered(path, lambda: self._backend.size(path)))
 
     def list(self, folder: str) -> list[Entry]:
-        """Return every file below a folder ("": the root), sorted by path; none: the folder does not exist.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Return every file below a folder ("": the root), sorted by path; none: the folder does not exist."""
         found = self._answered(folder, lambda: self._backend.list(folder))
         return sorted(found, key=lambda entry: entry.path)
 
@@ -184,64 +132,30 @@ class Files:
         """Return the sorted names of the folders directly below a folder ("": the root) that hold files.
 
         The storage does not list their files: this is quick where :meth:`list` would return millions.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
         """
         return sorted(self._answered(folder, lambda: self._backend.folders(folder)))
 
     def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
-        """Return the files that killed writers left below a folder, sorted by path. :meth:`list` hides them.
-
-        Parameters
-        ----------
-        age_s
-            Return only files whose last write was this many seconds ago or more.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Return files that killed writers left below a folder at least ``age_s`` seconds ago, sorted by path."""
         found = self._answered(folder, lambda: self._backend.scraps(folder, age_s))
         return sorted(found, key=lambda entry: entry.path)
 
     def prune(self, folder: str) -> None:
-        """Remove a folder and the folders in it, unless they hold files.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Remove a folder and the folders in it, unless they hold files."""
         self._answered(folder, lambda: self._backend.prune(folder))
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files. Absent files do not raise.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, or is out of reach. Some files may be removed.
-        """
+        """Remove files, those that exist. After an error, some are removed."""
         _at_once(lambda path: self._answered(path, lambda: self._backend.remove(path)), paths)
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        """Return a pyarrow file system and the path in it, for ``pyarrow.dataset`` and ``pyarrow.parquet``.
-
-        The storage's own client retries reads through it.
-        """
+        """Return a pyarrow file system and the path in it. The storage's own client retries reads through it."""
         return self._backend.arrow(path)
 
     def spool(self, descriptor: int | None = None) -> Spool:
-        """Return a spool for a later :meth:`put`. If the storage is a folder, a new spool lies in that folder.
+        """Return a spool for a later :meth:`put`, which lies in the storage's folder if it has one.
 
-        Parameters
-        ----------
-        descriptor
-            A file whose content the spool has; None: a new file, which is empty.
+        ``descriptor`` is a file with the content; None: a new, empty file.
         """
         return self._backend.spool(descriptor)
 
@@ -254,7 +168,6 @@ class Files:
         return found
 
     def _answered(self, path: str, call: Callable[[], T]) -> T:
-        """Call the backend, retry its transient faults, and translate its errors."""
         where = f"{self.url}/{path}"
         try:
             return self._retrying(call)
@@ -277,7 +190,6 @@ def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
 
 
 def _backend(url: str) -> Backend:
-    """Return the backend of a canonical URL."""
     match url.partition("://"):
         case (folder, "", _):
             return LocalFolder(Path(folder))
@@ -293,10 +205,7 @@ def _backend(url: str) -> Backend:
 def canonical_url(url: str) -> str:
     """Return the only spelling of a storage's URL: an absolute folder, or a URL without a slash at its end.
 
-    Raises
-    ------
-    UsageError
-        mops does not write to this kind of storage.
+    UsageError: mops does not write to this kind of storage.
     """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else None:
@@ -323,8 +232,7 @@ def canonical_url(url: str) -> str:
 
 
 def _folder(path: str) -> str:
-    """Return a folder's absolute path. Missing access and full disks show up at the first use of the storage."""
-    try:
+    try:  # missing access and full disks show up at the first use of the storage
         absolute = Path(path).expanduser().absolute()
         absolute.stat()
     except OSError as bad:

@@ -12,33 +12,15 @@ from pydantic import Field, WrapSerializer
 
 @dataclass(frozen=True)
 class PodOptions:
-    """Options of a runner's pod, in place of the values of the service's chart; None: the chart's value.
+    """Options of a runner's pod, in place of the values of the service's chart; None: the chart's value."""
 
-    Parameters
-    ----------
-    queue
-        A LocalQueue of Kueue.
-    priority_class
-        A PriorityClass.
-    deadline_s
-        The most seconds that all pods of one Kubernetes Job may take.
-    keep_s
-        Seconds for which Kubernetes keeps the finished Job.
-    memory
-        Request and limit, in Kubernetes' notation of bytes.
-    dedicated
-        Whether the job runs on a dedicated cluster; None: the choice at ``mops connect``.
-    workers
-        The size of that cluster: ``N`` or ``MIN:MAX``; None: the chart's value.
-    """
-
-    queue: str | None = None
+    queue: str | None = None  # a LocalQueue of Kueue
     priority_class: str | None = None
-    deadline_s: int | None = None
-    keep_s: int | None = None
-    memory: str | None = None
-    dedicated: bool | None = None
-    workers: str | None = None
+    deadline_s: int | None = None  # the most that all pods of one Kubernetes Job may take
+    keep_s: int | None = None  # how long Kubernetes keeps the finished Job
+    memory: str | None = None  # request and limit, in Kubernetes' notation of bytes
+    dedicated: bool | None = None  # whether the job runs on a dedicated cluster; None: the choice at `mops connect`
+    workers: str | None = None  # the size of that cluster: N or MIN:MAX
 
     @property
     def given(self) -> dict[str, Any]:
@@ -67,29 +49,19 @@ def _without_none(pod: PodOptions, serialize: Callable[[PodOptions], dict[str, A
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options that mops stores with a job besides its study.
+    """The options that mops stores with a job besides its study."""
 
-    Parameters
-    ----------
-    env
-        Variables for the model; None: the value comes from the runner's environment, and mops does not store it.
-    python
-        The interpreter that runs simulations, an absolute path; None: the worker's own.
-    limits
-        The limits of simulations that a person has set: :attr:`mops.settings.Settings.limits`.
-    """
-
+    # Variables for the model; None: the value comes from the runner's environment, and mops does not store it.
     env: Mapping[str, str | None]
-    python: str | None
+    python: str | None  # the interpreter that runs simulations, an absolute path; None: the worker's own
     pod: Annotated[PodOptions, WrapSerializer(_without_none)]
+    # The limits of simulations that a person has set: Settings.limits.
     limits: Annotated[Mapping[str, float | int | str | None], Field(exclude_if=not_)] = field(default_factory=dict)
 
     def overridden(self, given: JobOptions) -> JobOptions:
-        """Return these options with those of a later command in their place; ``env`` is merged by variable.
-
-        The limits stay. :meth:`mops.settings.Settings.over` merges them.
-        """
+        """Return these options with those of a later command in their place; ``env`` is merged by variable."""
         pod = self.pod.overridden(given.pod)
+        # The limits stay: Settings.over merges them.
         return JobOptions({**self.env, **given.env}, given.python or self.python, pod, self.limits)
 
     def changes_since(self, before: JobOptions) -> list[str]:
@@ -107,4 +79,3 @@ class JobOptions:
 
 
 NO_OPTIONS = JobOptions({}, None, PodOptions())
-"""The options of a job that a person started without any."""

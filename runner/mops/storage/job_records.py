@@ -30,32 +30,19 @@ if TYPE_CHECKING:
     from mops.project.bundle import Bundle
     from mops.storage.backends.spool import Spool
 
-_HEAD_BYTES = 200
 _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
-_PIECE_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The complete job from which a derived job takes rows over (docs/internals/storage.md, "Derived jobs").
-
-    Parameters
-    ----------
-    id
-        The parent's id: another job may get its name.
-    groups
-        Groups that run again, and groups that the parent does not have. The derived job takes over all others.
-    counts
-        Counts of all that the derived job takes over.
-    simulated
-        Some of ``groups``: the derived job takes over the simulations that the parent has of them, all of which are
-        good. It runs their other simulations, and their targets.
-    """
+    """The complete job from which a derived job takes rows over (docs/internals/storage.md, "Derived jobs")."""
 
     job: str
-    id: str
-    groups: StoredRanges
-    counts: Counts
+    id: str  # another job may get its name
+    groups: StoredRanges  # those that run again or are new: the derived job takes over all others
+    counts: Counts  # of all that the derived job takes over
+    # Some of the groups: the derived job takes over their simulations of the parent, all of which are good. It runs
+    # the other simulations of these groups, and their targets.
     simulated: Annotated[StoredRanges, Field(exclude_if=not_)] = field(default_factory=Ranges)
 
     @property
@@ -71,19 +58,11 @@ class Parent:
 
 @dataclass(frozen=True)
 class ReuseSource:
-    """A complete job from which another job takes simulations (docs/internals/storage.md, "Reuse").
-
-    Parameters
-    ----------
-    id
-        The source's id: another job may get its name.
-    simulations
-        How many simulations are taken from it.
-    """
+    """A complete job from which another job takes simulations (docs/internals/storage.md, "Reuse")."""
 
     job: str
-    id: str
-    simulations: int
+    id: str  # another job may get its name
+    simulations: int  # how many are taken from it
 
     @property
     def paths(self) -> JobPaths:
@@ -100,46 +79,22 @@ class Reuse:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """The job as a person submitted it. mops writes this record once, as the last of a new job's files.
-
-    Parameters
-    ----------
-    id
-        A random number, which is in the paths of the job's files (:func:`mops.storage.paths.new_job_id`).
-    created
-        When the person submitted the job (UTC, ISO 8601).
-    bundle
-        The bundle's digest.
-    options
-        The options of the submit. A resume may change them: :func:`mops.storage.kept_options.read_options`.
-    study
-        The study's name, for people: a label of the runner's Kubernetes Job.
-    project
-        The project root on the machine of the submit. A resume there lists the files that have changed since.
-    parent
-        The parent of a derived job; None: the job is not derived.
-    study_file
-        The study file on the machine of the submit; empty: a program gave the study.
-    reuse
-        What the job takes from other jobs; None: every simulation runs.
-    mixed_code
-        Files that may belong to the model, of which this job has other versions than some simulations that it takes
-        over ran with.
-    """
+    """The job as a person submitted it. mops writes this record once, as the last of a new job's files."""
 
     job: str
-    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-    created: str
-    bundle: str
+    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]  # random, in the paths of the job's files
+    created: str  # UTC, ISO 8601
+    bundle: str  # its digest
     spec: ModelSpec
     n_groups: int
     n_simulations: int
-    options: JobOptions
-    study: str
-    project: str
-    parent: Annotated[Parent | None, Field(exclude_if=not_)] = None
-    study_file: Annotated[str, Field(exclude_if=not_)] = ""
-    reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None
+    options: JobOptions  # of the submit; a resume may change them (kept_options.read_options)
+    study: str  # its name, for people: a label of the runner's Kubernetes Job
+    project: str  # its root on the machine of the submit; a resume there lists the files that have changed since
+    parent: Annotated[Parent | None, Field(exclude_if=not_)] = None  # None: the job is not derived
+    study_file: Annotated[str, Field(exclude_if=not_)] = ""  # empty: a program gave the study
+    reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None  # None: every simulation runs
+    # Files that may belong to the model, of which some simulations that the job takes over ran with other versions.
     mixed_code: Annotated[tuple[str, ...], Field(exclude_if=not_)] = ()
 
     @property
@@ -182,34 +137,20 @@ def create_job(
     files: Files,
     record: JobRecord,
     bundle: Bundle,
-    study: str,
-    params: Encoded[Spool],
-    reused: Encoded[Spool] | None = None,
+    study: str,  # the checked study as JSON text: as Python objects, 100,000 sets would take 25 MiB
+    params: Encoded[Spool],  # the groups, from params_file.encode_groups
+    reused: Encoded[Spool] | None = None,  # which simulations are taken from other jobs
 ) -> None:
     """Write a job's files. The job exists as soon as its record does, which comes last.
 
-    Parameters
-    ----------
-    study
-        The checked study as JSON text. As Python objects, 100,000 sets would take 25 MiB.
-    params
-        The groups, from :func:`mops.storage.params_file.encode_groups`.
-    reused
-        Which simulations are taken from other jobs, if any are.
-
-    Raises
-    ------
-    JobError
-        A job of this name exists, or someone has deleted the files meanwhile.
-    StorageError
-        The storage refuses.
+    JobError: a job of this name exists, or someone has deleted the files meanwhile.
     """
     _refuse_taken(files, record.job)
     paths, content = record.paths, files.spool()
     # With the digest of the parameters, because a study may name a file of parameter sets, and that file may change.
     content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
-    for at in range(0, len(study), _PIECE_CHARACTERS):  # a copy of the whole text would be a submit's peak memory
-        content.write(study[at : at + _PIECE_CHARACTERS].encode())
+    for at in range(0, len(study), 2**20):  # a copy of the whole text would be a submit's peak memory
+        content.write(study[at : at + 2**20].encode())
     content.write(b"}")
     files.create(paths.study, content)
     _keep_bundle(files, bundle)
@@ -219,8 +160,40 @@ def create_job(
     give_name(files, record)
 
 
+@dataclass(frozen=True)
+class DerivedFiles:
+    """The files of a derived job that are not copies of its parent's; None: they are, or do not exist."""
+
+    params: Encoded[Spool] | None = None  # the groups, from params_file.encode_groups
+    bundle: Bundle | None = None
+    reused: Encoded[Spool] | None = None  # which simulations are taken by a reuse
+
+
+def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
+    """Write a derived job: copies of its parent's files, and its record last.
+
+    JobError: a job of this name exists, or a deletion removes the parent or the new job at the same time.
+    """
+    _refuse_taken(files, record.job)
+    own, its = record.paths, parent.paths
+    study = files.get(its.study)
+    if new.params is not None:
+        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
+    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
+    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
+        contents.append((own.schema, files.get(its.schema)))
+    if new.bundle is not None:
+        _keep_bundle(files, new.bundle)
+    if new.reused is not None:
+        files.create(own.reused, new.reused.content)
+    for path, data in contents:
+        files.create(path, data)
+    give_name(files, record)
+    _withdraw_if_deleted(files, record, its)
+
+
 def _keep_bundle(files: Files, bundle: Bundle) -> None:
-    """Store a bundle, unless the storage has it. Its digest names it, so every writer stores the same bytes."""
+    # Every writer stores the same bytes, because the digest names the bundle.
     path = bundle_path(bundle.digest)
     try:
         is_there = files.size(path) == len(bundle.data)
@@ -239,7 +212,7 @@ def give_name(files: Files, record: JobRecord) -> None:
 
 
 def _withdraw_if_deleted(files: Files, record: JobRecord, needed: JobPaths) -> None:
-    """Remove a new job's record if a deletion of the job or of its parent has begun, and raise JobError."""
+    """Remove a new job's record, and raise JobError, if a deletion of a job that it needs has begun."""
     try:
         check_not_deleted(files, needed)
     except JobError:
@@ -249,7 +222,6 @@ def _withdraw_if_deleted(files: Files, record: JobRecord, needed: JobPaths) -> N
 
 
 def _refuse_taken(files: Files, job: str) -> None:
-    """Refuse the name of a job that exists."""
     found = JOB_RECORDS.read(files, NamePaths(job).record)
     if found is not None:
         _refuse_marked(files, found.paths)
@@ -262,7 +234,6 @@ def _taken(files: Files, job: str) -> JobError:
 
 
 def _refuse_marked(files: Files, paths: JobPaths) -> None:
-    """Refuse a job of which a deletion has begun."""
     if files.get_many([paths.deleted])[0] is not None:
         hint = f"if the deletion was killed, finish it: mops jobs delete {paths.job}"
         raise JobError(f"a deletion of job {paths.job!r} has begun", where=files.url, hint=hint)
@@ -287,15 +258,11 @@ def mark_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
 def check_not_deleted(files: Files, paths: JobPaths) -> None:
     """Check that a job exists and no deletion of it has begun: the last step of a submit, a claim, and of deriving.
 
-    A deletion marks the job, and then looks for what these have written: the record, a claim, a derived job. So at
-    least one of the two sees the other. The mark is the last file that a deletion removes. So without a mark, the other
-    files tell whether a deletion has ended.
-
-    Raises
-    ------
-    JobError
-        A deletion has begun, or has ended since this process read or wrote the record.
+    JobError: a deletion has begun, or has ended since this process read or wrote the record.
     """
+    # A deletion marks the job, and then looks for what these have written: the record, a claim, a derived job. So at
+    # least one of the two sees the other (rules 25 and 26). The mark is the last file that a deletion removes. So
+    # without a mark, the other files tell whether a deletion has ended.
     _refuse_marked(files, paths)
     found = JOB_RECORDS.read(files, paths.record)
     try:
@@ -325,58 +292,6 @@ def driven_here(files: Files, job: JobPaths) -> bool:
     return (files.url, job) in _driven
 
 
-@dataclass(frozen=True)
-class DerivedFiles:
-    """The files of a derived job that are not copies of its parent's.
-
-    Parameters
-    ----------
-    params
-        The groups, from :func:`mops.storage.params_file.encode_groups`; None: the parent's.
-    bundle
-        The project's files; None: the parent's.
-    reused
-        Which simulations are taken by a reuse, if any are.
-    """
-
-    params: Encoded[Spool] | None = None
-    bundle: Bundle | None = None
-    reused: Encoded[Spool] | None = None
-
-
-def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
-    """Write a derived job: copies of its parent's files, and its record last.
-
-    Parameters
-    ----------
-    new
-        The files that differ from those of the parent.
-
-    Raises
-    ------
-    JobError
-        A job of this name exists; or a deletion removes the parent or the new job at the same time.
-    StorageError
-        The storage refuses.
-    """
-    _refuse_taken(files, record.job)
-    own, its = record.paths, parent.paths
-    study = files.get(its.study)
-    if new.params is not None:
-        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
-    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
-    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
-        contents.append((own.schema, files.get(its.schema)))
-    if new.bundle is not None:
-        _keep_bundle(files, new.bundle)
-    if new.reused is not None:
-        files.create(own.reused, new.reused.content)
-    for path, data in contents:
-        files.create(path, data)
-    give_name(files, record)
-    _withdraw_if_deleted(files, record, its)
-
-
 def job_exists(files: Files, job: str) -> bool:
     """Tell whether a job of this name exists."""
     return JOB_RECORDS.read(files, NamePaths(job).record) is not None
@@ -385,7 +300,7 @@ def job_exists(files: Files, job: str) -> bool:
 def params_digest(files: Files, paths: JobPaths) -> str | None:
     """Return the SHA-256 of the parameters that a job was submitted with; None: the job does not exist."""
     try:
-        head = files.get(paths.study)[:_HEAD_BYTES]
+        head = files.get(paths.study)[:200]
     except FileNotFoundError:
         return None
     found = _PARAMS_DIGEST.search(head)
@@ -393,15 +308,7 @@ def params_digest(files: Files, paths: JobPaths) -> str | None:
 
 
 def load_job(files: Files, job: str) -> JobRecord:
-    """Return a job's record.
-
-    Raises
-    ------
-    JobError
-        The job does not exist; the error gives similar names.
-    NewerFormat, CorruptRecord
-        A newer mops wrote the record, or it is not what mops wrote.
-    """
+    """Return a job's record. JobError: the job does not exist; the error gives similar names."""
     record = JOB_RECORDS.read(files, NamePaths(job).record)
     if record is not None:
         return record
@@ -455,10 +362,7 @@ _REFERENCES = JsonCodec[_Reference](_Reference)
 
 
 def read_reference(files: Files, paths: JobPaths) -> Families | None:
-    """Return the job's reference schema, from the first good simulation; None before that.
-
-    :attr:`mops.storage.joblog.view.LogView.families` has what later values fixed beyond it.
-    """
+    """Return the job's reference schema, from the first good simulation; None before that."""
     reference = _REFERENCES.read(files, paths.schema)
     return reference.outputs if reference else None
 

@@ -24,47 +24,33 @@ from mops.study.ranges import Ranges
 
 T = TypeVar("T")
 
-FORMAT = 1
-"""The format of every JSON record. mops refuses records of a newer format."""
+FORMAT = 1  # of every JSON record; mops refuses records of a newer format
 
 RESTORE_HINT = "only mops writes this file: restore it from a backup or from the storage's own history"
 
-_NEWER = "the version of mops-runner that runs the job, or a newer one"
 _FAULTS_SHOWN = 3
 _DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
-class _Head:
-    """The fields that records of every format have.
-
-    Parameters
-    ----------
-    mops
-        The version that wrote the record. Only ``job.json`` has this key.
-    """
-
+class _Head:  # the fields that records of every format have
     format: int
-    mops: Any = None
+    mops: Any = None  # the version that wrote the record, in job.json only
 
 
 _HEAD = TypeAdapter(_Head)
 
 
 class JsonCodec(Generic[T]):
-    """Writes records of one kind as JSON, and reads them back.
+    """Writes records of one kind as JSON, and reads them back: a dataclass, or a union with a discriminator.
 
-    Parameters
-    ----------
-    kind
-        A dataclass, or a union of dataclasses with a discriminator.
-    advisory
-        Whether the records are advisory. If so, :meth:`encode` writes a value of a wrong type as it is: a reader then
-        skips the record, where an error would end the runner's job.
+    Methods that read raise NewerFormat if a newer mops wrote the record, and CorruptRecord if mops did not write it.
     """
 
     def __init__(self, kind: Any, *, advisory: bool = False):
         self._kind = kind
+        # An advisory record with a value of a wrong type is written as it is: a reader then skips the record, where an
+        # error would end the runner's job.
         self._warnings: Literal["none", "error"] = "none" if advisory else "error"
 
     @cached_property
@@ -72,46 +58,33 @@ class JsonCodec(Generic[T]):
         return TypeAdapter(self._kind)
 
     def encode(self, record: T, **head: object) -> bytes:
-        """Return a record as JSON in UTF-8, without spaces.
+        """Return a record as JSON in UTF-8, with the fields of ``head`` in front.
 
-        Parameters
-        ----------
-        head
-            Fields in front of the record's own.
-
-        Raises
-        ------
-        ValueError
-            A value has another type than its field, so :meth:`decode` would refuse the record.
+        ValueError: a value has another type than its field, so :meth:`decode` would refuse the record.
         """
         # json writes the bytes: pydantic writes some floats differently (1e-7 for 1e-07).
         fields = {"format": FORMAT, **head, **self._adapter.dump_python(record, warnings=self._warnings)}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes, where: str) -> T:
-        """Return the record from its bytes.
-
-        Parameters
-        ----------
-        where
-            The place that errors name.
-
-        Raises
-        ------
-        NewerFormat
-            A newer mops wrote the record.
-        CorruptRecord
-            The bytes are not what mops wrote.
-        """
+        """Return the record from its bytes; errors name ``where``."""
         try:
             head = _HEAD.validate_json(data, strict=True)
             if head.format > FORMAT:  # checked first: a newer record may lack fields
                 what = f"this record has format {head.format}, and this mops reads {FORMAT}"
-                newer = f"mops-runner {head.mops} or newer" if head.mops else _NEWER
+                the_job_s = "the version of mops-runner that runs the job, or a newer one"
+                newer = f"mops-runner {head.mops} or newer" if head.mops else the_job_s
                 raise NewerFormat(what, where=where, hint=f"install {newer}")
             return self._adapter.validate_json(data, strict=True)
         except ValidationError as bad:
-            what = f"this record is not what mops wrote ({_faults(bad)})"
+            errors = bad.errors(include_url=False, include_input=False, include_context=False)
+            shown = []
+            for error in errors[:_FAULTS_SHOWN]:
+                field = printable_path(".".join(map(str, error["loc"])))
+                shown.append(f"{field}: {message_of(error)}" if field else message_of(error))
+            if (more := len(errors) - _FAULTS_SHOWN) > 0:
+                shown.append(f"and {more} more")
+            what = f"this record is not what mops wrote ({'; '.join(shown)})"
             raise CorruptRecord(what, where=where, hint=RESTORE_HINT) from bad
 
     def glance(self, data: bytes) -> T | None:
@@ -122,28 +95,9 @@ class JsonCodec(Generic[T]):
             return None
 
     def read(self, files: Files, path: str) -> T | None:
-        """Return the record in a file; None: the file does not exist.
-
-        Raises
-        ------
-        NewerFormat, CorruptRecord
-            As for :meth:`decode`.
-        StorageError
-            The storage refuses, or is out of reach.
-        """
+        """Return the record in a file; None: the file does not exist."""
         data = files.get_many([path])[0]
         return None if data is None else self.decode(data, f"{files.url}/{path}")
-
-
-def _faults(bad: ValidationError) -> str:
-    """Return the fields that are wrong, each with the reason."""
-    errors = bad.errors(include_url=False, include_input=False, include_context=False)
-    shown = []
-    for error in errors[:_FAULTS_SHOWN]:
-        field = printable_path(".".join(map(str, error["loc"])))
-        shown.append(f"{field}: {message_of(error)}" if field else message_of(error))
-    more = len(errors) - _FAULTS_SHOWN
-    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
 
 
 # Types of fields with further rules.
@@ -158,8 +112,8 @@ def _past(time_s: float) -> float:
     return time_s
 
 
+# Seconds since the epoch.
 StoredTime: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_past)]
-"""A time in the past, in seconds since the epoch."""
 
 
 def _family(value: Family) -> Family:
@@ -184,5 +138,5 @@ def _ranges_schema(_: object, schema_of: Callable[[Any], CoreSchema]) -> CoreSch
     )
 
 
+# A list of intervals: [[0, 200], [300, 301]].
 StoredRanges: TypeAlias = Annotated[Ranges, GetPydanticSchema(_ranges_schema)]
-"""Stored as a list of intervals: ``[[0, 200], [300, 301]]``."""

@@ -1,10 +1,7 @@
 """Stores a job's options, and reads them for resume and retry.
 
 ``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``, create-only. The
-last of these records is in effect for every later resume and retry. If a variable has no value, mops stores only the
-name, and the value comes from the runner's environment. Of the settings, only the limits of simulations are here. Each
-attempt reads the others again.
-docs/internals/kubernetes.md has the table.
+last of these records is in effect for every later resume and retry. docs/internals/kubernetes.md has the table.
 """
 
 from __future__ import annotations
@@ -40,19 +37,13 @@ class KeptOptions:
 
 
 def read_options(files: Files, job: JobRecord) -> KeptOptions:
-    """Return the job's options that are in effect; errors as for :func:`options_records`."""
+    """Return the job's options that are in effect."""
     *_, last = options_records(files, job)
     return last
 
 
 def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
-    """Yield the job's options as of the submit and after each change.
-
-    Raises
-    ------
-    NewerFormat, CorruptRecord
-        A newer mops wrote a record, or a record is not what mops wrote.
-    """
+    """Yield the job's options as of the submit and after each change."""
     paths, kept = job.paths, KeptOptions(0, job.options)
     yield kept
     while (record := _RECORDS.read(files, paths.options(kept.k + 1))) is not None:
@@ -61,17 +52,9 @@ def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
 
 
 def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:
-    """Store a command's options with the job, if they differ from the job's.
+    """Store a command's options with the job, if they differ from those that the command has read.
 
-    Parameters
-    ----------
-    before
-        The options that the command has read and changed.
-
-    Raises
-    ------
-    JobError
-        Another command has changed the options at the same time.
+    JobError: another command has changed the options at the same time.
     """
     if now == before.options:
         return

@@ -36,107 +36,50 @@ class FailureCause:
 
 @dataclass(frozen=True)
 class SlowStep:
-    """A simulation or target that runs much longer than others.
-
-    Parameters
-    ----------
-    replicate, target
-        The replicate of a simulation; or the target, and then ``replicate`` is None.
-    worker
-        The host of the worker.
-    since
-        When it began (s since the epoch, by the clock of the runner's machine).
-    seconds
-        How long it had run when the runner wrote the record.
-    times_median
-        How many times the median of simulations that succeeded that is; None: unknown.
-    """
+    """A simulation or target that runs much longer than others."""
 
     group: StoredCount
     param_id: str
-    replicate: StoredCount | None
+    replicate: StoredCount | None  # None: a target
     target: str | None
-    worker: str
-    since: StoredTime
-    seconds: StoredNumber
-    times_median: StoredNumber | None = None
+    worker: str  # its host
+    since: StoredTime  # by the clock of the runner's machine
+    seconds: StoredNumber  # until the runner wrote the record
+    times_median: StoredNumber | None = None  # of simulations that succeeded; None: unknown
 
 
 @dataclass(frozen=True)
 class Live:
-    """A runner's report: the only file of a job that mops overwrites.
+    """A runner's report: the only file of a job that mops overwrites. Times are by the clock of its machine."""
 
-    Parameters
-    ----------
-    at
-        When the runner wrote the record (s since the epoch, by the clock of its machine).
-    counts
-        Counts of results that have reached the runner, and of those that earlier attempts committed.
-    rate
-        Simulations per second.
-    seconds_left
-        How long the attempt will still take; None: unknown.
-    memory_bytes
-        Resident memory of the runner's process tree.
-    settings
-        The attempt's settings: JSON values by field.
-    durable
-        Committed simulations.
-    seconds
-        Time since the attempt's start.
-    peak_bytes, runner_bytes
-        The peak memory of the process tree in this attempt, and the runner's own memory now.
-    in_flight, slots
-        Groups in flight, and simulations that run at once.
-    open_bytes
-        Results in the runner that are not committed yet.
-    lines
-        The last lines of the job's log.
-    limit_bytes
-        The memory limit of the container or of the machine, for the runner and its processes.
-    window
-        The limit of groups in flight at that moment.
-    children
-        How child processes start, and why.
-    sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
-    next_commit_s
-        Seconds until the next commit, at the latest; None: no result waits for one.
-    best
-        The smallest loss of each target, in all attempts.
-    causes
-        The most frequent causes of failures in this attempt.
-    slow
-        Simulations and targets that run much longer than others, the longest first; at a stop, those that ran then.
-    """
-
-    at: StoredTime
+    at: StoredTime  # when the runner wrote the record
     host: str
     pid: Annotated[int, Field(gt=0, lt=2**31)]
-    counts: Counts
-    rate: StoredNumber
-    memory_bytes: StoredCount
-    settings: dict[str, Any]
-    durable: StoredCount = 0
-    seconds: StoredNumber = 0.0
-    peak_bytes: StoredCount = 0
-    runner_bytes: StoredCount = 0
-    in_flight: StoredCount = 0
-    slots: StoredCount = 0
-    open_bytes: StoredCount = 0
-    lines: list[str] = field(default_factory=list)
-    limit_bytes: StoredCount = 0
-    window: StoredCount = 0
-    children: str = ""
-    sizing: str = ""
-    next_commit_s: StoredNumber | None = None
-    seconds_left: StoredNumber | None = None
-    best: list[BestLoss] = field(default_factory=list)
-    causes: list[FailureCause] = field(default_factory=list)
+    counts: Counts  # of results that have reached the runner, and of those that earlier attempts committed
+    rate: StoredNumber  # simulations per second
+    memory_bytes: StoredCount  # resident, of the runner's process tree
+    settings: dict[str, Any]  # of the attempt: JSON values by field
+    durable: StoredCount = 0  # committed simulations
+    seconds: StoredNumber = 0.0  # since the attempt's start
+    peak_bytes: StoredCount = 0  # of the process tree in this attempt
+    runner_bytes: StoredCount = 0  # of the runner itself, now
+    in_flight: StoredCount = 0  # groups
+    slots: StoredCount = 0  # simulations that run at once
+    open_bytes: StoredCount = 0  # results in the runner that are not committed yet
+    lines: list[str] = field(default_factory=list)  # the last of the job's log
+    limit_bytes: StoredCount = 0  # the memory limit of the container or of the machine
+    window: StoredCount = 0  # the limit of groups in flight at that moment
+    children: str = ""  # how child processes start, and why
+    sizing: str = ""  # the arithmetic of MODELOPS_JOB_BATCH_SIZE=auto
+    next_commit_s: StoredNumber | None = None  # until then at the latest; None: no result waits for a commit
+    seconds_left: StoredNumber | None = None  # of the attempt; None: unknown
+    best: list[BestLoss] = field(default_factory=list)  # the smallest loss of each target, in all attempts
+    causes: list[FailureCause] = field(default_factory=list)  # the most frequent ones of this attempt
+    # The longest first; at a stop, those that ran then.
     slow: Annotated[list[SlowStep], Field(exclude_if=not_)] = field(default_factory=list)
 
     def left_at(self, now: float, seconds: float | None) -> float | None:
-        """Return how much of some seconds, which were left when the runner wrote the record, is left at a time (s)."""
+        """Return how much of ``seconds``, which were left when the runner wrote the record, is left at a time."""
         return None if seconds is None else max(seconds - max(now - self.at, 0.0), 0.0)
 
 

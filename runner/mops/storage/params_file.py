@@ -30,24 +30,16 @@ _TYPES = {"bool": pa.bool_(), "int": pa.int64(), "large": pa.int64(), "float": p
 
 
 class NewGroups(Protocol):
-    """Groups that are not stored yet. ``kinds`` has the kinds of each parameter's values."""
+    """Groups that are not stored yet."""
 
-    kinds: dict[str, set[str]]
+    kinds: dict[str, set[str]]  # of each parameter's values
 
     def pieces(self) -> Iterator[GroupChunk]:
         """Yield the groups in order."""
 
 
 def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
-    """Write ``params.parquet``: ids, seeds and parameters as JSON, and typed columns for people's queries.
-
-    The function writes one piece at a time and never holds all groups in memory.
-
-    Raises
-    ------
-    StorageError
-        The disk has no room for the file.
-    """
+    """Write ``params.parquet``: ids, seeds and parameters as JSON, and typed columns for people's queries."""
     sink = Sink(spool)
     names = free_names(list(groups.kinds), {field.name for field in GROUP_FIELDS})
     columns = [pa.field(names[name], _type_of(kinds)) for name, kinds in groups.kinds.items()]
@@ -60,7 +52,7 @@ def encode_groups(groups: NewGroups, spool: Spool) -> Encoded[Spool]:
         write_statistics=["group"],
     ) as writer:
         rows = 0
-        for piece in groups.pieces():
+        for piece in groups.pieces():  # all groups would not fit in memory
             numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
             seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
             sets = json.loads(f"[{','.join(piece.params.to_pylist())}]") if groups.kinds else []
@@ -87,7 +79,7 @@ def free_names(names: Sequence[str], taken: Collection[str], prefix: str = "para
 
 
 def _type_of(kinds: set[str]) -> pa.DataType:
-    """Return the type of a parameter's column. A column of several kinds or of too large values is JSON text."""
+    # A column of several kinds or of too large values is JSON text.
     if kinds == {"int", "float"}:
         return pa.float64()
     if kinds == {"int", "large"}:
@@ -106,21 +98,19 @@ def _column(values: list[Any], kinds: set[str]) -> pa.Array:
 
 
 class _StoredGroups:
-    """Loads pieces of ``params.parquet``: its row groups."""
-
     def __init__(self, source: pa.NativeFile, where: str):
         self._where = where
         with self._readable():
             self._file = pq.ParquetFile(source)
-            self._metadata = self._file.metadata
-            row_groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+            metadata = self._file.metadata
+            row_groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             leaf = self._file.schema_arrow.names.index("seeds")
             self.bounds = [0, *accumulate(row_group.num_rows for row_group in row_groups)]
             # No list is empty or null, so the number of values is the number of elements.
             self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
 
     def load(self, number: int) -> GroupChunk:
-        with self._readable():
+        with self._readable():  # a piece is a row group
             table = self._file.read_row_group(number, columns=["param_id", "seeds", "params"], use_threads=False)
             seeds = table["seeds"].combine_chunks()
             return GroupChunk(
@@ -142,10 +132,7 @@ class _StoredGroups:
 def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
     """Read ``params.parquet``. The table reads its pieces when it needs them.
 
-    Raises
-    ------
-    CorruptRecord
-        The file is not what :func:`encode_groups` wrote. Later reads of the table raise it too.
+    CorruptRecord: the file is not what :func:`encode_groups` wrote. Later reads of the table raise it too.
     """
     stored = _StoredGroups(source, where)
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)
@@ -159,6 +146,5 @@ def parameter_columns(files: Files, paths: JobPaths) -> list[str]:
 
 
 def load_groups(files: Files, paths: JobPaths) -> GroupTable:
-    """Return a job's groups. The table reads its pieces when it needs them."""
-    path = paths.params
-    return read_groups(files.reader(path), f"{files.url}/{path}")
+    """Return a job's groups, as :func:`read_groups`."""
+    return read_groups(files.reader(paths.params), f"{files.url}/{paths.params}")

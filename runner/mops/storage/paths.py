@@ -1,25 +1,7 @@
-"""The paths of all files of a job. Paths are relative to the storage's root.
+"""The paths of all files of a job, relative to the storage's root.
 
-::
-
-    bundles/<sha256>.zip
-    jobs/<job>/job.json                                         create-only: names the id of the job
-    jobs/<job>/<id>/study.json  params.parquet  schema.json     create-only
-                    reused.parquet                              create-only: simulations taken from other jobs
-                    options/00000001.json  ...                  create-only
-                    log/00000001.json  00000002.json  ...       create-only: decides what is committed
-                    outputs/<output>/<n>-<c>.parquet            create-only: they count once a log record names them
-                    losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
-                    compacted.json                              create-only: which larger parts replace small ones
-                    outputs/<output>/compacted-<r>-<c>.parquet  create-only: these parts; r is random
-                    logs/<n>-<c>.txt  events/<n>-<c>.json
-                    live/<n>.json                               the only files that mops overwrites
-                    finished.json                               an advisory copy of the end
-                    deleted.json                                create-only: a deletion has begun
-    calibrations/<name>/...                                     calibration_records.py
-
-``<id>`` is a random number of the job: two jobs that have had the same name share no path but ``job.json``. ``n`` is
-the number of the attempt, ``c`` a number that its process uses once (a worker: a random one).
+docs/internals/storage.md ("Layout") draws the tree, and says which files are create-only. Only live records are
+overwritten. Two jobs that have had the same name share no path but ``job.json``, because the others have the job's id.
 """
 
 from __future__ import annotations
@@ -32,41 +14,28 @@ from urllib.parse import quote, unquote
 from mops.errors import JobError
 
 JOBS = "jobs"
-BUNDLES = "bundles"
 PART_KINDS = ("outputs", "losses", "failures")
 
 # A name that every storage, URL and Kubernetes label accepts as one segment.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
 _COMPACTED = re.compile(r"compacted-[0-9a-f]+-\d+\.parquet", re.ASCII)
-_ID_BYTES = 8
-_ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
+_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def bundle_path(digest: str) -> str:
     """Return the path of the bundle with this SHA-256."""
-    return f"{BUNDLES}/{digest}.zip"
+    return f"bundles/{digest}.zip"
 
 
 def new_job_id() -> str:
     """Return a random id for a new job."""
-    return os.urandom(_ID_BYTES).hex()
+    return os.urandom(8).hex()
 
 
 @dataclass(frozen=True)
 class NamePaths:
-    """The paths of a job's name, which another job can get after a deletion.
-
-    Parameters
-    ----------
-    job
-        The name.
-
-    Raises
-    ------
-    JobError
-        No job can have this name.
-    """
+    """The paths of a job's name, which another job can get after a deletion. JobError: no job can have this name."""
 
     job: str
 
@@ -91,13 +60,7 @@ class NamePaths:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """The paths of one job. No other job has ever the same ones.
-
-    Parameters
-    ----------
-    job, id
-        The job's name, and its random id.
-    """
+    """The paths of one job. No other job has ever the same ones."""
 
     job: str
     id: str
@@ -156,24 +119,15 @@ class JobPaths:
 
     def log_record(self, k: int) -> str:
         """Return the path of record ``k`` of the log (the first is 1)."""
-        return record_path(self.log, k)
+        return f"{self.log}/{k:08d}.json"
 
     def folder(self, kind: str, output: str | None = None) -> str:
-        """Return the folder of the parts of one table.
-
-        Parameters
-        ----------
-        kind
-            ``outputs``, ``losses`` or ``failures``.
-        output
-            The output's name, for ``outputs`` only. A model may choose any name, so the path contains it
-            percent-encoded.
-        """
+        """Return the folder of the parts of one table; ``output`` is the output's name, for ``outputs`` only."""
         assert kind in PART_KINDS
         assert (kind == "outputs") == (output is not None)
         if output is None:
             return f"{self.root}/{kind}"
-        quoted = quote(output, safe="")
+        quoted = quote(output, safe="")  # a model may choose any name
         if quoted.endswith("."):  # '.' and '..' would be folders, and Azure drops a dot at the end
             quoted = quoted[:-1] + "%2E"
         return f"{self.root}/{kind}/{quoted}"
@@ -227,11 +181,6 @@ def is_job_id(name: str) -> bool:
 def is_job_name(name: str) -> bool:
     """Tell whether a job can have this name."""
     return bool(_JOB.fullmatch(name))
-
-
-def record_path(folder: str, k: int) -> str:
-    """Return the path of record ``k`` of the log in a folder (the first is 1)."""
-    return f"{folder}/{k:08d}.json"
 
 
 def numbers_of(path: str) -> tuple[int, int] | None:

@@ -1,7 +1,6 @@
 """Samples of a running job: its progress, rate and memory over time, for ``mops jobs watch`` and reports.
 
-A runner writes a few samples as one small file about once a minute. They are advisory, and the last minute of a killed
-runner is missing.
+A runner writes them about once a minute. They are advisory, and the last minute of a killed runner is missing.
 """
 
 from __future__ import annotations
@@ -18,24 +17,20 @@ from mops.storage.files import Files
 from mops.storage.json_records import JsonCodec, StoredCount, StoredNumber, StoredTime
 from mops.storage.paths import JobPaths, numbers_of
 
-SAMPLES = pa.schema(
-    [
-        pa.field("attempt", pa.int32(), nullable=False),
-        pa.field("time", pa.timestamp("ms", "UTC"), nullable=False),
-        pa.field("simulations_good", pa.int64(), nullable=False),
-        pa.field("simulations_failed", pa.int64(), nullable=False),
-        pa.field("targets_good", pa.int64(), nullable=False),
-        pa.field("targets_failed", pa.int64(), nullable=False),
-        pa.field("durable", pa.int64(), nullable=False),
-        pa.field("rate", pa.float64(), nullable=False),
-        pa.field("memory_bytes", pa.int64(), nullable=False),
-        pa.field("runner_bytes", pa.int64(), nullable=False),
-        pa.field("in_flight", pa.int32(), nullable=False),
-        pa.field("slots", pa.int32(), nullable=False),
-        pa.field("open_bytes", pa.int64(), nullable=False),
-        pa.field("verdicts", pa.map_(pa.string(), pa.int64()), nullable=False),
-    ]
-)
+_TYPES = {
+    "attempt": pa.int32(),
+    "time": pa.timestamp("ms", "UTC"),
+    **dict.fromkeys(("simulations_good", "simulations_failed", "targets_good", "targets_failed"), pa.int64()),
+    "durable": pa.int64(),
+    "rate": pa.float64(),
+    "memory_bytes": pa.int64(),
+    "runner_bytes": pa.int64(),
+    "in_flight": pa.int32(),
+    "slots": pa.int32(),
+    "open_bytes": pa.int64(),
+    "verdicts": pa.map_(pa.string(), pa.int64()),
+}
+SAMPLES = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _TYPES.items()])
 
 _MOST = 2**31  # attempts, groups in flight and slots: the limit of their columns
 _Count32: TypeAlias = Annotated[int, Field(ge=0, lt=_MOST)]
@@ -43,51 +38,26 @@ _Count32: TypeAlias = Annotated[int, Field(ge=0, lt=_MOST)]
 
 @dataclass(frozen=True)
 class Sample:
-    """A job's progress at one moment. The counts include earlier attempts.
+    """A job's progress at one moment. The counts include earlier attempts."""
 
-    Parameters
-    ----------
-    at
-        The moment (s since the epoch, the runner's clock).
-    simulations_good, simulations_failed, targets_good, targets_failed
-        Results that have reached the runner.
-    durable
-        Committed simulations.
-    rate
-        Simulations per second since the previous sample.
-    memory_bytes, runner_bytes
-        Resident memory of the runner's process tree, and of the runner alone.
-    in_flight
-        Groups in flight.
-    slots
-        Simulations that run at once.
-    open_bytes
-        Bytes of results in the runner that are not committed yet, as Arrow.
-    verdicts
-        How many simulations and targets failed, by verdict.
-    """
-
-    at: StoredTime
-    simulations_good: StoredCount
+    at: StoredTime  # by the runner's clock
+    simulations_good: StoredCount  # results that have reached the runner, as the next three
     simulations_failed: StoredCount
     targets_good: StoredCount
     targets_failed: StoredCount
-    durable: StoredCount
-    rate: StoredNumber
-    memory_bytes: StoredCount
-    runner_bytes: StoredCount
-    in_flight: _Count32
-    slots: _Count32
-    open_bytes: StoredCount
-    verdicts: Mapping[str, StoredCount]
+    durable: StoredCount  # committed simulations
+    rate: StoredNumber  # simulations per second since the previous sample
+    memory_bytes: StoredCount  # resident, of the runner's process tree
+    runner_bytes: StoredCount  # resident, of the runner alone
+    in_flight: _Count32  # groups
+    slots: _Count32  # simulations that run at once
+    open_bytes: StoredCount  # of results in the runner that are not committed yet, as Arrow
+    verdicts: Mapping[str, StoredCount]  # of failed simulations and targets
 
     @property
     def simulations(self) -> int:
         """Simulations that have reached the runner, good and failed."""
         return self.simulations_good + self.simulations_failed
-
-
-_NAMES = tuple(one.name for one in fields(Sample))
 
 
 @dataclass(frozen=True)
@@ -106,15 +76,7 @@ def write_samples(files: Files, paths: JobPaths, n: int, c: int, samples: Sequen
 def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> list[tuple[int, Sample]]:
     """Return (attempt, sample) for the samples of a job's runners, in order, without unusable files.
 
-    Parameters
-    ----------
-    newest
-        Read only this number of files, the last ones; None: all.
-
-    Raises
-    ------
-    StorageUnavailable
-        The storage is out of reach.
+    ``newest`` is the number of files to read, the last ones. StorageUnavailable: the storage is out of reach.
     """
     listed = [(numbers_of(entry.path), entry.path) for entry in advisory.listed(files, paths.samples)]
     ordered = sorted((*numbers, path) for numbers, path in listed if numbers and path.endswith(".json"))
@@ -127,7 +89,9 @@ def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> li
 def as_table(samples: Iterable[tuple[int, Sample]]) -> pa.Table:
     """Return samples as a table of :data:`SAMPLES`."""
     rows = list(samples)
-    columns: dict[str, list[Any]] = {name: [getattr(sample, name) for _, sample in rows] for name in _NAMES}
+    columns: dict[str, list[Any]] = {
+        one.name: [getattr(sample, one.name) for _, sample in rows] for one in fields(Sample)
+    }
     columns["attempt"] = [n for n, _ in rows]
     columns["time"] = [round(1000 * at) for at in columns.pop("at")]
     columns["verdicts"] = [list(verdicts.items()) for verdicts in columns["verdicts"]]

@@ -29,7 +29,7 @@ from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
-from mops.storage.dataset import FilteredFile, unfiltered
+from mops.storage.dataset import FilteredFile, opened
 from mops.study.casts import inner_types, is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of
@@ -280,7 +280,7 @@ def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
         ]
         differ = any(stored.field("x").type != schema.field("x").type for stored in schemas)
         assume(not (differ and has_lists_of_nulls(schema.field("x").type)))  # pyarrow's fault, see the next test
-        dataset = unfiltered(files, schema, LocalFileSystem(), ds.ParquetFileFormat())
+        dataset = opened(files, schema, LocalFileSystem(), ds.ParquetFileFormat())
         table = dataset.to_table() if files else pa.table({"group": []})
         rows: dict[int, list[Any]] = {}
         for row in table.to_pylist():
@@ -318,7 +318,7 @@ def test_structs_of_lists_of_nulls_are_read_together_with_others(tmp_path: Path)
         pq.write_table(table, tmp_path / f"{n}.parquet")
         files.append(FilteredFile(str(tmp_path / f"{n}.parquet"), table.schema, "j", Ranges()))
     schema = unified([table.schema for table in tables], "here")
-    rows = unfiltered(files, schema, LocalFileSystem(), ds.ParquetFileFormat()).to_table()["x"].to_pylist()
+    rows = opened(files, schema, LocalFileSystem(), ds.ParquetFileFormat()).to_table()["x"].to_pylist()
     assert rows == [*values[0], *values[1]]
 
 

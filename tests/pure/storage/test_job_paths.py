@@ -12,7 +12,6 @@ from mops.storage.paths import (
     is_compacted,
     is_job_name,
     numbers_of,
-    record_path,
     table_of,
 )
 
@@ -35,7 +34,6 @@ def test_every_object_of_a_job_has_a_fixed_path() -> None:
     assert PATHS.part("failures", None, 2, 7) == f"{ROOT}/failures/2-7.parquet"
     assert PATHS.part("outputs", "daily", 2, 7) == f"{ROOT}/outputs/daily/2-7.parquet"
     assert PATHS.compaction == f"{ROOT}/compacted.json"
-    assert record_path("folder", 3) == "folder/00000003.json"
     assert PATHS.compacted("losses", None, "2e", 7) == f"{ROOT}/losses/compacted-2e-7.parquet"
     assert PATHS.texts == f"{ROOT}/logs"
     assert PATHS.text(2, 7) == f"{ROOT}/logs/2-7.txt"

@@ -53,8 +53,7 @@ class AzureBlobs:
     def put(self, path: str, data: Data) -> None:
         self._upload(path, data, overwrite=True)
 
-    def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
-        """Send ``If-None-Match: *`` unless ``overwrite``."""
+    def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:  # False sends If-None-Match: *
         whole = whole_bytes(data)
         self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
 
@@ -113,13 +112,7 @@ class AzureBlobs:
         return self._wait(call, *args, retry_total=0, **options)
 
     def _wait(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
-        """Wait for what a coroutine function returns.
-
-        Raises
-        ------
-        RequestFailed
-            The client raised an error.
-        """
+        """Wait for what a coroutine function returns. RequestFailed: the client raised an error."""
         try:
             return sync(self._fs.loop, call, *args, **options)
         except azure.AzureError as error:
@@ -148,7 +141,6 @@ class _Handler(pyarrow.fs.FSSpecHandler):  # type: ignore[misc]
     """Opens blobs for Arrow. A blob that is removed while it is read is a file that does not exist."""
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        """Open a blob for reading at any position."""
         return pa.PythonFile(_Blob(self.fs.open(path, mode="rb"), path), mode="r")
 
 
@@ -159,29 +151,23 @@ class _Blob(io.RawIOBase):
         self._file, self._path = blob, path
 
     def read(self, size: int = -1) -> bytes:
-        """Return bytes from the present position."""
         try:
             return bytes(self._file.read(size))
         except azure.ResourceNotFoundError as removed:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from removed
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
-        """Return the position."""
         return int(self._file.tell())
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def close(self) -> None:
-        """Close the blob."""
         self._file.close()
         super().close()

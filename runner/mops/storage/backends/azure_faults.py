@@ -26,13 +26,13 @@ FAULTS_BY_STATUS = {
     504: BUSY,
     507: FULL,
 }
+# These classes count more than an error's status. The first match counts.
 FAULTS_BY_CLASS = (
     (azure.ServiceRequestError, SILENT),
     (azure.ServiceResponseError, SILENT),
     (azure.IncompleteReadError, SILENT),
     (azure.DecodeError, SILENT),
 )
-"""These classes count more than an error's status. The first match counts."""
 
 
 def request_failed(error: azure.AzureError) -> RequestFailed:

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from tenacity import (
-    Retrying,
-    retry_if_exception,
-    stop_before_delay,
-    wait_exponential,
-    wait_random_exponential,
-)
+from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random_exponential
 
 from mops.storage.backends.faults import is_transient
 from mops.storage.backends.spool import Spool
@@ -22,7 +16,6 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | Spool"
-"""A file's content."""
 
 T = TypeVar("T")
 
@@ -31,10 +24,8 @@ class Put(Enum):
     """The answer to a request to create a file."""
 
     CREATED = "created"
-    SAME = "same"
-    """The file exists with the same bytes: another process wrote them, or this one, and the answer was lost."""
-    OTHER = "other"
-    """The file exists with other bytes."""
+    SAME = "same"  # the file has the same bytes: another process wrote them, or this one, and the answer was lost
+    OTHER = "other"  # the file exists with other bytes
 
 
 @dataclass(frozen=True)
@@ -49,16 +40,8 @@ Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list
 
 
 def _retrying(longest_s: float, total_s: float) -> Retrying:
-    """Return what retries transient faults.
-
-    Parameters
-    ----------
-    longest_s
-        The longest pause. The first pause is 0.1 s, and each pause is twice as long as the pause before. A random part
-        of up to a half is subtracted.
-    total_s
-        Seconds since the first call, after which mops makes no further call.
-    """
+    # The first pause is 0.1 s, and each is twice as long as the one before, less a random part of up to a half. mops
+    # makes no further call total_s after the first.
     half: dict[str, float] = {"multiplier": 0.05, "max": longest_s / 2}
     return Retrying(
         retry=retry_if_exception(is_transient),
@@ -67,21 +50,20 @@ def _retrying(longest_s: float, total_s: float) -> Retrying:
     )
 
 
-PATIENT = _retrying(longest_s=10.0, total_s=120.0)
-"""For jobs."""
-
-BRIEF = _retrying(longest_s=2.0, total_s=6.0)
-"""For a person who waits at a terminal."""
+PATIENT = _retrying(longest_s=10.0, total_s=120.0)  # for jobs
+BRIEF = _retrying(longest_s=2.0, total_s=6.0)  # for a person who waits at a terminal
 
 
 class Backend(Protocol):
-    """One kind of storage. It makes each call once. faults.py has the errors that it raises."""
+    """One kind of storage, with the methods of :class:`mops.storage.files.Files`. It makes each call once.
+
+    Listings have any order. faults.py has the errors that a backend raises.
+    """
 
     def put_new(self, path: str, data: Data) -> bool:
         """Create a file, whole or not at all, and durable; False: a file of this path exists."""
 
-    def put(self, path: str, data: Data) -> None:
-        """As :meth:`mops.storage.files.Files.put`."""
+    def put(self, path: str, data: Data) -> None: ...
 
     def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
         """Return a file's bytes, or those from ``start`` up to ``stop``; None: absent."""
@@ -89,26 +71,19 @@ class Backend(Protocol):
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None: absent."""
 
-    def list(self, folder: str) -> list[Entry]:
-        """As :meth:`mops.storage.files.Files.list`, in any order."""
+    def list(self, folder: str) -> list[Entry]: ...
 
-    def folders(self, folder: str) -> set[str]:
-        """As :meth:`mops.storage.files.Files.folders`."""
+    def folders(self, folder: str) -> set[str]: ...
 
-    def scraps(self, folder: str, age_s: float) -> Entries:
-        """As :meth:`mops.storage.files.Files.scraps`, in any order."""
+    def scraps(self, folder: str, age_s: float) -> Entries: ...
 
-    def prune(self, folder: str) -> None:
-        """As :meth:`mops.storage.files.Files.prune`."""
+    def prune(self, folder: str) -> None: ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file, if it exists."""
+    def remove(self, path: str) -> None: ...
 
-    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        """As :meth:`mops.storage.files.Files.arrow`."""
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]: ...
 
-    def spool(self, descriptor: int | None = None) -> Spool:
-        """As :meth:`mops.storage.files.Files.spool`."""
+    def spool(self, descriptor: int | None = None) -> Spool: ...
 
 
 def whole_bytes(data: Data) -> bytes:

@@ -1,6 +1,6 @@
 """What errors of a storage mean, and what to do about them.
 
-:mod:`mops.storage.backends.azure_faults` has the tables for Azure, whose client takes long to import.
+azure_faults.py has the tables for Azure, whose client takes long to import.
 """
 
 from __future__ import annotations
@@ -21,17 +21,9 @@ class Fault:
 
 
 class RequestFailed(Exception):
-    """A storage that is not a folder refused a request, or did not answer.
+    """A storage that is not a folder refused a request, or did not answer; ``text`` is by the storage's client."""
 
-    Parameters
-    ----------
-    text
-        The error in the words of the storage's client.
-    code
-        The service's code; None: the answer did not come from the service.
-    """
-
-    def __init__(self, fault: Fault, text: str, code: str | None):
+    def __init__(self, fault: Fault, text: str, code: str | None):  # code None: the service itself has not answered
         super().__init__(text)
         self.fault, self.text, self.code = fault, text, code
 
@@ -95,8 +87,8 @@ FAULTS_BY_ERRNO = {
     errno.ENETUNREACH: SILENT,
     errno.ENETRESET: SILENT,
 }
+# These classes count more than an error's number.
 FAULTS_BY_CLASS = ((TimeoutError, SILENT), (ConnectionError, SILENT))
-"""These classes count more than an error's number. The first match counts."""
 
 
 def fault_of(error: OSError | RequestFailed) -> Fault:

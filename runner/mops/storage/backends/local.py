@@ -57,7 +57,7 @@ class LocalFolder:
         return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def list(self, folder: str) -> list[Entry]:
-        return [self._entry(path, found) for path, found in self._files(folder) if not _is_scrap(path)]
+        return [entry for entry, _ in self._files(folder) if not _is_scrap(entry.path)]
 
     def folders(self, folder: str) -> set[str]:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
@@ -66,19 +66,17 @@ class LocalFolder:
 
     def scraps(self, folder: str, age_s: float) -> Entries:
         before = time.time() - age_s
-        found = self._files(folder)
-        return [self._entry(path, file) for path, file in found if _is_scrap(path) and file.st_mtime <= before]
+        return [entry for entry, written in self._files(folder) if _is_scrap(entry.path) and written <= before]
 
     def prune(self, folder: str) -> None:
         _prune(self._root / folder)
 
-    def _files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _files(self, folder: str) -> Iterator[tuple[Entry, float]]:
+        """Yield each file, and when it was last written."""
         for path in _walk(str(self._root / folder)):
             with suppress(FileNotFoundError):
-                yield path, Path(path).stat()
-
-    def _entry(self, path: str, found: os.stat_result) -> Entry:
-        return Entry(Path(path).relative_to(self._root).as_posix(), found.st_size)
+                found = Path(path).stat()
+                yield Entry(Path(path).relative_to(self._root).as_posix(), found.st_size), found.st_mtime
 
     def remove(self, path: str) -> None:
         with suppress(NotADirectoryError):

@@ -12,14 +12,9 @@ _PIECES_KEPT = 4
 
 
 class RemoteFile(io.RawIOBase):
-    """Loads a piece of a file when it is read, and keeps the last few.
+    """Loads a piece of a file when it is read, and keeps the last few. The file has ``size`` bytes and does not change.
 
-    Parameters
-    ----------
-    size
-        The bytes of the file, which does not change.
-    load
-        Returns the bytes from a position up to another one.
+    ``load`` returns the bytes from a position up to another one.
     """
 
     def __init__(self, size: int, load: Callable[[int, int], bytes]):
@@ -27,7 +22,6 @@ class RemoteFile(io.RawIOBase):
         self._kept = functools.lru_cache(_PIECES_KEPT)(self._piece)
 
     def read(self, size: int = -1) -> bytes:
-        """Return bytes from the present position."""
         stop = self._size if size < 0 else min(self._position + size, self._size)
         found = []
         while self._position < stop:
@@ -45,18 +39,14 @@ class RemoteFile(io.RawIOBase):
         return piece
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True

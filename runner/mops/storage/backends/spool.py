@@ -23,18 +23,11 @@ _PIECE_BYTES = 1 << 20
 class Spool:
     """Data that is written once and read any number of times.
 
-    Parameters
-    ----------
-    storage
-        A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. If it is None,
-        or the file system has no files without a name, the data lies in the folder of temporary files.
-    descriptor
-        A file with the data, which the spool closes; None: a new file. A file that is not in the folder gets no name.
+    It lies in the folder ``storage`` from the start, where :meth:`link` gives it a name. Without a folder, or if the
+    file system has no files without a name, it lies in the folder of temporary files. ``descriptor`` is a file with the
+    data, which the spool closes; None: a new file. A file that is not in the folder gets no name.
 
-    Raises
-    ------
-    StorageError
-        No room, no access or no descriptor is left. :meth:`write` and :meth:`mapped` raise it too.
+    StorageError: no room, no access or no descriptor is left.
     """
 
     def __init__(self, storage: Path | None = None, descriptor: int | None = None):
@@ -59,9 +52,9 @@ class Spool:
         return iter(lambda: self._file.read(_PIECE_BYTES), b"")
 
     def read(self) -> bytes:
-        """Return the whole content. Joined pieces would take twice the memory."""
+        """Return the whole content."""
         self._file.seek(0)
-        return self._file.read()
+        return self._file.read()  # joined pieces would take twice the memory
 
     def opened(self) -> pa.NativeFile:
         """Return the content as a file for reading at any position."""
@@ -76,12 +69,9 @@ class Spool:
             return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
 
     def link(self, path: Path) -> bool:
-        """Give the content a name in the storage without a copy. Only the folder's entry is not durable yet.
+        """Give the content a name in the storage without a copy; False: it cannot have one, so copy it.
 
-        Returns
-        -------
-        bool
-            False: the content has no name, and the caller must copy it.
+        The content is durable then, but not the folder's entry.
         """
         if self._storage is None:
             return False

@@ -1,7 +1,7 @@
 """Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-docs/internals/storage.md describes the protocol and its rules, which the comments here name by number. The attempt
-writes its parts before the record that names them. :mod:`mops.storage.joblog.parts` reads a log with every commit.
+docs/internals/storage.md has the protocol and its rules, which the comments here name by number.
+:mod:`mops.storage.joblog.parts` reads a log with every commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mops.storage.joblog.records import (
 )
 from mops.storage.joblog.view import LogView, check_start
 from mops.storage.json_records import RESTORE_HINT
-from mops.storage.paths import JobPaths, record_path
+from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -40,14 +40,8 @@ from mops.verdicts import Counts
 class JobLog:
     """The log of one job, as one process sees it. Use it from one thread; every process may have its own.
 
-    Parameters
-    ----------
-    host
-        The name that records carry.
-    clock
-        Seconds since the epoch, for people to read.
-    nonce
-        Draws 128 random bits, hexadecimal.
+    Methods that write raise :class:`mops.errors.StorageUnavailable` if no answer comes in time. The storage may still
+    write the record, so the caller must exit the process.
     """
 
     def __init__(
@@ -63,8 +57,7 @@ class JobLog:
         self._clock, self._nonce = clock, nonce
         self._view = LogView()
         self._claim: Record | None = None
-        self._open: Record | None = None
-        """The record of which it is unknown whether the storage has it. Nothing else may be put."""
+        self._open: Record | None = None  # unknown whether the storage has it; until then, nothing else may be put
 
     @property
     def view(self) -> LogView:
@@ -79,25 +72,20 @@ class JobLog:
     def read(self) -> LogView:
         """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
-        Raises
-        ------
-        NewerFormat, CorruptRecord
-            A newer mops wrote a record, or a record is not what mops wrote.
-        StorageError
-            The storage refuses, or is out of reach.
+        NewerFormat, CorruptRecord: a newer mops wrote a record, or a record is not what mops wrote.
         """
         for _ in self.records():
             pass
         return self._view
 
     def records(self) -> Iterator[Record]:
-        """Yield the new records up to the first that is absent; the log does not keep them. Raises as :meth:`read`."""
+        """Yield the new records as :meth:`read` reads them; the log does not keep them."""
         window = 1
         while not self._view.complete:
             numbers = range(self._view.k + 1, self._view.k + 1 + window)
-            found = zip(numbers, self._files.get_many([self._path(k) for k in numbers]), strict=True)
+            found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
             there = itertools.takewhile(lambda pair: pair[1] is not None, found)
-            records = [self._decoded(data, k) for k, data in there if data is not None]
+            records = [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
             self._meet(records)
             yield from records
             if len(records) < window:
@@ -112,17 +100,14 @@ class JobLog:
         by
             ``person``: a person asked for it. ``auto``: Kubernetes restarted a pod; a job that has ended stays ended.
         asked
-            The request that this claim carries out, if it is still valid
-            (:func:`mops.storage.joblog.view.overtaking`). None: no request.
+            The request that this claim carries out; None: no request.
 
         Raises
         ------
         NothingToRun
             There is nothing to run.
         Overtaken
-            The request is void.
-        StorageUnavailable
-            No answer in time. The storage may still write the claim: exit the process.
+            The request is void (:func:`mops.storage.joblog.view.overtaking`).
         """
         if self._claim is not None:
             raise RuntimeError("this process has claimed already")
@@ -131,19 +116,9 @@ class JobLog:
         return self._view
 
     def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts, families: Families | None = None) -> None:
-        """Commit groups whose parts are durable already (rule 7).
+        """Commit groups whose parts are durable already (rule 7); ``families`` are new ones for their columns.
 
-        Parameters
-        ----------
-        families
-            The families that the parts fix for their columns; None: no new ones.
-
-        Raises
-        ------
-        Superseded
-            A newer attempt owns the job, or someone has deleted it; the groups do not count.
-        StorageUnavailable
-            No answer in time. The storage may still write the record: exit the process.
+        Superseded: a newer attempt owns the job, or someone has deleted it; the groups do not count.
         """
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
@@ -151,26 +126,21 @@ class JobLog:
         self._append(lambda head: Commit(claim=self._owning(), **fixed, **head))
 
     def end(self, state: State, totals: Counts) -> None:
-        """End the attempt (rules 10 and 11); raises as :meth:`commit`.
+        """End the attempt (rules 10 and 11). For a complete end, the caller has committed every group.
 
-        For a complete end, the caller has committed every group.
+        Superseded: as for :meth:`commit`.
         """
         self._append(lambda head: End(claim=self._owning(), state=state, totals=totals, **head))
 
     def cancel(self, who: str) -> bool:
-        """Ask the owner to stop (rule 10); False: the job is complete already.
-
-        Raises
-        ------
-        StorageUnavailable
-            No answer in time; the storage may still write the cancel.
-        """
+        """Ask the owner to stop (rule 10); False: the job is complete already."""
         self.read()
         return self._append(lambda head: None if self._view.complete else Cancel(who=who, **head)) is not None
 
     def poll(self) -> LogView:
-        """Look for a newer claim or a cancel (rule 9); raises as :meth:`commit`."""
-        self._require(self._view.k)
+        """Look for a newer claim or a cancel (rule 9). Superseded: as for :meth:`commit`."""
+        if self._view.k:
+            self._there(self._view.k)
         self.read()
         self._fence()
         return self._view
@@ -202,7 +172,7 @@ class JobLog:
     def _append(self, draw_up: Callable[[dict[str, Any]], Record | None]) -> Record | None:
         """Write a record after all others (rule 3); return it, or None if ``draw_up`` returns None.
 
-        ``draw_up`` takes the common fields. It decides again whenever another process has written first.
+        ``draw_up`` takes the common fields, and decides again whenever another process has written first.
         """
         while True:
             head = {"k": self._view.k + 1, "n": self._view.attempt, "nonce": self._nonce()}
@@ -211,7 +181,8 @@ class JobLog:
                 return None
             there = self._settle(record)
             if there.nonce == record.nonce:
-                self._require(self._view.k)
+                if self._view.k:
+                    self._there(self._view.k)
                 self._view = self._view.extended([there])
                 return there
             self._meet([there])
@@ -226,18 +197,14 @@ class JobLog:
             )
         # The record stays open if an error leaves this method: its request may still land, so nothing else may be put.
         self._open = record
-        if self._files.put_new(self._path(record.k), LOG_RECORDS.encode(record)) is Put.OTHER:
-            record = self._decoded(self._there(record.k), record.k)
+        if self._files.put_new(self._paths.log_record(record.k), LOG_RECORDS.encode(record)) is Put.OTHER:
+            record = decode_record(self._there(record.k), record.k, self._where(record.k))
         self._open = None
         return record
 
-    def _require(self, k: int) -> None:
-        """Check that record ``k``, which this process has read or written, still exists (rule 23)."""
-        if k:
-            self._there(k)
-
     def _there(self, k: int) -> bytes:
-        data = self._files.get_many([self._path(k)])[0]
+        """Return the bytes of a record that this process knows; JobDeleted: it no longer exists (rule 23)."""
+        data = self._files.get_many([self._paths.log_record(k)])[0]
         if data is None:
             what = f"someone has deleted the job or its storage: record {k} of its log no longer exists"
             raise JobDeleted(what, where=self._where(k), hint="submit the study again")
@@ -249,24 +216,16 @@ class JobLog:
             raise CorruptRecord(f"this record is damaged: {why}", where=self._where(record.k), hint=RESTORE_HINT)
         self._view = self._view.extended(records)
 
-    def _decoded(self, data: bytes, k: int) -> Record:
-        return decode_record(data, k, self._where(k))
-
-    def _path(self, k: int) -> str:
-        return record_path(self._paths.log, k)
-
     def _where(self, k: int) -> str:
-        return f"{self._files.url}/{self._path(k)}"
+        return f"{self._files.url}/{self._paths.log_record(k)}"
 
 
-def foreign_records(owner: str | None, records: Iterable[Record], paths: JobPaths) -> Iterator[tuple[Record, str]]:
-    """Yield each record that does not belong to the job and its attempt (rule 24), with the reason.
-
-    Parameters
-    ----------
-    owner
-        The nonce of the last claim before these records; None: without a claim.
-    """
+def foreign_records(
+    owner: str | None,  # the nonce of the last claim before these records
+    records: Iterable[Record],
+    paths: JobPaths,
+) -> Iterator[tuple[Record, str]]:
+    """Yield each record that does not belong to the job and its attempt (rule 24), with the reason."""
     for record in records:
         if isinstance(record, Claim):
             owner = record.nonce

@@ -34,12 +34,12 @@ class WholeLog:
 
     @cached_property
     def parts(self) -> list[CurrentPart]:
-        """The parts that count, in the order of the commits. Raises CorruptRecord as :func:`current_parts`."""
+        """As :func:`current_parts`."""
         return current_parts(self.commits, self.compaction)
 
 
 def read_whole(files: Files, paths: JobPaths) -> WholeLog:
-    """Read a log to its end with every commit, and then the compaction (rule 19); raises as :meth:`JobLog.read`."""
+    """Read a log to its end with every commit, and then the compaction (rule 19)."""
     log = JobLog(files, paths)
     commits = tuple(record for record in log.records() if isinstance(record, Commit))
     compaction = COMPACTIONS.read(files, paths.compaction) if log.view.complete else None
@@ -49,10 +49,7 @@ def read_whole(files: Files, paths: JobPaths) -> WholeLog:
 def current_parts(commits: Iterable[Commit], compaction: Compaction | None) -> list[CurrentPart]:
     """Return the parts that count, in the order of the commits.
 
-    Raises
-    ------
-    CorruptRecord
-        The compaction replaces a part that no commit names, or replaces it twice.
+    CorruptRecord: the compaction replaces a part that no commit names, or replaces it twice.
     """
     parts = {part.path: CurrentPart(part, commit.ranges) for commit in commits for part in commit.parts}
     current: dict[str, CurrentPart | None] = {**parts}

@@ -1,7 +1,4 @@
-"""The records of a job's log (claim, commit, cancel, end) and of its compaction.
-
-docs/internals/storage.md lists their fields.
-"""
+"""The records of a job's log (claim, commit, cancel, end) and of its compaction: docs/internals/storage.md."""
 
 from __future__ import annotations
 
@@ -20,70 +17,41 @@ By: TypeAlias = Literal["auto", "person"]
 
 State: TypeAlias = Literal["succeeded", "partial", "cancelled", "failed"]
 
-COMPLETE = ("succeeded", "partial")
-"""States that end the job: no record follows."""
+COMPLETE = ("succeeded", "partial")  # states that end the job: no record follows
 
 
 class Part(NamedTuple):
-    """A file that a commit names.
-
-    Parameters
-    ----------
-    path
-        Relative to the storage's root.
-    rows, bytes
-        How many.
-    digest
-        SHA-256 of the bytes, hexadecimal.
-    """
+    """A file that a commit names."""
 
     path: Annotated[str, Field(pattern="^[^/]*(/[^/]*){4,}$")]  # what paths.table_of takes
     rows: int
     bytes: int
-    digest: str
+    digest: str  # SHA-256, hexadecimal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The fields of every record, stored in this order.
+    """The fields of every record, stored in this order."""
 
-    Parameters
-    ----------
-    k
-        The record's number in the log; the first is 1.
-    n
-        The record's attempt: the number of claims up to this record.
-    nonce
-        128 random bits, hexadecimal, drawn for this record alone.
-    time
-        When the writer made the record (s since the epoch, by its clock). It is for people; mops never compares it.
-    """
-
-    k: int
+    k: int  # the number in the log; the first is 1
     kind: str
-    n: int
-    nonce: str
-    time: float
+    n: int  # the attempt: the number of claims up to this record
+    nonce: str  # 128 random bits, hexadecimal, drawn for this record alone
+    time: float  # s since the epoch, by the writer's clock; for people, and never compared
     host: str
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A person's request for a runner.
+    """A person's request for a runner, made by a command that had read ``k`` records.
 
-    Parameters
-    ----------
-    k
-        How many records the person's command had read. A cancel, an end or another claim after them voids the request.
-    nonce
-        Identifies the request. Claims that carry it out have the same nonce, so a restarted runner recognises its own.
-    job
-        The id of the job, for a runner that another process starts; empty: the runner is this process.
+    A cancel, an end or another claim after these records voids the request. Claims that carry it out have its nonce,
+    so a restarted runner recognises its own.
     """
 
     k: int
     nonce: str
-    job: Annotated[str, Field(exclude_if=not_)] = ""
+    job: Annotated[str, Field(exclude_if=not_)] = ""  # the job's id; empty: the runner is this process
 
     @classmethod
     def behind(cls, k: int) -> Asked:
@@ -105,36 +73,23 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Record):
-    """Starts an attempt, which inherits every commit before it.
-
-    Parameters
-    ----------
-    asked
-        The request that the claim carries out; None: no request, or an older mops wrote the claim.
-    """
+    """Starts an attempt, which inherits every commit before it."""
 
     kind: Literal["claim"] = "claim"
     by: By
-    asked: Annotated[Asked | None, Field(exclude_if=not_)] = None
+    asked: Annotated[Asked | None, Field(exclude_if=not_)] = None  # the request that the claim carries out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Record):
-    """Makes groups count: these ranges, with these parts.
-
-    Parameters
-    ----------
-    claim
-        The nonce of the claim of the attempt that commits.
-    families
-        The families that these parts fix for their columns, beyond ``schema.json`` and earlier commits.
-    """
+    """Makes groups count: these ranges, with these parts."""
 
     kind: Literal["commit"] = "commit"
-    claim: str
+    claim: str  # the nonce of the claim of its attempt
     ranges: StoredRanges
     parts: tuple[Part, ...]
     counts: Counts
+    # What these parts fix for their columns, beyond schema.json and earlier commits.
     families: Annotated[StoredFamilies, Field(exclude_if=not_)] = field(default_factory=dict)
 
 
@@ -148,16 +103,10 @@ class Cancel(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Ends the attempt. With a state of :data:`COMPLETE` it ends the job too.
-
-    Parameters
-    ----------
-    claim
-        The nonce of the claim of the attempt that ends.
-    """
+    """Ends the attempt. With a state of :data:`COMPLETE` it ends the job too."""
 
     kind: Literal["end"] = "end"
-    claim: str
+    claim: str  # the nonce of the claim of its attempt
     state: State
     totals: Counts
 
@@ -181,19 +130,11 @@ def decode_record(data: bytes, k: int, where: str) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """Parts of a table that follow one another, and one part with the same rows in their place.
+    """Parts of a table that follow one another, and one part with the same rows in their place."""
 
-    Parameters
-    ----------
-    removed
-        The paths of the parts that no longer count, in the order of the table.
-    ranges
-        The groups of the commits that wrote them.
-    """
-
-    removed: tuple[str, ...]
+    removed: tuple[str, ...]  # paths, in the order of the table
     part: Part
-    ranges: StoredRanges
+    ranges: StoredRanges  # the groups of the commits that wrote the removed parts
 
 
 @dataclass(frozen=True, kw_only=True)

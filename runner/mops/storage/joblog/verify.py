@@ -11,19 +11,9 @@ from mops.errors import CorruptRecord
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.log import foreign_records
 from mops.storage.joblog.parts import CurrentPart, current_parts
-from mops.storage.joblog.records import (
-    COMPACTIONS,
-    Claim,
-    Commit,
-    Compaction,
-    End,
-    Merge,
-    Part,
-    Record,
-    decode_record,
-)
+from mops.storage.joblog.records import COMPACTIONS, Claim, Commit, Compaction, End, Merge, Part, Record, decode_record
 from mops.storage.joblog.view import LogView, overtaking, settled_state, union
-from mops.storage.paths import JobPaths, record_path, table_of
+from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
@@ -35,26 +25,11 @@ _PARTS_AT_ONCE = 4  # verify holds this many parts in memory, each of at most ab
 def verify(
     files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING, *, is_first: bool = True
 ) -> list[str]:
-    """Check a job's log and parts (rule 14); reads every part.
+    """Check a job's log and parts (rule 14); return a sentence for each problem. Reads every part.
 
-    Parameters
-    ----------
-    taken_over
-        The groups that a derived job takes over from its parent. The job's own log holds all others.
-
-    Returns
-    -------
-    list[str]
-        One sentence for each problem.
-
-    Raises
-    ------
-    NewerFormat
-        A newer mops wrote the log.
-    StorageError
-        The storage refuses, or is out of reach.
+    The job's own log holds all groups but ``taken_over``. NewerFormat: a newer mops wrote the log.
     """
-    records, problems = _readable(files, paths.log)
+    records, problems = _readable(files, paths)
     problems += order_problems(records, paths)
     problems += coverage_problems(records, total_groups, taken_over)
     commits = [record for record in records if isinstance(record, Commit)]
@@ -74,15 +49,15 @@ def verify(
     return problems + found + missing
 
 
-def _readable(files: Files, folder: str) -> tuple[list[Record], list[str]]:
+def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
     """Return the records up to the first that cannot be read, and the problem with that one."""
     records: list[Record] = []
-    there = [entry.path for entry in files.list(folder)]
+    there = [entry.path for entry in files.list(paths.log)]
     for start in range(0, len(there), AT_ONCE):
         some = there[start : start + AT_ONCE]
         for k, (path, data) in enumerate(zip(some, files.get_many(some), strict=True), start=start + 1):
-            if path != record_path(folder, k):
-                return records, [f"{record_path(folder, k)}: missing, but {path} exists"]
+            if path != paths.log_record(k):
+                return records, [f"{paths.log_record(k)}: missing, but {path} exists"]
             if data is None:
                 raise FileNotFoundError(path)  # removed since it was listed
             try:
@@ -164,16 +139,12 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
         for commit in commits
         for start, stop in (commit.ranges & taken_over).intervals
     ]
-    return problems + _end_problems(records, commits, total_groups - len(taken_over))
-
-
-def _end_problems(records: Iterable[Record], commits: Sequence[Commit], total_groups: int) -> list[str]:
-    problems = []
+    due = total_groups - len(taken_over)
     covered = len(union(commit.ranges for commit in commits))
     counted = sum((commit.counts for commit in commits), Counts())
     for end in (record for record in records if isinstance(record, End) and record.complete):
-        if covered != total_groups:
-            problems.append(f"record {end.k}: the job is {end.state} with {covered} of {total_groups} groups")
+        if covered != due:
+            problems.append(f"record {end.k}: the job is {end.state} with {covered} of {due} groups")
         if end.totals != counted:
             problems.append(f"record {end.k}: its totals are {end.totals}, but the commits add up to {counted}")
     return problems

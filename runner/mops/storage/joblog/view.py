@@ -14,8 +14,7 @@ from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
-TableKey: TypeAlias = tuple[str, str | None]
-"""A table of a job by kind and output: ``("outputs", "daily")``, ``("losses", None)``."""
+TableKey: TypeAlias = tuple[str, str | None]  # kind and output: ("outputs", "daily"), ("losses", None)
 
 
 @dataclass(frozen=True)
@@ -36,39 +35,19 @@ class LogView:
 
     A runner holds a view while its job runs. The view has sums, and neither commits nor names of parts, so it is as
     large after a million commits as after ten. Readers of rows use :func:`mops.storage.joblog.parts.read_whole`.
-
-    Parameters
-    ----------
-    k
-        The number of records.
-    attempt
-        The number of claims.
-    committed
-        The groups of all commits.
-    counts, stored
-        Sums over all commits: simulations and targets; parts, by table.
-    marks
-        The claims, cancels and ends.
-    cancelled
-        Whether a cancel follows the last claim.
-    families
-        The families that the commits fix for the columns, beyond ``schema.json``.
     """
 
     k: int = 0
-    attempt: int = 0
+    attempt: int = 0  # the number of claims
     committed: Ranges = field(default_factory=Ranges)
-    counts: Counts = field(default_factory=Counts)
+    counts: Counts = field(default_factory=Counts)  # sums over all commits, as `stored`
     stored: Mapping[TableKey, Stored] = field(default_factory=dict)
-    marks: tuple[Record, ...] = ()
-    cancelled: bool = False
-    families: Families = field(default_factory=dict)
+    marks: tuple[Record, ...] = ()  # claims, cancels and ends
+    cancelled: bool = False  # whether a cancel follows the last claim
+    families: Families = field(default_factory=dict)  # what the commits fix for the columns, beyond schema.json
 
     def extended(self, records: Sequence[Record]) -> LogView:
-        """Return the view after these further records.
-
-        Each call makes one union of ranges, the only cost that grows with the log. So add many records at once.
-        """
+        """Return the view after these further records. The cost of a call grows with the log: add many at once."""
         commits = [record for record in records if isinstance(record, Commit)]
         marks = [record for record in records if not isinstance(record, Commit)]
         claims = [record for record in marks if isinstance(record, Claim)]
@@ -80,6 +59,7 @@ class LogView:
         return LogView(
             k=self.k + len(records),
             attempt=self.attempt + len(claims),
+            # The union is the only cost that grows with the log.
             committed=union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
             stored=dict(stored),
@@ -134,31 +114,16 @@ def union(ranges: Iterable[Ranges]) -> Ranges:
 
 
 class NothingToRun(JobError):
-    """There is nothing to claim: the job is in ``state``, and mops wrote nothing.
-
-    Parameters
-    ----------
-    state
-        ``succeeded`` or ``partial``: the job is complete. ``cancelled`` or ``failed``: only a person may resume it.
-    view
-        The whole log.
-    """
+    """There is nothing to claim, and mops wrote nothing: the job is complete, or only a person may resume it."""
 
     def __init__(self, state: State, view: LogView, *, where: str):
         hint = "read the results: mops jobs results" if view.complete else "continue the job: mops jobs resume"
         super().__init__(f"the job has ended: {state}", where=where, hint=hint)
-        self.state = state
-        self.view = view
+        self.state, self.view = state, view
 
 
 class Overtaken(JobError):
-    """The request is void: a cancel, an end or a claim came before it. mops wrote nothing.
-
-    Parameters
-    ----------
-    mark
-        The cancel, end or claim.
-    """
+    """The request is void: ``mark``, a cancel, an end or a claim, came before it. mops wrote nothing."""
 
     exit_code = Superseded.exit_code
 
@@ -198,17 +163,8 @@ def _carries_out(mark: Record, asked: Asked) -> bool:
 
 
 def check_start(view: LogView, by: By, asked: Asked | None, *, job: str, where: str) -> By:
-    """Decide whether a runner may claim (rule 5); return the claim's ``by``.
-
-    Only the first claim of a request counts as a person's. A restarted runner finds that claim, and starts by ``auto``.
-
-    Raises
-    ------
-    NothingToRun
-        There is nothing to run.
-    Overtaken
-        The request is void.
-    """
+    """Decide whether a runner may claim (rule 5); return the claim's ``by``, or raise NothingToRun or Overtaken."""
+    # Only the first claim of a request counts as a person's. A restarted runner finds that claim, and starts by auto.
     if asked and any(_carries_out(mark, asked) for mark in view.marks):
         by = "auto"
     if not view.complete and asked and (mark := overtaking(view, asked)):
