@@ -25,8 +25,7 @@ _BLOCK_BYTES = 1 << 22  # with one result more: as many as a child process holds
 
 Arrays: TypeAlias = "list[np.ndarray[Any, Any]]"
 
-Memory: TypeAlias = "list[memoryview]"
-"""Bytes for each column of a block."""
+Memory: TypeAlias = "list[memoryview]"  # bytes for each column of a block
 
 
 class Rows(NamedTuple):
@@ -43,25 +42,22 @@ class Rows(NamedTuple):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the block's table."""
+        """As of a table, like the next two."""
         return self.block.layout.schema
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
+        """As of a table."""
         return self.stop - self.start
 
     @property
     def nbytes(self) -> int:
-        """The size of the rows in a table."""
+        """As of a table."""
         return math.ceil((self.stop - self.start) * self.block.layout.row_bytes)
 
 
-Part: TypeAlias = pa.Table | Rows
-"""One output of a simulation."""
-
-Parts = dict[str, Part]
-"""All outputs of a simulation, by name."""
+Part: TypeAlias = pa.Table | Rows  # one output of a simulation
+Parts = dict[str, Part]  # all outputs of a simulation, by name
 
 
 class Simulation(NamedTuple):
@@ -101,24 +97,21 @@ def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
         yield block.table().slice(start, stop - start)
 
 
-class Layout:
-    """The columns of a result, and of its table.
+class _Layout:
+    """The columns of a result, and of its table."""
 
-    Parameters
-    ----------
-    source
-        The schema, if the result is an Arrow table; None: it is a dictionary of arrays.
-    names, dtypes
-        The columns in the order of the table.
-    """
-
-    def __init__(self, source: pa.Schema | None, names: list[str], dtypes: list[np.dtype[Any]], schema: pa.Schema):
-        self._source, self._names, self.dtypes, self.schema = source, names, dtypes, schema
-        self._keys = dict.fromkeys(names).keys()
+    def __init__(
+        self,
+        source: pa.Schema | None,  # None: the result is a dictionary of arrays and not an Arrow table
+        schema: pa.Schema,
+    ):
+        self._source, self._names, self.schema = source, schema.names, schema
+        self.dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in schema.types]
+        self._keys = dict.fromkeys(schema.names).keys()
         self.row_bytes: float = sum(kind.bit_width for kind in schema.types) / 8
 
     @classmethod
-    def of(cls, value: Any, table: pa.Table) -> Layout | None:
+    def of(cls, value: Any, table: pa.Table) -> _Layout | None:
         """Return the layout of an output that has become this table; None: only child/outputs.py can read it."""
         if type(value) not in (dict, pa.Table):
             return None
@@ -129,13 +122,8 @@ class Layout:
         # Other types of arrays become the same Arrow types: float16 becomes float32.
         if source is not None and any(source.field(name).type != kind for name, kind in zip(names, kinds, strict=True)):
             return None
-        layout = cls(source, names, [np.dtype(kind.to_pandas_dtype()) for kind in kinds], table.schema)
+        layout = cls(source, table.schema)
         return layout if layout.arrays(value) is not None else None
-
-    def memory(self, n_rows: int) -> Memory:
-        """Return memory for a block, with room for one result of so many rows after those of the others."""
-        n_rows += round(_BLOCK_BYTES / self.row_bytes)
-        return [np.empty(n_rows * dtype.itemsize, np.uint8).data for dtype in self.dtypes]
 
     def arrays(self, value: Any) -> Arrays | None:
         """Return the columns of an output; None: it has another layout."""
@@ -170,16 +158,15 @@ def _is_numeric(kind: pa.DataType) -> bool:
 class Block:
     """The rows of some simulations, in memory that may have held others before."""
 
-    def __init__(self, layout: Layout, memory: Memory):
+    def __init__(self, layout: _Layout, memory: Memory):
         self.layout, self.memory = layout, memory
         # A view of such an array keeps it alive. If its memory were an array, the view would keep only that (numpy).
         self._columns = [np.frombuffer(some, dtype) for some, dtype in zip(memory, layout.dtypes, strict=True)]
         self._n_taken = 0
         self._table: pa.Table | None = None
 
-    @property
     def users(self) -> list[weakref.ref[Any]]:
-        """References that end once this block, its tables and their views no longer exist."""
+        """Return references that end once this block, its tables and their views no longer exist."""
         return [weakref.ref(column) for column in self._columns]
 
     def append(self, arrays: Arrays) -> Rows | None:
@@ -194,11 +181,9 @@ class Block:
         return Rows(self, start, stop)
 
     def table(self) -> pa.Table:
-        """Return a table with all rows so far, which shares the block's memory and cannot be written through.
-
-        It may have rows of later simulations too, which share that memory. Arrow copies booleans, which are bits there.
-        """
+        """Return a table with all rows so far, which shares the block's memory and cannot be written through."""
         if self._table is None or self._table.num_rows < self._n_taken:
+            # Rows of later simulations are in it too, but not with booleans: Arrow has bits, and copies them.
             n_rows = self._n_taken if bool in self.layout.dtypes else len(self._columns[0])
             taken = [column[:n_rows] for column in self._columns]
             for array in taken:
@@ -206,9 +191,8 @@ class Block:
             self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
         return self._table
 
-    @property
     def rows(self) -> Rows:
-        """All rows so far."""
+        """Return all rows so far."""
         return Rows(self, 0, self._n_taken)
 
 
@@ -216,7 +200,7 @@ class Blocks:
     """Takes results with the layout of the last checked result."""
 
     def __init__(self) -> None:
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._blocks: dict[str, list[Block]] = {}
         self._earlier: dict[str, list[tuple[Memory, list[weakref.ref[Any]]]]] = {}
 
@@ -224,7 +208,7 @@ class Blocks:
         """Take later results if they are like this one, which has become these tables."""
         values = _by_output(result)
         if values.keys() == tables.keys():
-            found = {output: Layout.of(values[output], table) for output, table in tables.items()}
+            found = {output: _Layout.of(values[output], table) for output, table in tables.items()}
             if None not in found.values():
                 self._layouts, self._earlier = found, {}  # type: ignore[assignment]
 
@@ -245,21 +229,19 @@ class Blocks:
         rows = blocks[-1].append(arrays) if blocks else None
         while rows is None:
             layout = self._layouts[output]
-            blocks.append(Block(layout, self._unused(output) or layout.memory(len(arrays[0]))))
+            blocks.append(Block(layout, self._memory(output, layout, len(arrays[0]))))
             rows = blocks[-1].append(arrays)
         return rows
 
-    def _unused(self, output: str) -> Memory | None:
-        """Return the memory of an earlier block of which no table and no view is left; None: there is none.
-
-        New memory would cost a page fault for each 4 KiB of results (bench/one_child.py: 7 % of the time at 0 ms).
-        """
+    def _memory(self, output: str, layout: _Layout, n_rows: int) -> Memory:
+        """Return memory for a block: that of an earlier one, or new, with room for one result of so many rows more."""
+        # New memory costs a page fault for each 4 KiB of results (bench/one_child.py: 7 % of the time at 0 ms).
         earlier = self._earlier.get(output, [])
-        found = next((each for each in earlier if all(user() is None for user in each[1])), None)
-        if found is None:
-            return None
-        earlier.remove(found)
-        return found[0]
+        for i, (_, users) in enumerate(earlier):
+            if all(user() is None for user in users):  # no table and no view of it is left
+                return earlier.pop(i)[0]
+        n_rows += round(_BLOCK_BYTES / layout.row_bytes)
+        return [np.empty(n_rows * dtype.itemsize, np.uint8).data for dtype in layout.dtypes]
 
     def handed_over(self) -> None:
         """Drop the blocks so far. Targets may still have rows of the last one: those of the running group."""
@@ -267,12 +249,12 @@ class Blocks:
             output, blocks = self._blocks.popitem()
             block = blocks[0]
             if sum(map(len, block.memory)) < 2 * _BLOCK_BYTES:
-                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users)]
+                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users())]
 
     def release(self) -> dict[str, list[pa.Table]]:
         """Forget the layout, and return the blocks so far as tables."""
         self._layouts = {}
-        tables = {output: [block.rows.table for block in blocks] for output, blocks in self._blocks.items()}
+        tables = {output: [block.rows().table for block in blocks] for output, blocks in self._blocks.items()}
         self._blocks.clear()
         return tables
 

@@ -1,7 +1,7 @@
 """Reads tables that a library computes or converts only on request: xarray, lazy frames of polars, DuckDB.
 
 A value of such a type exists only if the model has imported the library. So this module imports none: it knows a type
-by its name and module.
+by its name and module. Runs in children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -12,21 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from mops.child.columns import of_exported, of_frame, of_mapping
-from mops.child.forms import by_type
-
-UNNAMED = "values"
-"""The column of a DataArray without a name. xarray uses the same name when it exports Arrow."""
+from mops.child.columns import by_type, is_of, of_exported, of_frame, of_mapping
 
 
-def of_dataset(dataset: Any) -> pa.Table:
-    """Return a Dataset of xarray as a tidy table: a row for each combination of coordinates.
-
-    Raises
-    ------
-    ValueError
-        Its variables have different dimensions, or there are none.
-    """
+def _of_dataset(dataset: Any) -> pa.Table:  # tidy: a row for each combination of coordinates
     by_dimensions: dict[frozenset[Hashable], list[Hashable]] = defaultdict(list)
     for name, variable in dataset.data_vars.items():
         by_dimensions[frozenset(variable.dims)].append(name)
@@ -39,9 +28,8 @@ def of_dataset(dataset: Any) -> pa.Table:
             f"the Dataset has variables of different dimensions: {', '.join(sets)}; return an output for each set of "
             f"dimensions: {{{', '.join(outputs)}}}"
         )
-    dataset = dataset[
-        list(dataset.data_vars)
-    ]  # leaves out coordinates of other dimensions, which would repeat the rows
+    # Without coordinates of other dimensions, which would repeat the rows.
+    dataset = dataset[list(dataset.data_vars)]
     if not dataset.sizes:
         return of_mapping({**dataset.data_vars, **dataset.coords})
     return of_frame(dataset.to_dataframe())
@@ -49,22 +37,11 @@ def of_dataset(dataset: Any) -> pa.Table:
 
 def of_data_array(array: Any) -> pa.Table:
     """Return a DataArray of xarray as a tidy table: a row for each combination of coordinates."""
-    return of_frame(array.to_dataframe(name=UNNAMED if array.name is None else array.name))
+    # xarray exports one without a name under the same name to Arrow.
+    return of_frame(array.to_dataframe(name="values" if array.name is None else array.name))
 
 
-def of_lazy_frame(frame: Any) -> pa.Table:
-    """Compute a lazy frame of polars."""
-    return of_exported(frame.collect())
-
-
-def of_relation(relation: Any) -> pa.Table:
-    """Run the query of a DuckDB relation.
-
-    Raises
-    ------
-    ValueError
-        Its connection is closed. DuckDB 1 closes a connection with the last reference to it: relations hold none.
-    """
+def _of_relation(relation: Any) -> pa.Table:
     try:
         # Early versions export no stream. A stream needs less memory than a table.
         is_stream = hasattr(relation, "__arrow_c_stream__")
@@ -72,15 +49,16 @@ def of_relation(relation: Any) -> pa.Table:
     except Exception as error:
         if type(error).__name__ != "ConnectionException":
             raise
+        # DuckDB 1 closes a connection with the last reference to it, and relations hold none.
         advice = "keep the connection in a global variable, or return relation.to_arrow_table()"
         raise ValueError(f"{error}; {advice}") from error
 
 
 _READERS: dict[tuple[str, str], Callable[[Any], pa.Table]] = {
-    ("xarray", "Dataset"): of_dataset,
+    ("xarray", "Dataset"): _of_dataset,
     ("xarray", "DataArray"): of_data_array,
-    ("polars", "LazyFrame"): of_lazy_frame,
-    ("duckdb", "DuckDBPyRelation"): of_relation,
+    ("polars", "LazyFrame"): lambda frame: of_exported(frame.collect()),
+    ("duckdb", "DuckDBPyRelation"): _of_relation,
 }
 
 
@@ -96,5 +74,4 @@ def reader_of(kind: type) -> Callable[[Any], pa.Table] | None:
 
 def is_tree(kind: type) -> bool:
     """Tell whether a type is a mapping of xarray that is no Dataset: a DataTree, whose columns are in its nodes."""
-    modules = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return issubclass(kind, Mapping) and "xarray" in modules and reader_of(kind) is None
+    return issubclass(kind, Mapping) and is_of("xarray", kind) and reader_of(kind) is None

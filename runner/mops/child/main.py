@@ -53,9 +53,6 @@ from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
 from mops.system.lifeline import adopt_orphans, die_with_parent
 
-_DESCRIPTORS = 4
-"""Those that a process gets: its socket, lifeline, page and output."""
-
 # The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
 _adopt_once = functools.cache(adopt_orphans)
 
@@ -82,9 +79,10 @@ def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channe
     """Serve one request; return the channel and the page to continue with: a process just forked has its own."""
     request, fd = channel.receive()
     if request["kind"] == "fork":
-        if not code.has_import_folder:  # removed, and forked processes may have links into it
+        if not code.has_import_folder:
             raise EOFError
-        own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_DESCRIPTORS - 1))])
+        lifeline_page_output = (channel.receive()[1] for _ in range(3))
+        own = _fork(channel, page, [fd, *lifeline_page_output])
         if own[0] is not channel:  # in the forked process
             code.forked()
         return own

@@ -1,6 +1,7 @@
 """Gives a target the tables that the annotation of its replicates names: pandas, polars or Arrow.
 
-An annotation that is not text holds the class itself, so the target's module has imported the library.
+An annotation that is not text holds the class itself, so the target's module has imported the library. Runs in
+children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -9,26 +10,24 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from mops.child.buffers import Tables
+from mops.child.columns import is_of
 from mops.study.output_schema import InvalidOutput
 
-Tables = Mapping[str, pa.Table]
-
-FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
+# The classes that an annotation may name, and how each is made.
+_FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
     ("pandas", "DataFrame"): lambda table: table.to_pandas(),
     ("polars", "DataFrame"): lambda table: sys.modules["polars"].from_arrow(table),
     ("pyarrow", "Table"): lambda table: table,
 }
-"""The classes that an annotation may name, and how each is made."""
-
-_LIBRARIES = frozenset(
-    {"pandas", "polars", "pyarrow", "numpy", "geopandas", "xarray", "duckdb", "_duckdb", "dask", "torch", "jax"}
+# An annotation that names another class of these is a mistake.
+_LIBRARIES = (
+    *("pandas", "polars", "pyarrow", "numpy", "geopandas", "xarray", "duckdb", "_duckdb", "dask", "torch", "jax"),
 )
-"""An annotation that names another class of these is a mistake."""
-
 _LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
 _MAPPINGS = (dict, Mapping, MutableMapping)
 
@@ -41,70 +40,37 @@ class Unresolved(Exception):
     """An annotation cannot be evaluated."""
 
 
-class Form(NamedTuple):
-    """The form of the replicates.
-
-    Parameters
-    ----------
-    convert
-        Makes the table of one output.
-    is_named
-        Whether each replicate is a dictionary from output names to tables, not the table of the only output.
-    """
-
-    convert: Callable[[pa.Table], Any]
-    is_named: bool
-
-    def of(self, replicates: Sequence[Tables]) -> list[Any]:
-        """Return the replicates in this form.
-
-        Raises
-        ------
-        InvalidOutput
-            Each replicate should be one table, but the model has several outputs.
-        """
-        named = [{output: self.convert(table) for output, table in one.items()} for one in replicates]
-        if self.is_named:
-            return named
-        for outputs in named:
-            if len(outputs) > 1:
-                raise InvalidOutput(
-                    f"the target takes one table for each replicate, and the model has the outputs "
-                    f"{', '.join(outputs)}; annotate the replicates as list[dict[str, ...]]"
-                )
-        return [next(iter(outputs.values())) for outputs in named]
+Form = Callable[[Sequence[Tables]], list[Any]]  # converts the replicates
 
 
 def form_of(annotation: object, function: Any) -> Form | None:
-    """Return the form that an annotation names; None: it names no class of a library of tables.
-
-    Parameters
-    ----------
-    annotation
-        What the function says of the argument that gets the replicates.
-    function
-        The target; names in a text are those of its module.
-
-    Raises
-    ------
-    UnsupportedForm
-        It names another class, or one in another place.
-    Unresolved
-        It holds a text that cannot be evaluated.
-    """
+    """Return what gives a target the tables that its annotation names; None: it names no class of their libraries."""
     resolved = _resolved(annotation, function)
-    named = [kind for kind in _classes(resolved) if _libraries(kind) & _LIBRARIES]
-    if not named:
+    if not any(is_of(library, kind) for kind in _classes(resolved) for library in _LIBRARIES):
         return None
     element = _argument(resolved, _LISTS, 0)
-    frame = _argument(element, _MAPPINGS, 1)
-    convert = _converter(element if frame is None else frame)
+    named = _argument(element, _MAPPINGS, 1)
+    frame = element if named is None else named
+    convert = _FRAMES.get((frame.__module__.partition(".")[0], frame.__qualname__)) if inspect.isclass(frame) else None
     if convert is None:
         raise UnsupportedForm(
             f"{_text(annotation)}; write list[dict[str, FRAME]], or list[FRAME] for a model with one output; FRAME is "
             "pandas.DataFrame, polars.DataFrame or pyarrow.Table"
         )
-    return Form(convert, is_named=frame is not None)
+
+    def with_names(replicates: Sequence[Tables]) -> list[dict[str, Any]]:
+        return [{output: convert(table) for output, table in one.items()} for one in replicates]
+
+    def of_one_output(replicates: Sequence[Tables]) -> list[Any]:
+        for outputs in replicates:
+            if len(outputs) > 1:
+                raise InvalidOutput(
+                    f"the target takes one table for each replicate, and the model has the outputs "
+                    f"{', '.join(outputs)}; annotate the replicates as list[dict[str, ...]]"
+                )
+        return [convert(next(iter(outputs.values()))) for outputs in replicates]
+
+    return of_one_output if named is None else with_names
 
 
 def _resolved(annotation: object, function: Any) -> Any:
@@ -136,7 +102,6 @@ def _namespace(function: Any) -> dict[str, Any]:
 
 
 def _classes(annotation: Any) -> Iterator[type]:
-    """Yield the classes in an annotation, at any depth."""
     if isinstance(annotation, type) and not get_args(annotation):
         yield annotation
     origin = get_origin(annotation)
@@ -146,20 +111,10 @@ def _classes(annotation: Any) -> Iterator[type]:
         yield from _classes(inner)
 
 
-def _libraries(kind: type) -> set[str]:
-    return {base.__module__.partition(".")[0] for base in kind.__mro__}
-
-
 def _argument(annotation: Any, origins: Sequence[type], position: int) -> Any:
     """Return an argument of a generic type such as ``list[X]``; None: it is another type."""
     arguments = get_args(annotation)
     return arguments[position] if get_origin(annotation) in origins and len(arguments) > position else None
-
-
-def _converter(frame: Any) -> Callable[[pa.Table], Any] | None:
-    if not inspect.isclass(frame):
-        return None
-    return FRAMES.get((frame.__module__.partition(".")[0], frame.__qualname__))
 
 
 def _text(annotation: object) -> str:

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from mops.errors import ModelError, Problem, nearest, path_fault, path_refused, printable_path
 
 NEEDED = {"python": Version("3.11"), "numpy": Version("1.23"), "pyarrow": Version("18.0")}
-START = str(Path(__file__).parents[2] / "child" / "start.py")
+START = str(Path(__file__).parents[1] / "child" / "start.py")
 _ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
 _LIKE = ", like .venv/bin/python"
