@@ -425,6 +425,14 @@ class UserCode:
         return ""
 
 
+def enter_import_folder(load: Message) -> WorkingFolder:
+    """Make the folder in which the model is imported, and enter it."""
+    folder = WorkingFolder(own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
+    folder.renew()
+    os.chdir(folder.path)
+    return folder
+
+
 def own_folder(scratch: str, kind: str = "") -> Path:
     """Return the folder that only this process uses; its worker removes it."""
     return Path(scratch, f"{os.getpid()}{kind}")
