@@ -100,12 +100,9 @@ def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
 class _Layout:
     """The columns of a result, and of its table."""
 
-    def __init__(
-        self,
-        source: pa.Schema | None,  # None: the result is a dictionary of arrays and not an Arrow table
-        schema: pa.Schema,
-    ):
-        self._source, self._names, self.schema = source, schema.names, schema
+    def __init__(self, source: pa.Schema | None, schema: pa.Schema):
+        self._source = source  # None: the result is a dictionary of arrays and not an Arrow table
+        self._names, self.schema = schema.names, schema
         self.dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in schema.types]
         self._keys = dict.fromkeys(schema.names).keys()
         self.row_bytes: float = sum(kind.bit_width for kind in schema.types) / 8

@@ -33,13 +33,9 @@ _Simulation: TypeAlias = tuple[int, int, Part]
 class BufferWriter:
     """Collects what a child has finished and hands it to the worker."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        keep: list[str] | None,  # the outputs that the study keeps; None: all
-        name: str,  # of the files, which tells the drain check whose they are
-    ):
-        self._channel, self._keep, self._name = channel, keep, name
+    def __init__(self, channel: Channel, keep: list[str] | None, name: str):
+        self._keep = keep  # the outputs that the study keeps; None: all
+        self._channel, self._name = channel, name  # of the files, which tells the drain check whose they are
         self._open: list[Simulation] = []
         self._files: PartFiles | None = None
         self._encoded: list[Simulation] = []  # in the files, without what they returned

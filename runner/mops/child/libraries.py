@@ -1,4 +1,4 @@
-"""Reads tables that a library computes or converts only on request: xarray, lazy frames of polars, DuckDB.
+"""Reads results of xarray, polars and DuckDB as tables, and gives a target the tables that its annotation names.
 
 A value of such a type exists only if the model has imported the library. So this module imports none: it knows a type
 by its name and module. Runs in children: the standard library and pyarrow only.
@@ -6,13 +6,18 @@ by its name and module. Runs in children: the standard library and pyarrow only.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+import functools
+import inspect
+import sys
+from collections import abc, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from mops.child.buffers import Tables
 from mops.child.columns import by_type, is_of, of_exported, of_frame, of_mapping
+from mops.study.output_schema import InvalidOutput
 
 
 def _of_dataset(dataset: Any) -> pa.Table:  # tidy: a row for each combination of coordinates
@@ -75,3 +80,106 @@ def reader_of(kind: type) -> Callable[[Any], pa.Table] | None:
 def is_tree(kind: type) -> bool:
     """Tell whether a type is a mapping of xarray that is no Dataset: a DataTree, whose columns are in its nodes."""
     return issubclass(kind, Mapping) and is_of("xarray", kind) and reader_of(kind) is None
+
+
+# The classes that an annotation may name, and how each is made.
+_FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
+    ("pandas", "DataFrame"): lambda table: table.to_pandas(),
+    ("polars", "DataFrame"): lambda table: sys.modules["polars"].from_arrow(table),
+    ("pyarrow", "Table"): lambda table: table,
+}
+# An annotation that names another class of these is a mistake.
+_LIBRARIES = (
+    *("pandas", "polars", "pyarrow", "numpy", "geopandas", "xarray", "duckdb", "_duckdb", "dask", "torch", "jax"),
+)
+_LISTS = (list, Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+_MAPPINGS = (dict, Mapping, abc.MutableMapping)
+
+
+class UnsupportedForm(Exception):
+    """An annotation names a form that mops does not make; the message says which forms there are."""
+
+
+class Unresolved(Exception):
+    """An annotation cannot be evaluated."""
+
+
+Form = Callable[[Sequence[Tables]], list[Any]]  # converts the replicates
+
+
+def form_of(annotation: object, function: Any) -> Form | None:
+    """Return what gives a target the tables that its annotation names; None: it names no class of their libraries."""
+    resolved = _resolved(annotation, function)
+    if not any(is_of(library, kind) for kind in _classes(resolved) for library in _LIBRARIES):
+        return None
+    element = _argument(resolved, _LISTS, 0)
+    named = _argument(element, _MAPPINGS, 1)
+    frame = element if named is None else named
+    convert = _FRAMES.get((frame.__module__.partition(".")[0], frame.__qualname__)) if inspect.isclass(frame) else None
+    if convert is None:
+        raise UnsupportedForm(
+            f"{_text(annotation)}; write list[dict[str, FRAME]], or list[FRAME] for a model with one output; FRAME is "
+            "pandas.DataFrame, polars.DataFrame or pyarrow.Table"
+        )
+
+    def with_names(replicates: Sequence[Tables]) -> list[dict[str, Any]]:
+        return [{output: convert(table) for output, table in one.items()} for one in replicates]
+
+    def of_one_output(replicates: Sequence[Tables]) -> list[Any]:
+        for outputs in replicates:
+            if len(outputs) > 1:
+                raise InvalidOutput(
+                    f"the target takes one table for each replicate, and the model has the outputs "
+                    f"{', '.join(outputs)}; annotate the replicates as list[dict[str, ...]]"
+                )
+        return [convert(next(iter(outputs.values()))) for outputs in replicates]
+
+    return of_one_output if named is None else with_names
+
+
+def _resolved(annotation: object, function: Any) -> Any:
+    """Return an annotation without texts; names that only a type checker imports do not exist."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"replicates": annotation}
+    try:
+        resolved = get_type_hints(holder, globalns=_namespace(function))["replicates"]
+    except Exception as error:  # code of the user, in an annotation
+        raise Unresolved(f"the annotation {_text(annotation)} ({error})") from error
+    while hasattr(resolved, "__value__"):  # a name that the statement `type` defines
+        resolved = resolved.__value__
+    return resolved
+
+
+def _namespace(function: Any) -> dict[str, Any]:
+    """Return the globals of a function, and those of the functions that it wraps."""
+    found: dict[str, Any] = {}
+    while function is not None:
+        if isinstance(function, functools.partial):
+            function = function.func
+            continue
+        call = function if hasattr(function, "__globals__") else inspect.getattr_static(type(function), "__call__")
+        found = {**getattr(call, "__globals__", {}), **found}
+        function = getattr(function, "__wrapped__", None)
+    return found
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    origin = get_origin(annotation)
+    if isinstance(origin, type):
+        yield origin
+    for inner in get_args(annotation):
+        yield from _classes(inner)
+
+
+def _argument(annotation: Any, origins: Sequence[type], position: int) -> Any:
+    """Return an argument of a generic type such as ``list[X]``; None: it is another type."""
+    arguments = get_args(annotation)
+    return arguments[position] if get_origin(annotation) in origins and len(arguments) > position else None
+
+
+def _text(annotation: object) -> str:
+    return repr(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))

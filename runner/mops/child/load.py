@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.channel import Message
+from mops.child.libraries import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.outputs import as_tables, is_writable
 from mops.child.process_state import ProcessState, enter_temporary_folder
 from mops.child.replacement import ReplacementPolicy
-from mops.child.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.shadowed_names import PythonModules, is_of_library, refusal, shadowing_files
 from mops.child.shared_state import BeforeImport
 from mops.child.working_folder import WorkingFolder, links_to
@@ -171,16 +171,10 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
 
 
 def _only_candidate(module: ModuleType, text: str) -> str:
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    }
-    classes = [
-        name
-        for name, value in own.items()
-        if inspect.isclass(value) and (hasattr(value, "simulate") or hasattr(value, "simulate_scenario"))
-    ]
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = {name: value for name, value in public.items() if getattr(value, "__module__", None) == module.__name__}
+    kinds = {name: value for name, value in own.items() if inspect.isclass(value)}
+    classes = [n for n, kind in kinds.items() if hasattr(kind, "simulate") or hasattr(kind, "simulate_scenario")]
     functions = [name for name in _FUNCTION_NAMES if inspect.isfunction(own.get(name))]
     for candidates in (classes, functions):
         if len(candidates) == 1:
@@ -207,10 +201,11 @@ class _Call:
         text: str,
         roles: tuple[str, ...],  # the argument at each position: ("params", "seed")
         parameters: Collection[str],  # of the study
+        kind: type | None = None,  # the class that has the function as a method
         *,
         bound: bool = False,  # whether the first argument of the function is its object
     ):
-        self._function, self._text = function, text
+        self._called, self._text = kind or function, text
         self._form = f"mops calls it as f({', '.join(roles)})"
         every = list(_parameters(function, text).values())[1 if bound else 0 :]
         self._names = [parameter.name for parameter in every if parameter.kind in _POSITIONAL]
@@ -227,14 +222,14 @@ class _Call:
         self.checked(parameters)
 
     def checked(self, parameters: Collection[str]) -> Any:
-        """Return the function, unless a parameter has the name of an argument that gets another value."""
+        """Return the function, or its class, unless a parameter has the name of an argument that gets another value."""
         if not self._doubtful.isdisjoint(parameters):
             name = min(self._doubtful.intersection(parameters), key=self._names.index)
             raise CannotLoad(
                 f"{self._text!r} has an argument {name!r}, which is a parameter of the study; {self._form}, "
                 f"so take params[{name!r}]"
             )
-        return self._function
+        return self._called
 
 
 def _class_model(kind: type, scenario: str, text: str, parameters: Collection[str]) -> Model:
@@ -260,13 +255,7 @@ def _method(
     if not (inspect.isfunction(found) or inspect.ismethod(found)):  # compiled code may not know its arguments
         return lambda _params: kind
     is_static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
-    call = _Call(found, f"{text}.{name}", roles, parameters, bound=not is_static)
-
-    def checked(params: Params) -> Any:
-        call.checked(params)
-        return kind
-
-    return checked
+    return _Call(found, f"{text}.{name}", roles, parameters, kind, bound=not is_static).checked
 
 
 def _only_baseline(scenario: str, text: str) -> None:

@@ -28,12 +28,8 @@ _MOST_THREADS = 64  # a thread pool of Python has up to 32
 class ReplacementPolicy:
     """Watches what simulations do to their process."""
 
-    def __init__(
-        self,
-        max_simulations: int,  # 0: any number
-        max_growth_bytes: int,  # since the first simulation; 0: any growth
-        temporary: Path,  # the folder for temporary files of this process
-    ):
+    def __init__(self, max_simulations: int, max_growth_bytes: int, temporary: Path):
+        # 0: any number, any growth since the first simulation. `temporary` is the folder of this process.
         self._max_simulations, self._max_growth = max_simulations, max_growth_bytes
         self._n = 0
         self._first_bytes = self._first_threads = self._first_processes = 0

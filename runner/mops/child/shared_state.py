@@ -17,7 +17,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -72,14 +72,13 @@ class BeforeImport:
 
     def shared(self, temporary: Path) -> Shared:
         """Return what forked processes would share, with files in the temporary folder of this process."""
-        read, held = [], set()
+        kinds: dict[int, str] = {}
         for fd, path in _descriptors().items():
             if self._descriptors.get(fd) != path:
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    kind = _kind(fd)
-                    read += [fd] if kind == _READ_FILE else []
-                    held |= {kind} if kind not in (_READ_FILE, "") else set()
-        files = ReadFiles(read)
+                    kinds[fd] = _kind(fd)
+        files = ReadFiles([fd for fd, kind in kinds.items() if kind == _READ_FILE])
+        held = {*kinds.values()} - {_READ_FILE, ""}
         generators = dict(_generators())
         unseeded = tuple(name for name, is_certain in generators.items() if is_certain)
         numba = sys.modules.get("numba.np.ufunc.parallel")
@@ -157,43 +156,43 @@ _READ_FILE = "file"
 def _kind(fd: int) -> str:
     """Return what a descriptor is, for people; empty: forked processes may share it."""
     mode, flags = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
+    path = str(Path("/proc/self/fd", str(fd)).readlink())
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return _READ_FILE
         # The kernel appends each write at the end, wherever the shared offset is: a log file.
         is_log = flags & os.O_ACCMODE == os.O_WRONLY and flags & os.O_APPEND
-        return "" if is_log else f"{Path('/proc/self/fd', str(fd)).readlink()} for writing"
+        return "" if is_log else f"{path} for writing"
     if stat.S_ISCHR(mode):
         return "" if os.fstat(fd).st_rdev in _HARMLESS_DEVICES else "a device"
     kinds = {stat.S_IFSOCK: "a connection", stat.S_IFIFO: "a pipe"}
-    path = str(Path("/proc/self/fd", str(fd)).readlink())
     return kinds.get(stat.S_IFMT(mode)) or ("an event loop" if "eventpoll" in path else path)
 
 
+# What the kernel says of this process; empty without /proc.
+
+
 def _descriptors() -> dict[int, str]:
-    # With what the kernel calls each; empty without /proc, like the next two.
+    return _by_number("/proc/self/fd", lambda path: str(path.readlink()))
+
+
+def _threads() -> dict[int, str]:  # with those of native libraries
+    return _by_number("/proc/self/task", lambda path: Path(path, "comm").read_text().strip())
+
+
+def _by_number(folder: str, read: Callable[[Path], str]) -> dict[int, str]:
     found = {}
-    for entry in _entries("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
-            found[int(entry.name)] = str(Path(entry.path).readlink())
+    for entry in _entries(folder):
+        with contextlib.suppress(OSError):  # a thread has just ended; a descriptor is that of the listing itself
+            found[int(entry.name)] = read(Path(entry.path))
     return found
 
 
-def _writable_maps() -> set[str]:
-    # Shared with other processes, by what they map.
+def _writable_maps() -> set[str]:  # those shared with other processes, by what they map
     with contextlib.suppress(OSError):
         lines = (line.split(None, 5) for line in Path("/proc/self/maps").read_text().splitlines())
         return {line[5].strip() for line in lines if len(line) == 6 and line[1][1] == "w" and line[1][3] == "s"}
     return set()
-
-
-def _threads() -> dict[int, str]:
-    # With those of native libraries, by number.
-    found = {}
-    for entry in _entries("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has just ended
-            found[int(entry.name)] = Path(entry.path, "comm").read_text().strip()
-    return found
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -128,7 +128,7 @@ class TaskRun:
         if group["in_pieces"]:
             return  # other tasks run the rest of the group
         if has_targets and len(replicates) == group["n_replicates"]:
-            self._score_all(group, [replicates[i] for i in range(group["n_replicates"])])
+            self._score(group, [replicates[i] for i in range(group["n_replicates"])])
         replicates.clear()  # or the block of the last rows could not be used again
         self._writer.done(position)
         if self._handed_over_at == handed_over_at:
@@ -165,33 +165,30 @@ class TaskRun:
         self._page.returned()
         return self._results.read(result, seed)
 
-    def _score_all(self, group: dict[str, Any], replicates: list[Parts]) -> None:
+    def _score(self, group: dict[str, Any], replicates: list[Parts]) -> None:
+        position, params = group["position"], group["params"]
         ordered = [{output: table_of(part) for output, part in parts.items()} for parts in replicates]
         if group["given"] or group["reused"]:
             ordered = with_one_schema(ordered)
         for target in group["targets"]:
-            self._score(group, target, ordered)
+            must_enter = self._renew_folder()
+            self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
+            name_step(*self._names[position], self._code.target_names[target])
+            try:
+                if must_enter:
+                    os.chdir(self._code.folder.path)
+                losses = score(self._code, target, params, group["param_id"], ordered)
+            except BaseException as error:  # noqa: BLE001 - as for the model
+                self._end_if_files_are_lost()
+                failure = failure_of_target(error, params, ordered)
+                self._writer.failed(position, None, target, self._with_hint(failure, error))
+            else:
+                self._writer.scored(position, target, losses)
+            finally:
+                self._page.finished()
+                self._end_if_channel_is_closed()
+                self._code.state.restore()
         signal.alarm(0)  # as after a simulation
-
-    def _score(self, group: dict[str, Any], target: int, ordered: list[Tables]) -> None:
-        position = group["position"]
-        must_enter = self._renew_folder()
-        self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
-        name_step(*self._names[position], self._code.target_names[target])
-        try:
-            if must_enter:
-                os.chdir(self._code.folder.path)
-            losses = score(self._code, target, group["params"], group["param_id"], ordered)
-        except BaseException as error:  # noqa: BLE001 - as for the model
-            self._end_if_files_are_lost()
-            failure = failure_of_target(error, group["params"], ordered)
-            self._writer.failed(position, None, target, self._with_hint(failure, error))
-        else:
-            self._writer.scored(position, target, losses)
-        finally:
-            self._page.finished()
-            self._end_if_channel_is_closed()
-            self._code.state.restore()
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         with contextlib.suppress(BaseException):  # the model may have raised an error with any file

@@ -12,8 +12,9 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from mops.system import folders
 
@@ -31,16 +32,15 @@ _Look = tuple[int, int, int, int]  # device, number, time of the last change and
 class Originals:
     """The files to which the links of a working folder lead. Nobody changes them while the process lives."""
 
-    def __init__(
-        self,
-        folders: dict[str, list[str]],  # the names of the files in each
-        before: dict[str, _Look | None] | None = None,
-    ):
-        self._folders = folders
+    def __init__(self, folders: dict[str, list[str]], before: Mapping[str, _Look | None] = MappingProxyType({})):
+        self._folders = folders  # the names of the files in each
         # Unpacked again, a folder may have its old number, but a file has another time.
         code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
-        paths = (*folders, *itertools.islice(code, 1))
-        self._seen = {path: self._reference(path, (before or {}).get(path)) for path in paths}
+        self._seen: dict[str, _Look | None] = {}
+        for path in (*folders, *itertools.islice(code, 1)):
+            now, earlier = _look_if_any(path), before.get(path)
+            is_incomplete = now is None or (earlier is not None and now != earlier and self._lacks_a_file(path))
+            self._seen[path] = earlier if is_incomplete else now
 
     @classmethod
     def of(cls, tree: Tree) -> Originals:
@@ -55,11 +55,6 @@ class Originals:
     def seen_again(self) -> Originals:
         """Return the same files, as they are now; those that were removed, as they were."""
         return Originals(self._folders, self._seen)
-
-    def _reference(self, path: str, before: _Look | None) -> _Look | None:
-        now = _look_if_any(path)
-        is_incomplete = now is None or (before is not None and now != before and self._lacks_a_file(path))
-        return before if is_incomplete else now
 
     def _lacks_a_file(self, folder: str) -> bool:
         return not all(os.path.lexists(f"{folder}/{name}") for name in self._folders.get(folder, ()))
@@ -224,18 +219,15 @@ def _opened(root: Path, folder: str) -> Iterator[int]:
 
 
 def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
-    # For each name in an open folder, whether it is unchanged.
+    """Return for each name in an open folder whether it is unchanged."""
+    there = {}
     with os.scandir(fd) as found:
-        return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
-
-
-def _is_as_made(entry: os.DirEntry[str], fd: int, entries: Entries) -> bool:
-    if entry.name not in entries:
-        return False
-    target = entries[entry.name]
-    if target is None:
-        return entry.is_dir(follow_symlinks=False)
-    return entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
+        for entry in found:
+            if (target := entries.get(entry.name)) is None:
+                there[entry.name] = entry.name in entries and entry.is_dir(follow_symlinks=False)
+            else:
+                there[entry.name] = entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
+    return there
 
 
 def _restore(folder: Path, fd: int, entries: Entries) -> None:
