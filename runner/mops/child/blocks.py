@@ -36,11 +36,6 @@ class Rows(NamedTuple):
     stop: int
 
     @property
-    def table(self) -> pa.Table:
-        """The rows as a slice of the block's table."""
-        return self.block.table().slice(self.start, self.stop - self.start)
-
-    @property
     def schema(self) -> pa.Schema:
         """As of a table, like the next two."""
         return self.block.layout.schema
@@ -77,8 +72,8 @@ class GroupName(NamedTuple):
 
 
 def table_of(part: Part) -> pa.Table:
-    """Return a part as a table."""
-    return part.table if isinstance(part, Rows) else part
+    """Return a part as a table: rows as a slice of their block's."""
+    return part.block.table().slice(part.start, part.num_rows) if isinstance(part, Rows) else part
 
 
 def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
@@ -188,9 +183,9 @@ class Block:
             self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
         return self._table
 
-    def rows(self) -> Rows:
-        """Return all rows so far."""
-        return Rows(self, 0, self._n_taken)
+    def taken(self) -> pa.Table:
+        """Return a table of only the rows so far."""
+        return self.table().slice(0, self._n_taken)
 
 
 class Blocks:
@@ -251,7 +246,7 @@ class Blocks:
     def release(self) -> dict[str, list[pa.Table]]:
         """Forget the layout, and return the blocks so far as tables."""
         self._layouts = {}
-        tables = {output: [block.rows().table for block in blocks] for output, blocks in self._blocks.items()}
+        tables = {output: [block.taken() for block in blocks] for output, blocks in self._blocks.items()}
         self._blocks.clear()
         return tables
 

@@ -267,6 +267,17 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
+_FAMILIES: tuple[tuple[Any, str], ...] = (
+    (str, "text"),
+    (bytes | bytearray | memoryview, "bytes"),
+    (datetime.date, "dates"),
+    (datetime.time, "times of day"),
+    (datetime.timedelta, "durations"),
+    (Mapping, "mappings"),
+    (Sequence | set | frozenset | np.ndarray | pa.Array | pa.ChunkedArray, "lists"),
+)
+
+
 def _family(value: Any) -> str:
     """Return the family of a value: a column must not mix families."""
     kind = type(value)
@@ -279,16 +290,7 @@ def _family(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         zone = "without" if value.tzinfo is None else "with"
         return f"times {zone} a zone"
-    families: tuple[tuple[Any, str], ...] = (
-        (str, "text"),
-        (bytes | bytearray | memoryview, "bytes"),
-        (datetime.date, "dates"),
-        (datetime.time, "times of day"),
-        (datetime.timedelta, "durations"),
-        (Mapping, "mappings"),
-        (Sequence | set | frozenset | np.ndarray | pa.Array | pa.ChunkedArray, "lists"),
-    )
-    named = next((name for family, name in families if isinstance(value, family)), None)
+    named = next((name for family, name in _FAMILIES if isinstance(value, family)), None)
     if named is None and hasattr(kind, "__array__"):
         return "lists"
     return named or f"values of {kind.__qualname__}"

@@ -7,7 +7,6 @@ recognizes one by what its objects can do. See docs/reference/models.md.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -15,9 +14,10 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from mops.units import counted
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
 Target = Callable[[dict[str, Any], list[dict[str, pa.Table]]], dict[str, float]]
-T = TypeVar("T")
 
 DEFAULT_LOSS = "loss"
 _FUNCTION_NAMES = ("run", "simulate", "model")
@@ -338,25 +337,23 @@ def _loaded(load: Message, folders: Sequence[Path]) -> tuple[Model, list[Target]
     if why := refusal([load["model"], *load["targets"]], names, folders, Path(load["root"])):
         raise CannotLoad(why)
     parameters = load["parameters"]
+    loaders: list[Callable[[], Any]] = [partial(load_model, load["model"], load["scenario"], folders, parameters)]
+    loaders += [partial(load_target, text, folders, parameters) for text in load["targets"]]
+    loaded: list[Any] = []
     refused: list[CannotLoad] = []
-
-    def attempted(load_code: Callable[[], T]) -> T | None:
+    for loader in loaders:
         try:
-            return load_code()
+            loaded.append(loader())
         except CannotLoad as error:
             refused.append(error)
         except BaseException:  # the user's import may raise anything
             if not refused:
                 raise
-        return None
-
-    model = attempted(lambda: load_model(load["model"], load["scenario"], folders, parameters))
-    targets = [attempted(functools.partial(load_target, text, folders, parameters)) for text in load["targets"]]
     if refused:
         refused[0].others = list(map(str, refused[1:]))
         raise refused[0]
-    assert model is not None
-    return model, [target for target in targets if target is not None]
+    model, *targets = loaded
+    return model, targets
 
 
 class UserCode:

@@ -72,8 +72,7 @@ class PartFiles:
                 (simulation, simulation.parts[output]) for simulation in simulations if output in simulation.parts
             ]
             for _, same in groupby(with_parts, lambda pair: pair[1].schema):
-                families = self._write(output, list(same))
-                found[output] = join_columns(found.get(output, {}), families)
+                found[output] = join_columns(found.get(output, {}), self._write(output, list(same)))
         return found
 
     def _write(self, output: str, with_parts: list[tuple[Simulation, Part]]) -> Columns:
@@ -82,20 +81,18 @@ class PartFiles:
         families = families_in(table)
         self._families[output] = join_columns(self._families.get(output, {}), families)
         self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
-        identity = self._identity(simulations, [part.num_rows for part in parts])
-        if output not in self._files:
-            self._files[output] = OutputFile(self._content)
-        self._files[output].write(with_identity(self._types.stored(output, table), identity))
-        return families
-
-    def _identity(self, simulations: Sequence[Simulation], rows: list[int]) -> list[pa.Array]:
         positions, codes = np.unique([simulation.position for simulation in simulations], return_inverse=True)
         groups = [self._groups[position] for position in positions.tolist()]
         indices = np.array([group.number for group in groups])[codes]
         replicates = np.array([simulation.replicate for simulation in simulations])
         seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
         ids = pa.array([group.param_id for group in groups], pa.string())
-        return identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+        rows = [part.num_rows for part in parts]
+        identity = identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+        if output not in self._files:
+            self._files[output] = OutputFile(self._content)
+        self._files[output].write(with_identity(self._types.stored(output, table), identity))
+        return families
 
     def finish(self) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         """Yield each file with its facts: those of :class:`mops.task.PartFile`."""
