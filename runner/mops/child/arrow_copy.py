@@ -1,8 +1,8 @@
 """Copies Arrow data: validated, of plain types that Parquet can hold, in memory that no other code can change.
 
 Arrow data may lie in memory of numpy, polars or a C library. The model may write to that memory again, and invalid data
-crash their reader with a segmentation fault. So mops validates and copies each batch as it arrives. Standard library,
-numpy and pyarrow only.
+crash their reader with a segmentation fault. So mops validates and copies each batch as it arrives. Runs in children:
+the standard library and pyarrow only.
 """
 
 from __future__ import annotations

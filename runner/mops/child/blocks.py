@@ -3,9 +3,7 @@
 pyarrow takes 11 us to make a table of four arrays, but 1 us to make a slice of a table. So if a result has the columns
 of a result that mops has checked, mops copies its numbers into a block, behind the rows of earlier simulations. Such a
 result is a dictionary of numpy arrays, an Arrow table, or a dictionary of these, and has only numbers and booleans.
-child/outputs.py reads all other results. Only mops has the blocks: neither a model nor a target can change them.
-
-Standard library, numpy and pyarrow only.
+child/outputs.py reads all others. Runs in children: the standard library, numpy and pyarrow only.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 class Block:
-    """The rows of some simulations, in memory that may have held others before."""
+    """The rows of some simulations, in memory that may have held others before, and that only mops can change."""
 
     def __init__(self, layout: _Layout, memory: Memory):
         self.layout, self.memory = layout, memory

@@ -1,6 +1,6 @@
 """Buffers hand finished simulations to the worker: many simulations in one table, in one anonymous file.
 
-Its worker reads them, and so does a later child if an earlier one died or left a group unfinished. Runs in children:
+The worker reads them, and so does a later child if an earlier one died or left a group unfinished. Runs in children:
 the standard library and pyarrow only.
 """
 

@@ -70,6 +70,7 @@ def load_model(
     parameters: Collection[str] = (),  # of the study
 ) -> Model:
     """Import the model and return it as ``f(params, seed)``."""
+    # The model gets all parameters in one dict, so no argument may have the name of one.
     entry = EntryPoint.parse(text)
     module = _module(entry, text, folders)
     found = _attribute(module, entry.name or _only_candidate(module, text), text)

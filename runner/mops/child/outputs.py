@@ -263,12 +263,12 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
             f"output {output!r} has columns {alike}, which differ only in upper and lower case; SQL engines "
             "read one for the other, so rename all but one"
         )
-    taken = sorted((name for name in names if name.casefold() in IDENTITY), key=lambda name: name.casefold() == "seed")
+    taken = [name for name in names if name.casefold() in IDENTITY]
     if not taken:
         return table
-    own = taken[0]
-    if own.casefold() != "seed":
-        raise InvalidOutput(f"output {output!r} has a column {own!r}, which mops adds; rename the model's column")
+    if others := [name for name in taken if name.casefold() != "seed"]:
+        raise InvalidOutput(f"output {output!r} has a column {others[0]!r}, which mops adds; rename the model's column")
+    (own,) = taken
     # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
     kind, is_ = table[own].type, pa.types
     is_number = is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind)

@@ -2,9 +2,8 @@
 
 A script finds ``queue.py`` next to it, not Python's module. A child process has imported Python's ``queue`` before the
 model, and libraries that it imports later need Python's ``calendar``. So each such name means Python's module, and mops
-refuses a project whose model or targets import its own file by such a name.
-
-Runs in children: the standard library only.
+refuses a project whose model or targets import its own file by such a name. Runs in children: the standard library
+only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A fork copies memory. Processes still share the offset of an open file, connections, writable memory maps and temporary
 folders, and continue random generators from the same state. Files that are only read are opened again in each forked
-process. For everything else, each child process imports the model itself.
-Runs in children: the standard library and numpy only.
+process. For everything else, each child process imports the model itself. Runs in children: the standard library and
+numpy only.
 """
 
 from __future__ import annotations

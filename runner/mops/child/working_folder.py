@@ -12,9 +12,8 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 from mops.system import folders
 
@@ -32,13 +31,13 @@ _Look = tuple[int, int, int, int]  # device, number, time of the last change and
 class Originals:
     """The files to which the links of a working folder lead. Nobody changes them while the process lives."""
 
-    def __init__(self, folders: dict[str, list[str]], before: Mapping[str, _Look | None] = MappingProxyType({})):
+    def __init__(self, folders: dict[str, list[str]], before: dict[str, _Look | None] | None = None):
         self._folders = folders  # the names of the files in each
         # Unpacked again, a folder may have its old number, but a file has another time.
         code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
-        self._seen: dict[str, _Look | None] = {}
+        self._seen: dict[str, _Look | None] = {}  # how each looks now; as it looked before, if a file is missing there
         for path in (*folders, *itertools.islice(code, 1)):
-            now, earlier = _look_if_any(path), before.get(path)
+            now, earlier = _look_if_any(path), (before or {}).get(path)
             is_incomplete = now is None or (earlier is not None and now != earlier and self._lacks_a_file(path))
             self._seen[path] = earlier if is_incomplete else now
 
