@@ -1,8 +1,8 @@
 """Copies Arrow data: validated, of plain types that Parquet can hold, in memory that no other code can change.
 
 Arrow data may lie in memory of numpy, polars or a C library. The model may write to that memory again, and invalid data
-crash their reader with a segmentation fault. So mops validates and copies each batch as it arrives. Standard library,
-numpy and pyarrow only.
+crash their reader with a segmentation fault. So mops validates and copies each batch as it arrives. Runs in children:
+the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import pyarrow as pa
 from mops.study.casts import converted, is_list
 
 _MOST_KNOWN = 32
-_DEEPEST = 32
-"""Readers accept Parquet schemas of 100 levels; a list takes two of them."""
+_DEEPEST = 32  # readers accept Parquet schemas of 100 levels; a list takes two of them
 _MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
-
 
 # Other encodings of the same values. Parquet has no seconds: values that do not fit into milliseconds fail here.
 _PLAIN = {
@@ -47,19 +45,7 @@ _known: list[tuple[pa.Schema, pa.Schema]] = []
 
 
 def owned(source: Any) -> pa.Table:
-    """Return a copy of Arrow data, of plain types.
-
-    Parameters
-    ----------
-    source
-        A table, a record batch, or anything that streams Arrow. A stream may use the same memory for its next batch, so
-        each batch is copied before the next one is read.
-
-    Raises
-    ------
-    BadColumn
-        A column is invalid, or Parquet cannot hold it.
-    """
+    """Return a copy of a table, a record batch, or anything that streams Arrow, of plain types."""
     batches: Iterable[pa.RecordBatch]
     if isinstance(source, pa.Table):
         source.validate()
@@ -70,7 +56,8 @@ def owned(source: Any) -> pa.Table:
         batches = source
     else:
         source = batches = pa.RecordBatchReader.from_stream(source)
-    schema = plain_schema(source.schema)
+    schema = _plain_schema(source.schema)
+    # Each batch before the next one is read: a stream may use the same memory for it.
     return pa.Table.from_batches([_copy(batch, schema) for batch in batches], schema)
 
 
@@ -81,7 +68,7 @@ def owned_column(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
 
 def plain(table: pa.Table) -> pa.Table:
     """Return a table with columns of plain types, without metadata of a library. It copies only what it casts."""
-    schema = plain_schema(table.schema)
+    schema = _plain_schema(table.schema)
     if schema.equals(table.schema, check_metadata=True):
         return table
     columns = [
@@ -91,14 +78,8 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that a table gets: one encoding for each type, every field nullable, no metadata.
-
-    Raises
-    ------
-    BadColumn
-        Parquet cannot hold a column.
-    """
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    # One encoding for each type, every field nullable, no metadata.
     schema = schema.remove_metadata() if schema.metadata else schema  # that of fields stays: it names extensions
     for seen, known in _known:
         if seen.equals(schema, check_metadata=True):
@@ -130,7 +111,6 @@ def _copy(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
-    """Return the one type to which all encodings of the same values are cast."""
     kind, is_ = field.type, pa.types
     _require_readable(column, field, depth)
 
@@ -200,12 +180,7 @@ def _is_known_to_be_held(kind: pa.DataType) -> bool:
         return bool(kind.byte_width > 0)
     if is_.is_interval(kind):
         return False
-    return bool(
-        is_.is_null(kind)
-        or is_.is_boolean(kind)
-        or is_.is_integer(kind)
-        or is_.is_floating(kind)
-        or is_.is_string(kind)
-        or is_.is_binary(kind)
-        or is_.is_temporal(kind)
+    held = (
+        *(is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating, is_.is_string, is_.is_binary, is_.is_temporal),
     )
+    return any(is_it(kind) for is_it in held)

@@ -3,9 +3,7 @@
 pyarrow takes 11 us to make a table of four arrays, but 1 us to make a slice of a table. So if a result has the columns
 of a result that mops has checked, mops copies its numbers into a block, behind the rows of earlier simulations. Such a
 result is a dictionary of numpy arrays, an Arrow table, or a dictionary of these, and has only numbers and booleans.
-child/outputs.py reads all other results. Only mops has the blocks: neither a model nor a target can change them.
-
-Standard library, numpy and pyarrow only.
+child/outputs.py reads all others. Runs in children: the standard library, numpy and pyarrow only.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ _BLOCK_BYTES = 1 << 22  # with one result more: as many as a child process holds
 
 Arrays: TypeAlias = "list[np.ndarray[Any, Any]]"
 
-Memory: TypeAlias = "list[memoryview]"
-"""Bytes for each column of a block."""
+Memory: TypeAlias = "list[memoryview]"  # bytes for each column of a block
 
 
 class Rows(NamedTuple):
@@ -37,31 +34,23 @@ class Rows(NamedTuple):
     stop: int
 
     @property
-    def table(self) -> pa.Table:
-        """The rows as a slice of the block's table."""
-        return self.block.table().slice(self.start, self.stop - self.start)
-
-    @property
     def schema(self) -> pa.Schema:
-        """The schema of the block's table."""
+        """As of a table, like the next two."""
         return self.block.layout.schema
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
+        """As of a table."""
         return self.stop - self.start
 
     @property
     def nbytes(self) -> int:
-        """The size of the rows in a table."""
+        """As of a table."""
         return math.ceil((self.stop - self.start) * self.block.layout.row_bytes)
 
 
-Part: TypeAlias = pa.Table | Rows
-"""One output of a simulation."""
-
-Parts = dict[str, Part]
-"""All outputs of a simulation, by name."""
+Part: TypeAlias = pa.Table | Rows  # one output of a simulation
+Parts = dict[str, Part]  # all outputs of a simulation, by name
 
 
 class Simulation(NamedTuple):
@@ -81,8 +70,8 @@ class GroupName(NamedTuple):
 
 
 def table_of(part: Part) -> pa.Table:
-    """Return a part as a table."""
-    return part.table if isinstance(part, Rows) else part
+    """Return a part as a table: rows as a slice of their block's."""
+    return part.block.table().slice(part.start, part.num_rows) if isinstance(part, Rows) else part
 
 
 def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
@@ -101,24 +90,18 @@ def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
         yield block.table().slice(start, stop - start)
 
 
-class Layout:
-    """The columns of a result, and of its table.
+class _Layout:
+    """The columns of a result, and of its table."""
 
-    Parameters
-    ----------
-    source
-        The schema, if the result is an Arrow table; None: it is a dictionary of arrays.
-    names, dtypes
-        The columns in the order of the table.
-    """
-
-    def __init__(self, source: pa.Schema | None, names: list[str], dtypes: list[np.dtype[Any]], schema: pa.Schema):
-        self._source, self._names, self.dtypes, self.schema = source, names, dtypes, schema
-        self._keys = dict.fromkeys(names).keys()
+    def __init__(self, source: pa.Schema | None, schema: pa.Schema):
+        self._source = source  # None: the result is a dictionary of arrays and not an Arrow table
+        self._names, self.schema = schema.names, schema
+        self.dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in schema.types]
+        self._keys = dict.fromkeys(schema.names).keys()
         self.row_bytes: float = sum(kind.bit_width for kind in schema.types) / 8
 
     @classmethod
-    def of(cls, value: Any, table: pa.Table) -> Layout | None:
+    def of(cls, value: Any, table: pa.Table) -> _Layout | None:
         """Return the layout of an output that has become this table; None: only child/outputs.py can read it."""
         if type(value) not in (dict, pa.Table):
             return None
@@ -129,13 +112,8 @@ class Layout:
         # Other types of arrays become the same Arrow types: float16 becomes float32.
         if source is not None and any(source.field(name).type != kind for name, kind in zip(names, kinds, strict=True)):
             return None
-        layout = cls(source, names, [np.dtype(kind.to_pandas_dtype()) for kind in kinds], table.schema)
+        layout = cls(source, table.schema)
         return layout if layout.arrays(value) is not None else None
-
-    def memory(self, n_rows: int) -> Memory:
-        """Return memory for a block, with room for one result of so many rows after those of the others."""
-        n_rows += round(_BLOCK_BYTES / self.row_bytes)
-        return [np.empty(n_rows * dtype.itemsize, np.uint8).data for dtype in self.dtypes]
 
     def arrays(self, value: Any) -> Arrays | None:
         """Return the columns of an output; None: it has another layout."""
@@ -168,18 +146,17 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 class Block:
-    """The rows of some simulations, in memory that may have held others before."""
+    """The rows of some simulations, in memory that may have held others before, and that only mops can change."""
 
-    def __init__(self, layout: Layout, memory: Memory):
+    def __init__(self, layout: _Layout, memory: Memory):
         self.layout, self.memory = layout, memory
         # A view of such an array keeps it alive. If its memory were an array, the view would keep only that (numpy).
         self._columns = [np.frombuffer(some, dtype) for some, dtype in zip(memory, layout.dtypes, strict=True)]
         self._n_taken = 0
         self._table: pa.Table | None = None
 
-    @property
     def users(self) -> list[weakref.ref[Any]]:
-        """References that end once this block, its tables and their views no longer exist."""
+        """Return references that end once this block, its tables and their views no longer exist."""
         return [weakref.ref(column) for column in self._columns]
 
     def append(self, arrays: Arrays) -> Rows | None:
@@ -194,11 +171,9 @@ class Block:
         return Rows(self, start, stop)
 
     def table(self) -> pa.Table:
-        """Return a table with all rows so far, which shares the block's memory and cannot be written through.
-
-        It may have rows of later simulations too, which share that memory. Arrow copies booleans, which are bits there.
-        """
+        """Return a table with all rows so far, which shares the block's memory and cannot be written through."""
         if self._table is None or self._table.num_rows < self._n_taken:
+            # Rows of later simulations are in it too, but not with booleans: Arrow has bits, and copies them.
             n_rows = self._n_taken if bool in self.layout.dtypes else len(self._columns[0])
             taken = [column[:n_rows] for column in self._columns]
             for array in taken:
@@ -206,17 +181,16 @@ class Block:
             self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
         return self._table
 
-    @property
-    def rows(self) -> Rows:
-        """All rows so far."""
-        return Rows(self, 0, self._n_taken)
+    def taken(self) -> pa.Table:
+        """Return a table of only the rows so far."""
+        return self.table().slice(0, self._n_taken)
 
 
 class Blocks:
     """Takes results with the layout of the last checked result."""
 
     def __init__(self) -> None:
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._blocks: dict[str, list[Block]] = {}
         self._earlier: dict[str, list[tuple[Memory, list[weakref.ref[Any]]]]] = {}
 
@@ -224,7 +198,7 @@ class Blocks:
         """Take later results if they are like this one, which has become these tables."""
         values = _by_output(result)
         if values.keys() == tables.keys():
-            found = {output: Layout.of(values[output], table) for output, table in tables.items()}
+            found = {output: _Layout.of(values[output], table) for output, table in tables.items()}
             if None not in found.values():
                 self._layouts, self._earlier = found, {}  # type: ignore[assignment]
 
@@ -245,21 +219,19 @@ class Blocks:
         rows = blocks[-1].append(arrays) if blocks else None
         while rows is None:
             layout = self._layouts[output]
-            blocks.append(Block(layout, self._unused(output) or layout.memory(len(arrays[0]))))
+            blocks.append(Block(layout, self._memory(output, layout, len(arrays[0]))))
             rows = blocks[-1].append(arrays)
         return rows
 
-    def _unused(self, output: str) -> Memory | None:
-        """Return the memory of an earlier block of which no table and no view is left; None: there is none.
-
-        New memory would cost a page fault for each 4 KiB of results (bench/one_child.py: 7 % of the time at 0 ms).
-        """
+    def _memory(self, output: str, layout: _Layout, n_rows: int) -> Memory:
+        """Return memory for a block: that of an earlier one, or new, with room for one result of so many rows more."""
+        # New memory costs a page fault for each 4 KiB of results (bench/one_child.py: 7 % of the time at 0 ms).
         earlier = self._earlier.get(output, [])
-        found = next((each for each in earlier if all(user() is None for user in each[1])), None)
-        if found is None:
-            return None
-        earlier.remove(found)
-        return found[0]
+        for i, (_, users) in enumerate(earlier):
+            if all(user() is None for user in users):  # no table and no view of it is left
+                return earlier.pop(i)[0]
+        n_rows += round(_BLOCK_BYTES / layout.row_bytes)
+        return [np.empty(n_rows * dtype.itemsize, np.uint8).data for dtype in layout.dtypes]
 
     def handed_over(self) -> None:
         """Drop the blocks so far. Targets may still have rows of the last one: those of the running group."""
@@ -267,12 +239,12 @@ class Blocks:
             output, blocks = self._blocks.popitem()
             block = blocks[0]
             if sum(map(len, block.memory)) < 2 * _BLOCK_BYTES:
-                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users)]
+                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users())]
 
     def release(self) -> dict[str, list[pa.Table]]:
         """Forget the layout, and return the blocks so far as tables."""
         self._layouts = {}
-        tables = {output: [block.rows.table for block in blocks] for output, blocks in self._blocks.items()}
+        tables = {output: [block.taken() for block in blocks] for output, blocks in self._blocks.items()}
         self._blocks.clear()
         return tables
 

@@ -1,7 +1,7 @@
 """Buffers hand finished simulations to the worker: many simulations in one table, in one anonymous file.
 
-A child writes them (:class:`BufferWriter`). Its worker reads them, and so does a later child if an earlier one died or
-left a group unfinished (:func:`tables_of`). Standard library and pyarrow only.
+The worker reads them, and so does a later child if an earlier one died or left a group unfinished. Runs in children:
+the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -23,33 +23,19 @@ from mops.study.output_schema import narrowed
 if TYPE_CHECKING:
     from mops.child.part_files import PartFiles
 
-FAILURE_BYTES = 500
-"""The approximate size of a failure in memory, without its message and traceback."""
-
-LOSS_BYTES = 200
-"""The approximate size of a loss in memory."""
-
+FAILURE_BYTES = 500  # about what a failure takes in memory, without its message and traceback
+LOSS_BYTES = 200  # about what a loss takes in memory
 _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
 Tables = dict[str, pa.Table]
 _Simulation: TypeAlias = tuple[int, int, Part]
 
 
 class BufferWriter:
-    """Collects what a child has finished and hands it to the worker.
-
-    Parameters
-    ----------
-    channel
-        The child's connection to its worker.
-    keep
-        The outputs that the study keeps; None: all. The worker also gets the other outputs of an unfinished group,
-        because the group's targets may have to run in another child.
-    name
-        The name of the files, which tells the drain check whose they are.
-    """
+    """Collects what a child has finished and hands it to the worker."""
 
     def __init__(self, channel: Channel, keep: list[str] | None, name: str):
-        self._channel, self._keep, self._name = channel, keep, name
+        self._keep = keep  # the outputs that the study keeps; None: all
+        self._channel, self._name = channel, name  # of the files, which tells the drain check whose they are
         self._open: list[Simulation] = []
         self._files: PartFiles | None = None
         self._encoded: list[Simulation] = []  # in the files, without what they returned
@@ -58,8 +44,7 @@ class BufferWriter:
         self.reference: Families | None = None
         self.bytes_open = 0
         self.bytes_total = 0
-        self.kept_bytes = 0
-        """Bytes of all rows of the outputs that the study keeps."""
+        self.kept_bytes = 0  # of all rows of the outputs that the study keeps
         self.groups_done = 0
 
     def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
@@ -100,17 +85,7 @@ class BufferWriter:
         return bool(self._open) and {simulation.position for simulation in self._open} <= {*self._events["done"]}
 
     def encode(self, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None) -> Families:
-        """Encode the open rows as Parquet, until the next flush; return the families of their values.
-
-        Parameters
-        ----------
-        groups
-            The groups of the task, by position. All groups of open rows are done.
-        known
-            Returns the families of an output's columns, as far as this process knows them.
-        folder
-            Where the file of the rows lies; None: in memory.
-        """
+        """Encode the open rows, whose groups are all done, as Parquet until the next flush; return their families."""
         from mops.child.part_files import PartFiles  # noqa: PLC0415 - Parquet takes 2 MiB of each process, if needed
 
         self._files = self._files or PartFiles(self._name, groups, known, folder)
@@ -128,21 +103,18 @@ class BufferWriter:
         message["tracebacks"] = list(self._tracebacks)
         message["simulations"] = [[simulation.position, simulation.replicate] for simulation in taken]
         message["encoded"] = sorted({simulation.position for simulation in self._encoded})
-        message["files"] = list(self._send_files())
+        message["files"] = []
+        for facts, file in self._files.finish() if self._files is not None else ():
+            with file:  # in a separate message, because a message carries one descriptor
+                self._channel.send({"kind": "file"}, file.fileno())
+            message["files"].append(facts)
         send_tables(self._channel, message, self._kept(), self._name)
         self._open, self._encoded, self._files, self.bytes_open, self._tracebacks = [], [], None, 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
 
-    def _send_files(self) -> Iterator[dict[str, Any]]:
-        """Send each file in a separate message, because a message carries one descriptor; yield its facts."""
-        for facts, file in self._files.finish() if self._files is not None else ():
-            with file:
-                self._channel.send({"kind": "file"}, file.fileno())
-            yield facts
-
     def _kept(self) -> Iterator[tuple[int, int, Parts]]:
-        """Yield the open results, and of groups that are done only the outputs that the study keeps."""
+        # All outputs of an unfinished group, because its targets may have to run in another child.
         done = set(self._events["done"])
         for position, replicate, _, parts in self._open:
             if self._keep is not None and position in done:
@@ -150,26 +122,15 @@ class BufferWriter:
             yield position, replicate, parts
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
-        """Tell the worker that this task has no further results.
-
-        Parameters
-        ----------
-        seconds
-            The time that the task took.
-        replace_reason, replace_code
-            Why the child should be replaced, for people and in one word; empty: it need not be.
-        written
-            The files that the simulations left in their working folder, if the task keeps it.
-        """
+        """Tell the worker that this task has no further results."""
         reasons = {"replace_reason": replace_reason, "replace_code": replace_code}
         self._channel.send({"kind": "ended", "seconds": seconds, "written": written, **reasons})
 
 
 def _size(part: Part) -> int:
-    """Return the size of a part; ``nbytes`` of a table looks into every buffer, which takes 7 us for four columns."""
     if isinstance(part, Rows):
         return part.nbytes
-    try:
+    try:  # nbytes of a table looks into every buffer, which takes 7 us for four columns
         row_bits = sum(kind.bit_width for kind in part.schema.types)
     except ValueError:  # strings, lists: no fixed width
         return int(part.nbytes)
@@ -195,7 +156,7 @@ def send_tables(
 
 
 def _segments(file: pa.NativeFile, simulations: list[_Simulation]) -> Iterator[dict[str, Any]]:
-    """Write the tables of each schema as an Arrow stream of one batch; yield the place and families of each stream."""
+    # An Arrow stream of one batch for each schema.
     by_schema: dict[pa.Schema, list[_Simulation]] = {}
     for schema, group in groupby(simulations, lambda simulation: simulation[2].schema):
         by_schema.setdefault(schema, []).extend(group)  # types that change back and forth make only a few segments

@@ -3,10 +3,7 @@
 A message is a JSON object and may carry one file descriptor (``SCM_RIGHTS``). JSON keeps the value of floats (``repr``
 round-trips) and the size of integers, so parameters and seeds arrive unchanged.
 
-The progress page is one shared page of memory. The child writes there what it runs and since when, in a few stores, so
-its worker knows at any time, and after any death, which simulation that is. With a message for each simulation and each
-target the runner would take 90 % more CPU time at 0 ms (docs/internals/tricks.md). The worker asks the child to stop
-through the same page. Standard library only: children import this.
+Runs in children: the standard library only.
 """
 
 from __future__ import annotations
@@ -23,8 +20,8 @@ from typing import Any, NamedTuple
 
 from mops.system.clock import monotonic
 
+# The exit code of a child after another program has removed files of a simulation; no step runs when it ends.
 FILES_LOST = 74  # EX_IOERR of sysexits.h
-"""The exit code of a child after another program has removed files of a simulation; no step runs when it ends."""
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
 _SIZE, _STARTED, _RETURNED, _POSITION, _STOP = range(5)  # of eight bytes each
@@ -54,28 +51,14 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: Message, fd: int | None = None) -> None:
-        """Send one message, with a descriptor if there is one.
-
-        Raises
-        ------
-        BrokenPipeError, ConnectionResetError
-            The other end is closed.
-        """
+        """Send one message; raise BrokenPipeError or ConnectionResetError if the other end is closed."""
         body = _encode(message).encode()
         fds = [] if fd is None else [fd]
         socket.send_fds(self._sock, [_HEADER.pack(len(body), len(fds))], fds)
         self._sock.sendall(body)
 
     def receive(self) -> tuple[Message, int | None]:
-        """Wait for one message and the descriptor that came with it.
-
-        Raises
-        ------
-        EOFError
-            The other end is closed, maybe in the middle of a message.
-        OSError
-            This process has no room for the descriptor.
-        """
+        """Wait for one message and its descriptor; raise EOFError if the other end is closed, maybe in the middle."""
         fds: list[int] = []
         try:
             head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)  # which ignores flags (Python 3.11)
@@ -88,7 +71,7 @@ class Channel:
             for fd in fds:  # the rest of its message will never come
                 os.close(fd)
             raise EOFError from gone
-        if len(fds) < n_fds:  # the kernel had no number left for the descriptor and dropped it
+        if len(fds) < n_fds:  # the kernel had no number in this process for the descriptor, and dropped it
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return _decode(body.decode()), fds[0] if n_fds else None
 
@@ -116,34 +99,18 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 class Step(NamedTuple):
-    """A simulation or a target: a child runs one at a time.
+    """A simulation or a target: a child runs one at a time."""
 
-    Parameters
-    ----------
-    group_position
-        Its group, by position in the task.
-    number
-        The replicate of a simulation; ``n_replicates + i`` for the i-th target.
-    """
-
-    group_position: int
-    number: int
+    group_position: int  # in the task
+    number: int  # the replicate of a simulation; `n_replicates + i` for the i-th target
 
 
 class Running(NamedTuple):
-    """A step that runs.
-
-    Parameters
-    ----------
-    since
-        When it started (s, :mod:`mops.system.clock`).
-    returned_at
-        When the model or the target returned; 0: it still runs; infinite: mops has read the result.
-    """
+    """A step that runs."""
 
     step: Step
-    since: float
-    returned_at: float = 0.0
+    since: float  # s, mops.system.clock
+    returned_at: float = 0.0  # when the model or the target returned; infinite: mops has read the result
 
     @property
     def has_ended(self) -> bool:
@@ -152,7 +119,11 @@ class Running(NamedTuple):
 
 
 class ProgressPage:
-    """The page that a child and its worker share."""
+    """One page of memory that a child and its worker share: what runs since when, and whether the child should stop.
+
+    The worker knows at any time, and after any death, which simulation that is. With a message for each simulation and
+    each target the runner would take 90 % more CPU time at 0 ms (docs/internals/tricks.md).
+    """
 
     _IDLE = -1
 
@@ -172,13 +143,7 @@ class ProgressPage:
         return page, fd
 
     def begin(self, group_position: int, number: int, size_before: int = 0) -> None:
-        """Write that a step starts now.
-
-        Parameters
-        ----------
-        size_before
-            Resident bytes of the process after earlier simulations; 0: there were none.
-        """
+        """Write that a step starts now, after simulations that have left the process with so many resident bytes."""
         self._numbers[_SIZE] = size_before
         self._times[_STARTED] = monotonic()
         self._times[_RETURNED] = 0.0
@@ -197,7 +162,7 @@ class ProgressPage:
         self._numbers[_POSITION] = self._IDLE
 
     def running(self) -> Running | None:
-        """Return the step that runs, or None."""
+        """Return the step that runs."""
         # In the reverse order of the writes, so that no time is that of an earlier step.
         position, returned_at, since = self._numbers[_POSITION], self._times[_RETURNED], self._times[_STARTED]
         if position == self._IDLE:
@@ -220,12 +185,8 @@ class ProgressPage:
 
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of a file without a path, which no death leaves behind.
-
-    That is a memfd if the system has them (its bytes do not count against a pod's small /dev/shm), else an unlinked
-    temporary file.
-    """
-    if hasattr(os, "memfd_create"):
+    """Return a descriptor of a file without a path, which no death leaves behind."""
+    if hasattr(os, "memfd_create"):  # its bytes do not count against a pod's small /dev/shm
         return os.memfd_create(name)
     with tempfile.TemporaryFile(prefix=name) as file:
         return os.dup(file.fileno())

@@ -9,22 +9,24 @@ Standard library, numpy and pyarrow only. If a value is from pandas, the model h
 from __future__ import annotations
 
 import array
+import dataclasses
 import datetime
 import decimal
+import functools
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from mops.child.arrow_copy import BadColumn, owned, owned_column, plain
-from mops.child.forms import fields_of, is_record
 from mops.study.casts import list_array
 
+T = TypeVar("T")
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 # pyarrow converts lists of only these types exactly.
@@ -35,14 +37,30 @@ _SIMPLE = (
 )
 
 
-def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
-    """Return a mapping of columns as a table; the labels of pandas series become columns too.
+def by_type(function: Callable[[type], T]) -> Callable[[type], T]:
+    """Return a function of a type that computes each result once. A model may make classes without end."""
+    return cast(Callable[[type], T], functools.lru_cache(128)(function))
 
-    Raises
-    ------
-    BadColumn
-        A column cannot be stored.
-    """
+
+@by_type
+def is_record(kind: type) -> bool:
+    """Tell whether a type is a dataclass or a model of pydantic 2."""
+    return hasattr(kind, "__dataclass_fields__") or (hasattr(kind, "model_dump") and hasattr(kind, "model_fields"))
+
+
+def fields_of(record: Any) -> Mapping[str, Any]:
+    """Return the fields of a record; the records inside of it stay as they are."""
+    kind = type(record)
+    if not hasattr(kind, "model_dump"):
+        return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    found = record.model_dump()
+    if not isinstance(found, Mapping):  # a model of pydantic with a single value
+        raise TypeError(f"{kind.__name__}.model_dump() gives {type(found).__name__}; a row needs names and values")
+    return found
+
+
+def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
+    """Return a mapping of columns as a table; the labels of pandas series become columns too."""
     series = {name: values for name, values in columns.items() if is_pandas(type(values)) and hasattr(values, "index")}
     if not series:
         return _table(list(columns.items()), str)
@@ -56,42 +74,31 @@ def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
 
 
 def of_frame(frame: Any) -> pa.Table:
-    """Return a pandas frame as a table: named levels of its index first, then its columns.
-
-    Raises
-    ------
-    BadColumn
-        A column cannot be stored.
-    """
+    """Return a pandas frame as a table: named levels of its index first, then its columns."""
     return _table([*_labels(frame.index), *frame.items()], _joined)
 
 
 def of_exported(table: Any) -> pa.Table:
-    """Return a table of any library that exports Arrow.
-
-    Raises
-    ------
-    BadColumn
-        A column cannot be stored.
-    """
-    if _is_of("polars", type(table)):
+    """Return a table of any library that exports Arrow."""
+    if is_of("polars", type(table)):
         for name, dtype in zip(table.columns, table.dtypes, strict=True):
             _refuse_objects(name, dtype)
     return owned(table if hasattr(table, "__arrow_c_stream__") else pa.record_batch(table))
 
 
 def _refuse_objects(name: str, dtype: Any) -> None:
-    """Refuse a polars column of Python objects: it would export their addresses, or end the process."""
+    # A polars column of Python objects would export their addresses, or end the process.
     if isinstance(dtype, sys.modules["polars"].Object):
         raise BadColumn(name, "it holds Python objects of polars")
 
 
 def is_pandas(kind: type) -> bool:
     """Tell whether a type is one of pandas, or derived from one."""
-    return _is_of("pandas", kind)
+    return is_of("pandas", kind)
 
 
-def _is_of(library: str, kind: type) -> bool:
+def is_of(library: str, kind: type) -> bool:
+    """Tell whether a type is one of a library, or derived from one."""
     return any(base.__module__.partition(".")[0] == library for base in kind.__mro__)
 
 
@@ -120,7 +127,7 @@ def _table(columns: Iterable[tuple[Any, Any]], name_of: Callable[[Any], str]) ->
 
 
 def _joined(name: object) -> str:
-    """Return the name of a pandas column; one of several levels is joined, as in ``infected_mean``."""
+    # The name of a pandas column of several levels: `infected_mean`.
     return "_".join(str(level) for level in name if str(level)) if isinstance(name, tuple) else str(name)
 
 
@@ -148,7 +155,7 @@ def column(values: Any) -> Column:
     if issubclass(kind, pa.Array | pa.ChunkedArray):
         return owned_column(values)
     if hasattr(kind, "__arrow_c_stream__"):
-        if _is_of("polars", kind):
+        if is_of("polars", kind):
             _refuse_objects("", values.dtype)
         return owned_column(pa.chunked_array(values))
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
@@ -194,8 +201,7 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     return pa.array(data, mask=mask, from_pandas=False)
 
 
-def _of_pandas(values: Any) -> Column:
-    """Return a series, an index or an array of pandas."""
+def _of_pandas(values: Any) -> Column:  # a series, an index or an array
     dtype = values.dtype
     if type(dtype).__name__ == "NumpyEADtype":  # the dtype of Series.array
         dtype = dtype.numpy_dtype
@@ -219,11 +225,9 @@ def _of_pandas(values: Any) -> Column:
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
-    """Replace the NaN of an object column by None, as pandas means it, unless the column also has numbers.
-
-    Booleans and decimals do not count as numbers here: their columns cannot hold NaN.
-    """
+    """Replace the NaN of an object column by None, as pandas means it, unless the column also has numbers."""
     kinds = {type(v) for v in values if not _is_nan(v)}
+    # Without booleans and decimals, whose columns cannot hold NaN.
     with_numbers = any(issubclass(kind, numbers.Number) and not issubclass(kind, bool) for kind in kinds)
     if with_numbers and not any(issubclass(kind, decimal.Decimal) for kind in kinds):
         return values
@@ -263,6 +267,17 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
+_FAMILIES: tuple[tuple[Any, str], ...] = (
+    (str, "text"),
+    (bytes | bytearray | memoryview, "bytes"),
+    (datetime.date, "dates"),
+    (datetime.time, "times of day"),
+    (datetime.timedelta, "durations"),
+    (Mapping, "mappings"),
+    (Sequence | set | frozenset | np.ndarray | pa.Array | pa.ChunkedArray, "lists"),
+)
+
+
 def _family(value: Any) -> str:
     """Return the family of a value: a column must not mix families."""
     kind = type(value)
@@ -275,16 +290,7 @@ def _family(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         zone = "without" if value.tzinfo is None else "with"
         return f"times {zone} a zone"
-    families: tuple[tuple[Any, str], ...] = (
-        (str, "text"),
-        (bytes | bytearray | memoryview, "bytes"),
-        (datetime.date, "dates"),
-        (datetime.time, "times of day"),
-        (datetime.timedelta, "durations"),
-        (Mapping, "mappings"),
-        (Sequence | set | frozenset | np.ndarray | pa.Array | pa.ChunkedArray, "lists"),
-    )
-    named = next((name for family, name in families if isinstance(value, family)), None)
+    named = next((name for family, name in _FAMILIES if isinstance(value, family)), None)
     if named is None and hasattr(kind, "__array__"):
         return "lists"
     return named or f"values of {kind.__qualname__}"
@@ -329,8 +335,7 @@ def _mappings(values: list[Any]) -> pa.Array:
     return pa.StructArray.from_arrays(children, names=list(keys), mask=mask)
 
 
-def _others(values: list[Any]) -> Column:
-    """Return values of one other type: records become structs, as dictionaries do."""
+def _others(values: list[Any]) -> Column:  # of one type: records become structs, as dictionaries do
     if not any(is_record(type(value)) for value in values):
         return pa.array(values)
     return _mappings([None if value is None else fields_of(value) for value in values])
@@ -352,7 +357,6 @@ def _lists(values: list[Any]) -> pa.Array:
 
 
 def _whole(made: Column) -> pa.Array:
-    """Return a column as one array."""
     if isinstance(made, pa.Array):
         return made
     return pa.concat_arrays(made.chunks) if made.num_chunks else pa.array([], made.type)

@@ -1,10 +1,8 @@
 """The program of ``mops study run``: runs simulations of one parameter set at the user's terminal, then the targets.
 
 Seeds, environment and working folder are those of a job. Standard streams are those of the terminal, so that prints
-appear at once and a debugger can read commands. The arguments are two files: the request, and the place for the
-report. The report exists after each step, so that a crash leaves the steps before it.
-
-Imports the standard library, numpy, pyarrow and the user's model only.
+appear at once and a debugger can read commands. Runs in children: the standard library, numpy, pyarrow and the user's
+code only.
 """
 
 from __future__ import annotations
@@ -23,23 +21,20 @@ import pyarrow as pa
 from mops.child.blocks import table_of
 from mops.child.buffers import Tables
 from mops.child.channel import Message
-from mops.child.load import CannotLoad, UserCode, own_folder
+from mops.child.load import CannotLoad, UserCode, enter_import_folder
 from mops.child.main import prepare_process
 from mops.child.outputs import Results
 from mops.child.prints import flush_prints
 from mops.child.task_run import score, simulate
 from mops.child.tracebacks import failure_of, failure_of_target
-from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.output_schema import InvalidOutput
 from mops.system.clock import monotonic
 
 T = TypeVar("T")
 
-_HEAD_ROWS = 5
-
 
 def main() -> None:
-    """Run what the request asks for; the first failure ends the run."""
+    """Run what the request asks for and write the report; the arguments are the files of both."""
     request, report = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     prepare_process()
     ForegroundRun(request, report).run()
@@ -50,18 +45,11 @@ class _Failed(Exception):
 
 
 class ForegroundRun:
-    """Runs the replicates of one parameter set in order, then the targets if all replicates ran.
-
-    Parameters
-    ----------
-    request
-        What to load, as for a child process of a worker; and ``param_id``, ``params``, ``seeds`` by replicate,
-        ``reference``, ``runs_targets`` and ``debug``.
-    report
-        The file to which the report is written.
-    """
+    """Runs the replicates of one parameter set in order, then the targets if all replicates ran."""
 
     def __init__(self, request: Message, report: Path):
+        # What to load, as for a child process of a worker; and `param_id`, `params`, `seeds` by replicate, `reference`,
+        # `runs_targets`, `debug` and `outputs`.
         self._request, self._path = request, report
         self._report: dict[str, Any] = {
             "running": "the import of the model",
@@ -71,26 +59,18 @@ class ForegroundRun:
         }
 
     def run(self) -> None:
-        """Run the replicates and the targets."""
+        """Run the replicates and the targets; the first failure ends the run."""
         request = self._request
         results = Results(request["reference"])
         try:
-            code = self._step("the import of the model", self._load)
-            replicates = []
-            for replicate, seed in request["seeds"]:
-                replicates.append(self._simulate(code, results, replicate, seed))
+            code = self._step("the import of the model", lambda: UserCode(request, enter_import_folder(request)))
+            replicates = [self._simulate(code, results, replicate, seed) for replicate, seed in request["seeds"]]
             for target in range(len(code.targets)) if request["runs_targets"] else ():
                 self._score(code, target, replicates)
             self._report["running"] = ""
         except _Failed:
             pass
         self._write()
-
-    def _load(self) -> UserCode:
-        folder = WorkingFolder(own_folder(self._request["scratch"], ".import"), links_to(Path(self._request["root"])))
-        folder.renew()
-        os.chdir(folder.path)
-        return UserCode(self._request, folder)
 
     def _simulate(self, code: UserCode, results: Results, replicate: int, seed: int) -> Tables:
         def tables_of_model() -> Tables:
@@ -116,26 +96,22 @@ class ForegroundRun:
 
     def _step(self, what: str, step: Callable[[], T], describe: Callable[..., dict[str, str]] = failure_of) -> T:
         self._report["running"] = what
-        self._write()
+        self._write()  # before each step, so that a crash leaves the steps before it
         try:
             return step()
         except CannotLoad as refused:
             message = "\nalso: ".join([str(refused), *refused.others])
             self._report["failure"] = {"reason": "error", "message": message, "traceback": ""}
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
-            self._fail(error, describe)
+            is_debugged = self._request["debug"] and not isinstance(error, InvalidOutput)
+            failure = self._report["failure"] = describe(error, keep_frames=is_debugged)
+            if is_debugged:
+                flush_prints()
+                sys.stderr.write(failure["traceback"].replace(f"{self._request['root']}/", ""))
+                pdb.post_mortem(error.__traceback__)
         finally:
             flush_prints()
         raise _Failed
-
-    def _fail(self, error: BaseException, describe: Callable[..., dict[str, str]]) -> None:
-        is_debugged = self._request["debug"] and not isinstance(error, InvalidOutput)
-        failure = describe(error, keep_frames=is_debugged)
-        self._report["failure"] = failure
-        if is_debugged:
-            flush_prints()
-            sys.stderr.write(failure["traceback"].replace(f"{self._request['root']}/", ""))
-            pdb.post_mortem(error.__traceback__)
 
     def _write(self) -> None:
         self._path.write_text(json.dumps(self._report, default=str))
@@ -150,4 +126,4 @@ def _enter(code: UserCode) -> None:
 
 def _summary(name: str, table: pa.Table) -> dict[str, Any]:
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
-    return {"name": name, "rows": table.num_rows, "columns": columns, "head": table.slice(0, _HEAD_ROWS).to_pylist()}
+    return {"name": name, "rows": table.num_rows, "columns": columns, "head": table.slice(0, 5).to_pylist()}

@@ -7,7 +7,6 @@ recognizes one by what its objects can do. See docs/reference/models.md.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -15,18 +14,19 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mops.child.channel import Message
+from mops.child.libraries import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.outputs import as_tables, is_writable
 from mops.child.process_state import ProcessState, enter_temporary_folder
 from mops.child.replacement import ReplacementPolicy
-from mops.child.replicates import Form, Unresolved, UnsupportedForm, form_of
 from mops.child.shadowed_names import PythonModules, is_of_library, refusal, shadowing_files
 from mops.child.shared_state import BeforeImport
 from mops.child.working_folder import WorkingFolder, links_to
@@ -39,7 +39,6 @@ from mops.units import counted
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
 Target = Callable[[dict[str, Any], list[dict[str, pa.Table]]], dict[str, float]]
-T = TypeVar("T")
 
 DEFAULT_LOSS = "loss"
 _FUNCTION_NAMES = ("run", "simulate", "model")
@@ -56,49 +55,25 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class CannotLoad(Exception):
-    """The model or a target does not meet docs/reference/models.md; the message tells what mops found.
-
-    Parameters
-    ----------
-    missing
-        The entry point whose file or module does not exist; empty: another reason.
-
-    Attributes
-    ----------
-    others
-        The messages for the other entry points of the study that mops cannot load.
-    """
+    """The model or a target does not meet docs/reference/models.md; the message tells what mops found."""
 
     def __init__(self, message: str, missing: str = ""):
         super().__init__(message)
-        self.missing = missing
-        self.others: list[str] = []
+        self.missing = missing  # the entry point whose file or module does not exist; empty: another reason
+        self.others: list[str] = []  # the messages for the other entry points of the study that mops cannot load
 
 
-def load_model(text: str, scenario: str, folders: Sequence[Path], parameters: Collection[str] = ()) -> Model:
-    """Import the model and return it as ``f(params, seed)``.
-
-    Parameters
-    ----------
-    text
-        The study's ``model``: a module, ``module:name`` or ``path/file.py:name``.
-    scenario
-        Passed to models that take a scenario; for any other model it must be ``baseline``.
-    folders
-        The folders of the project that are on ``sys.path``, in the same order.
-    parameters
-        Names of the study's parameters. No argument of the model may have one of them, because the model gets all
-        parameters in one dict.
-
-    Raises
-    ------
-    CannotLoad
-        The name does not exist, has the wrong arguments, or is ambiguous.
-    """
+def load_model(
+    text: str,  # the study's `model`: a module, `module:name` or `path/file.py:name`
+    scenario: str,  # must be `baseline` if the model does not take a scenario
+    folders: Sequence[Path],  # of the project: those on sys.path, in the same order
+    parameters: Collection[str] = (),  # of the study
+) -> Model:
+    """Import the model and return it as ``f(params, seed)``."""
+    # The model gets all parameters in one dict, so no argument may have the name of one.
     entry = EntryPoint.parse(text)
     module = _module(entry, text, folders)
-    name = entry.name or _only_candidate(module, text)
-    found = _attribute(module, name, text)
+    found = _attribute(module, entry.name or _only_candidate(module, text), text)
     if inspect.isclass(found):
         return _class_model(found, scenario, text, parameters)
     if not callable(found):
@@ -107,9 +82,7 @@ def load_model(text: str, scenario: str, folders: Sequence[Path], parameters: Co
     if n_taken < 2:
         n = counted(n_taken, "argument")
         raise CannotLoad(f"{text!r} takes {n}; a model is f(params, seed) or f(params, seed, scenario)")
-    call = _Call(found, text, _ROLES_OF_MODEL[:n_taken])
-    call.refuse_names(parameters)
-    checked = call.checked
+    checked = _Call(found, text, _ROLES_OF_MODEL[:n_taken], parameters).checked
     if n_taken == 3:
         return lambda params, seed: checked(params)(params, seed, scenario)
     _only_baseline(scenario, text)
@@ -117,13 +90,7 @@ def load_model(text: str, scenario: str, folders: Sequence[Path], parameters: Co
 
 
 def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] = ()) -> Target:
-    """Import a target and return it as ``f(params, replicates) -> {name: loss}``.
-
-    Raises
-    ------
-    CannotLoad
-        The name does not exist, or is neither a function of replicates nor a function that returns an evaluator.
-    """
+    """Import a target, or the evaluator that it returns, as ``f(params, replicates) -> {name: loss}``."""
     entry = EntryPoint.parse(text)
     if entry.name is None:
         raise CannotLoad(f"target {text!r} names no function; write 'module:function'")
@@ -135,18 +102,16 @@ def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] 
         return _evaluator(found(), text)
     if len(needed) > 2:
         raise CannotLoad(f"target {text!r} needs {len(needed)} arguments; it gets (params, replicates) or (replicates)")
-    call = _Call(found, text, _ROLES_OF_TARGET[-len(needed) :])
-    call.refuse_names(parameters)
-    checked = call.checked
+    checked = _Call(found, text, _ROLES_OF_TARGET[-len(needed) :], parameters).checked
     form = _form_of_replicates(found, needed[-1], text)
-    of = form.of if form is not None else lambda replicates: replicates
+    of: Form = form or list
     if len(needed) == 1:
         return lambda params, replicates: _losses(checked(params)(of(replicates)))
     return lambda params, replicates: _losses(checked(params)(params, of(replicates)))
 
 
 def _form_of_replicates(function: Any, argument: str, text: str) -> Form | None:
-    """Return the form that a target asks for; None: Arrow tables by output. A warning goes to the job's log."""
+    """Return the form that a target asks for; None: Arrow tables by output."""
     annotation = _parameters(function, text)[argument].annotation
     if annotation is inspect.Parameter.empty:
         return None
@@ -155,7 +120,7 @@ def _form_of_replicates(function: Any, argument: str, text: str) -> Form | None:
     except UnsupportedForm as refused:
         raise CannotLoad(f"target {text!r} cannot get {argument!r} as {refused}") from None
     except Unresolved as unknown:
-        sys.stderr.write(
+        sys.stderr.write(  # the job's log
             f"warning: target {text!r} gets {argument!r} as Arrow tables, because mops cannot resolve {unknown}; "
             "import the library at the top of the module\n"
         )
@@ -165,7 +130,20 @@ def _form_of_replicates(function: Any, argument: str, text: str) -> Form | None:
 def _module(entry: EntryPoint, text: str, folders: Sequence[Path]) -> ModuleType:
     path = _file(entry, folders)
     if entry.path is None:
-        return _imported(str(entry.module), text, path)
+        name = str(entry.module)
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                raise CannotLoad(f"module {name!r} was not found", missing=text) from None
+            raise
+        file = getattr(module, "__file__", None)
+        # If the project has its file, no library may take its place. An editable install is none.
+        if path is not None and file is not None and is_of_library(Path(file).resolve()):
+            raise CannotLoad(
+                f"module {name!r} of {text!r} is {file}, not {path.name} of the project; rename {path.name}"
+            )
+        return module
     if path is None:
         raise CannotLoad(f"the project has no file {entry.path!r}", missing=text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -183,20 +161,6 @@ def _file(entry: EntryPoint, folders: Sequence[Path]) -> Path | None:
     return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
 
 
-def _imported(name: str, text: str, path: Path | None) -> ModuleType:
-    """Import a module. If the project has its file, no other module of this name may take its place."""
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise CannotLoad(f"module {name!r} was not found", missing=text) from None
-        raise
-    file = getattr(module, "__file__", None)
-    if path is not None and file is not None and is_of_library(Path(file).resolve()):  # an editable install is none
-        raise CannotLoad(f"module {name!r} of {text!r} is {file}, not {path.name} of the project; rename {path.name}")
-    return module
-
-
 def _attribute(module: ModuleType, name: str, text: str) -> Any:
     try:
         return getattr(module, name)
@@ -207,16 +171,10 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
 
 
 def _only_candidate(module: ModuleType, text: str) -> str:
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    }
-    classes = [
-        name
-        for name, value in own.items()
-        if inspect.isclass(value) and (hasattr(value, "simulate") or hasattr(value, "simulate_scenario"))
-    ]
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = {name: value for name, value in public.items() if getattr(value, "__module__", None) == module.__name__}
+    kinds = {name: value for name, value in own.items() if inspect.isclass(value)}
+    classes = [n for n, kind in kinds.items() if hasattr(kind, "simulate") or hasattr(kind, "simulate_scenario")]
     functions = [name for name in _FUNCTION_NAMES if inspect.isfunction(own.get(name))]
     for candidates in (classes, functions):
         if len(candidates) == 1:
@@ -235,17 +193,20 @@ class _Call:
 
     A function with other arguments, like ``run(beta, seed)``, might compute wrong values from what it gets. So mops
     refuses it by the names of its arguments.
-
-    Parameters
-    ----------
-    roles
-        The argument at each position: ``("params", "seed")``.
-    bound
-        Whether the first argument of the function is its object.
     """
 
-    def __init__(self, function: Any, text: str, roles: tuple[str, ...], *, bound: bool = False):
-        self._function, self._text, self._roles = function, text, roles
+    def __init__(
+        self,
+        function: Any,
+        text: str,
+        roles: tuple[str, ...],  # the argument at each position: ("params", "seed")
+        parameters: Collection[str],  # of the study
+        kind: type | None = None,  # the class that has the function as a method
+        *,
+        bound: bool = False,  # whether the first argument of the function is its object
+    ):
+        self._called, self._text = kind or function, text
+        self._form = f"mops calls it as f({', '.join(roles)})"
         every = list(_parameters(function, text).values())[1 if bound else 0 :]
         self._names = [parameter.name for parameter in every if parameter.kind in _POSITIONAL]
         passed = self._names[: len(roles)]
@@ -258,32 +219,17 @@ class _Call:
         if "seed" in roles and any(p.name == "seed" and p.name not in passed for p in every):
             raise CannotLoad(f"{text!r} does not have 'seed' where mops passes the seed; {self._form}")
         self._doubtful = frozenset(name for name, role in zip(passed, roles, strict=False) if name != role)
+        self.checked(parameters)
 
-    @property
-    def _form(self) -> str:
-        return f"mops calls it as f({', '.join(self._roles)})"
-
-    def refuse_names(self, parameters: Collection[str]) -> None:
-        """Refuse a function that has an argument named like a parameter.
-
-        Raises
-        ------
-        CannotLoad
-            That argument would get the dict of all parameters, or the seed.
-        """
-        found = self._doubtful.intersection(parameters)
-        if found:
-            name = min(found, key=self._names.index)
+    def checked(self, parameters: Collection[str]) -> Any:
+        """Return the function, or its class, unless a parameter has the name of an argument that gets another value."""
+        if not self._doubtful.isdisjoint(parameters):
+            name = min(self._doubtful.intersection(parameters), key=self._names.index)
             raise CannotLoad(
                 f"{self._text!r} has an argument {name!r}, which is a parameter of the study; {self._form}, "
                 f"so take params[{name!r}]"
             )
-
-    def checked(self, params: Params) -> Any:
-        """Return the function, unless it has an argument named like one of these parameters."""
-        if not self._doubtful.isdisjoint(params):
-            self.refuse_names(params)
-        return self._function
+        return self._called
 
 
 def _class_model(kind: type, scenario: str, text: str, parameters: Collection[str]) -> Model:
@@ -309,14 +255,7 @@ def _method(
     if not (inspect.isfunction(found) or inspect.ismethod(found)):  # compiled code may not know its arguments
         return lambda _params: kind
     is_static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
-    call = _Call(found, f"{text}.{name}", roles, bound=not is_static)
-    call.refuse_names(parameters)
-
-    def checked(params: Params) -> Any:
-        call.checked(params)
-        return kind
-
-    return checked
+    return _Call(found, f"{text}.{name}", roles, parameters, kind, bound=not is_static).checked
 
 
 def _only_baseline(scenario: str, text: str) -> None:
@@ -325,7 +264,7 @@ def _only_baseline(scenario: str, text: str) -> None:
 
 
 def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
-    """Return a function's arguments. If it takes any arguments, return those of the function that it wraps."""
+    """Return a function's arguments, or those of the function that it wraps if it takes any arguments."""
     try:
         own = inspect.signature(function, follow_wrapped=False, **_LAZY_ANNOTATIONS).parameters
         takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())
@@ -361,22 +300,15 @@ def _evaluator(target: Any, text: str) -> Target:
     def evaluate(_params: dict[str, Any], replicates: list[dict[str, pa.Table]]) -> dict[str, float]:
         frames = importlib.import_module("polars").from_arrow  # which the framework uses, so it is installed
         result = target.evaluate([{name: frames(table) for name, table in one.items()} for one in replicates])
-        return _losses(_loss_of(result))
+        loss, logliks = getattr(result, "loss", None), getattr(result, "loglik_per_rep", None)
+        if loss is None and logliks is not None:
+            # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
+            values = np.asarray(logliks, dtype=float)
+            with np.errstate(divide="ignore", invalid="ignore"):  # without a mean the loss is not finite, and refused
+                loss = -float(np.logaddexp.reduce(values) - np.log(len(values)))
+        return _losses(result if loss is None else loss)
 
     return evaluate
-
-
-def _loss_of(result: Any) -> object:
-    loss = getattr(result, "loss", None)
-    if loss is not None:
-        return loss
-    logliks = getattr(result, "loglik_per_rep", None)
-    if logliks is None:
-        return result
-    # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
-    values = np.asarray(logliks, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):  # without a mean, the loss is not finite, which fails below
-        return -float(np.logaddexp.reduce(values) - np.log(len(values)))
 
 
 def _losses(result: object) -> dict[str, float]:
@@ -399,45 +331,30 @@ def _losses(result: object) -> dict[str, float]:
     return losses
 
 
-_READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
-
-_TEMPORARY = ".tmp"
-
-_COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
-
-
 def _loaded(load: Message, folders: Sequence[Path]) -> tuple[Model, list[Target]]:
-    """Import the model and the targets.
-
-    Raises
-    ------
-    CannotLoad
-        Some of them cannot be loaded; the error is that of the first one, and has the messages of the others.
-    """
+    """Import the model and the targets; the first that cannot be loaded raises, with the messages of the others."""
     if names := shadowing_files(folders):
         sys.meta_path.insert(0, PythonModules(names))
     if why := refusal([load["model"], *load["targets"]], names, folders, Path(load["root"])):
         raise CannotLoad(why)
     parameters = load["parameters"]
+    loaders: list[Callable[[], Any]] = [partial(load_model, load["model"], load["scenario"], folders, parameters)]
+    loaders += [partial(load_target, text, folders, parameters) for text in load["targets"]]
+    loaded: list[Any] = []
     refused: list[CannotLoad] = []
-
-    def attempted(load_code: Callable[[], T]) -> T | None:
+    for loader in loaders:
         try:
-            return load_code()
+            loaded.append(loader())
         except CannotLoad as error:
             refused.append(error)
         except BaseException:  # the user's import may raise anything
             if not refused:
                 raise
-        return None
-
-    model = attempted(lambda: load_model(load["model"], load["scenario"], folders, parameters))
-    targets = [attempted(functools.partial(load_target, text, folders, parameters)) for text in load["targets"]]
     if refused:
         refused[0].others = list(map(str, refused[1:]))
         raise refused[0]
-    assert model is not None
-    return model, [target for target in targets if target is not None]
+    model, *targets = loaded
+    return model, targets
 
 
 class UserCode:
@@ -450,7 +367,7 @@ class UserCode:
         sys.path[:0] = map(str, folders)
         entry = EntryPoint.parse(load["model"])
         sys.argv = [str(_file(entry, folders) or root / entry.file)]  # as if the model's file ran as a script
-        temporary = own_folder(self.scratch, _TEMPORARY)
+        temporary = own_folder(self.scratch, ".tmp")
         enter_temporary_folder(temporary)
         before = BeforeImport()
         self.target_names: list[str] = load["targets"]
@@ -472,13 +389,13 @@ class UserCode:
     def forked(self) -> None:
         """Give a process that was just forked its own folders and its own offsets in open files."""
         self.folder = self.folder.of(own_folder(self.scratch))
-        enter_temporary_folder(own_folder(self.scratch, _TEMPORARY), instead_of=self._temporary)
+        enter_temporary_folder(own_folder(self.scratch, ".tmp"), instead_of=self._temporary)
         self.shared.files.open_again()
         self.state = ProcessState()
 
     @property
     def has_import_folder(self) -> bool:
-        """Whether the folder still exists in which the model was imported."""
+        """Whether the folder still exists in which the model was imported: forked processes may have links into it."""
         return self._read_only[1].is_dir()
 
     def hint(self, path: object) -> str:
@@ -487,11 +404,20 @@ class UserCode:
             return ""
         real = Path(path).resolve()
         if any(real.is_relative_to(folder) for folder in self._read_only):
-            return _READ_ONLY
+            return " (the project's files are read-only; a simulation may write new files by relative paths)"
         if real.is_relative_to(self.folder.path.resolve()):
             with contextlib.suppress(OSError):  # the file does not exist
-                return "" if real.stat().st_mode & stat.S_IWUSR else _COPY
+                if not real.stat().st_mode & stat.S_IWUSR:
+                    return " (a copy keeps the mode of its source: use shutil.copyfile)"
         return ""
+
+
+def enter_import_folder(load: Message) -> WorkingFolder:
+    """Make the folder in which the model is imported, and enter it."""
+    folder = WorkingFolder(own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
+    folder.renew()
+    os.chdir(folder.path)
+    return folder
 
 
 def own_folder(scratch: str, kind: str = "") -> Path:

@@ -1,32 +1,9 @@
 """The program of a child process: runs simulations and targets of one bundle until its worker closes the socket.
 
-::
+If the child dies, the progress page tells the worker what ran. If the worker dies, a signal from the kernel kills the
+child, even inside a C function that never returns (:func:`mops.system.lifeline.die_with_parent`).
 
-    worker (worker/child_process.py)                   child (this file)
-      load {root, scratch, model, ...}          ──►
-                                                ◄──    loaded {refusal, unseeded}
-                                                       | refused {message, traceback, missing}
-      run {groups, reference, seconds, bytes,
-           retirement_size, keep_folder, encode,
-           part_folder}                         ──►
-        given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
-                                                ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
-                                                ◄──    results {simulations, outputs, losses, failures, done, files,
-                                                       encoded} + memfd, repeated
-                                                ◄──    ended {seconds, replace_reason, replace_code, written}
-
-A child that has imported the model may serve as a template, which forks the children that run the model::
-
-      fork + socket, lifeline, page, output     ──►    (a message for each descriptor)
-                                                ◄──    forked {pid} | not_forked {message}
-      wait {pid}                                ──►
-                                                ◄──    status {returncode}
-
-Descriptors 1 and 2 take what a simulation prints, and never a message. If the child dies, the progress page tells the
-worker what ran. If the worker dies, a signal from the kernel kills the child, even inside a C function that never
-returns (:func:`mops.system.lifeline.die_with_parent`).
-
-Imports the standard library, numpy, pyarrow and the user's model only.
+Runs in children: the standard library, numpy, pyarrow and the user's code only.
 """
 
 from __future__ import annotations
@@ -46,15 +23,34 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import CannotLoad, UserCode, own_folder
+from mops.child.load import CannotLoad, UserCode, enter_import_folder
 from mops.child.prints import flush_prints, replace_streams
 from mops.child.task_run import TaskRun
 from mops.child.tracebacks import describe
-from mops.child.working_folder import WorkingFolder, links_to, obey_modes
+from mops.child.working_folder import obey_modes
 from mops.system.lifeline import adopt_orphans, die_with_parent
 
-_DESCRIPTORS = 4
-"""Those that a process gets: its socket, lifeline, page and output."""
+# The messages. Descriptors 1 and 2 take what a simulation prints, and never a message.
+#
+#   worker (worker/child_process.py)                   child (this file)
+#     load {root, scratch, model, ...}          ──►
+#                                               ◄──    loaded {refusal, unseeded}
+#                                                      | refused {message, traceback, missing, others}
+#     run {groups, reference, seconds, bytes,
+#          retirement_size, keep_folder, encode,
+#          part_folder}                         ──►
+#       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
+#                                               ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
+#                                               ◄──    results {simulations, outputs, losses, failures, done, files,
+#                                                      encoded} + memfd, repeated
+#                                               ◄──    ended {seconds, replace_reason, replace_code, written}
+#
+# A child that has imported the model may serve as a template, which forks the children that run the model:
+#
+#     fork + socket, lifeline, page, output     ──►    (a message for each descriptor)
+#                                               ◄──    forked {pid} | not_forked {message}
+#     wait {pid}                                ──►
+#                                               ◄──    status {returncode}
 
 # The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
 _adopt_once = functools.cache(adopt_orphans)
@@ -79,12 +75,13 @@ def main() -> None:
 
 
 def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
-    """Serve one request; return the channel and the page to continue with: a process just forked has its own."""
+    # Returns the channel and the page to continue with: a process just forked has its own.
     request, fd = channel.receive()
     if request["kind"] == "fork":
-        if not code.has_import_folder:  # removed, and forked processes may have links into it
+        if not code.has_import_folder:
             raise EOFError
-        own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_DESCRIPTORS - 1))])
+        lifeline_page_output = (channel.receive()[1] for _ in range(3))
+        own = _fork(channel, page, [fd, *lifeline_page_output])
         if own[0] is not channel:  # in the forked process
             code.forked()
         return own
@@ -100,7 +97,6 @@ def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channe
 
 
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
-    """Fork a child that serves tasks on these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
     flush_prints()  # or both processes would print the text that is still buffered
     reading, writing = os.pipe()
@@ -156,9 +152,7 @@ def prepare_process() -> None:
 
 
 def _load(load: Message, channel: Channel) -> UserCode | None:
-    folder = WorkingFolder(own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
-    folder.renew()  # a failure is this machine's fault: it ends the process, and no model is to blame
-    os.chdir(folder.path)
+    folder = enter_import_folder(load)  # a failure is this machine's fault: it ends the process, no model is to blame
     try:
         code = UserCode(load, folder)
     except CannotLoad as refused:

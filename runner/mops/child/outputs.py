@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.child.blocks import Blocks, Parts
-from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
-from mops.child.forms import by_type, columns_of, is_record, rows_of
+from mops.child.columns import by_type, fields_of, is_pandas, is_record, is_scalar, of_exported, of_frame, of_mapping
 from mops.child.libraries import is_tree, of_data_array, reader_of
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in, families_of
@@ -35,27 +34,15 @@ class Results:
     """Reads the results of one task, and checks them against the job's reference schema.
 
     If that schema always fits, mops only copies results that are like the one before (child/blocks.py).
-
-    Parameters
-    ----------
-    reference
-        The families of the job's outputs; None: the first result says them.
     """
 
-    def __init__(self, reference: Families | None):
+    def __init__(self, reference: Families | None):  # of the job's outputs; None: the first result says them
         self._schema = OutputSchema(reference) if reference else None
         self._blocks = Blocks()
-        self.first: Families | None = None
-        """The families of the first result, if it has become the reference."""
+        self.first: Families | None = None  # those of the first result, if it has become the reference
 
     def read(self, result: object, seed: int) -> Parts:
-        """Return what a simulation returned.
-
-        Raises
-        ------
-        InvalidOutput
-            It cannot be stored, or differs from the reference.
-        """
+        """Return what a simulation returned; raise InvalidOutput if mops cannot store it, or it has another schema."""
         parts = self._blocks.take(result)
         return parts if parts is not None else self._checked(result, seed)
 
@@ -84,27 +71,15 @@ class Results:
             self._schema.handed_over(families)
 
 
-def as_tables(result: object, seed: int, known: Families | None = None) -> dict[str, pa.Table]:
-    """Return a model's result as one table for each output.
-
-    Parameters
-    ----------
-    result
-        A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
-        string. docs/reference/result-forms.md lists the forms of tables. The returned tables share no memory with it.
-    seed
-        The simulation's seed. A column ``seed`` that holds only this value is dropped, because mops stores it anyway.
-    known
-        The columns of the job's outputs, which say what an empty list of rows has; None: this is the first result.
-
-    Raises
-    ------
-    InvalidOutput
-        The result has another form, a column has a reserved name, or a column cannot be stored without loss.
-    """
+def as_tables(
+    result: object,  # in a form of docs/reference/result-forms.md
+    seed: int,
+    known: Families | None = None,  # what columns an empty list of rows has; None: this is the first result
+) -> dict[str, pa.Table]:
+    """Return a model's result as one table for each output, which shares no memory with the result."""
     tables = {name: _named(name, _table(name, value), seed) for name, value in _outputs(result, known or {}).items()}
     if alike := _alike(tables):
-        raise InvalidOutput(f"the outputs {_listed(alike)} differ only in upper and lower case; rename all but one")
+        raise InvalidOutput(f"the outputs {alike} differ only in upper and lower case; rename all but one")
     return tables
 
 
@@ -122,7 +97,7 @@ def _outputs(result: object, known: Families) -> Mapping[str, object]:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
     forms = {_form(value) for value in result.values()}
     if forms - {"empty"} and forms <= _TABLES | {"empty"}:
-        return {_name(key): _rows(key, value, known) for key, value in result.items()}
+        return {_name(key): _no_rows(key, known) if _form(value) == "empty" else value for key, value in result.items()}
     if forms == {"scalar"}:
         return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
     if forms == {"empty"} and result.keys() == known.keys() and result.keys() != known.get(DEFAULT_OUTPUT, {}).keys():
@@ -135,13 +110,7 @@ def _outputs(result: object, known: Families) -> Mapping[str, object]:
     )
 
 
-def _rows(name: str, value: object, known: Families) -> object:
-    """Return a table, or a table without rows for an empty list."""
-    return _no_rows(name, known) if _form(value) == "empty" else value
-
-
 def _no_rows(output: str, known: Families) -> pa.Table:
-    """Return a table without rows, with the columns that the output has in this job."""
     if output not in known:
         raise InvalidOutput(
             f"output {output!r} is an empty list, and mops does not know its columns yet; return a table without rows "
@@ -153,13 +122,9 @@ def _no_rows(output: str, known: Families) -> pa.Table:
 def _advice(result: object) -> str:
     if _form(result) == "tree":
         return "return a dictionary of its datasets: {node.name: node.to_dataset() for node in tree.leaves}"
-    if isinstance(result, list | tuple) and result:
-        return _advice_on_list(result)
-    return "return a table, or a mapping of tables, of columns, or of numbers and strings"
-
-
-def _advice_on_list(values: Sequence[Any]) -> str:
-    form, kind = _form(values[0]), type(values[0]).__name__
+    if not isinstance(result, list | tuple) or not result:
+        return "return a table, or a mapping of tables, of columns, or of numbers and strings"
+    form, kind = _form(result[0]), type(result[0]).__name__
     if form == "scalar":
         return f"it holds {kind}; give the column a name: {{'value': values}}"
     if form == "column":
@@ -169,19 +134,13 @@ def _advice_on_list(values: Sequence[Any]) -> str:
     return f"it holds {kind}; return a table, or a list of dictionaries, which are rows"
 
 
-def _alike(names: Iterable[str]) -> list[str]:
-    """Return the first names that differ only in upper and lower case, or not at all; empty: all names differ.
-
-    DuckDB and other SQL engines read one column for the other, and some file systems have one folder for both.
-    """
+def _alike(names: Iterable[str]) -> str:
+    """List the first names that differ only in upper and lower case; empty: all names differ."""
+    # DuckDB and other SQL engines read one column for the other, and some file systems have one folder for both.
     of: dict[str, list[str]] = {}
     for name in names:
         of.setdefault(name.casefold(), []).append(name)
-    return next((alike for alike in of.values() if len(alike) > 1), [])
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(map(repr, names))
+    return next((" and ".join(map(repr, alike)) for alike in of.values() if len(alike) > 1), "")
 
 
 def _name(key: object) -> str:
@@ -209,19 +168,13 @@ def _form(value: Any) -> str:
         if getattr(value, "ndim", 1) == 0:
             return "scalar"
         if isinstance(value, list | tuple):
-            return _form_of_list(value)
+            first = _form_of(type(value[0])) if value else "empty"
+            return {"record": "records", "mapping": "rows", "empty": "empty"}.get(first, "column")
     if form == "arrow":
         return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
     if form == "labelled":
         return "frame" if value.ndim else "scalar"
     return form
-
-
-def _form_of_list(values: Sequence[Any]) -> str:
-    if not values:
-        return "empty"
-    first = _form_of(type(values[0]))
-    return {"record": "records", "mapping": "rows"}.get(first, "column")
 
 
 @by_type
@@ -277,16 +230,25 @@ def _table(output: str, value: Any) -> pa.Table:
 
 
 def _of_rows(values: Sequence[Any]) -> pa.Table:
-    rows = rows_of(values)
+    kind = type(values[0])
+    are_records = is_record(kind)
+    for value in values:
+        if is_record(type(value)) != are_records or not (are_records or isinstance(value, Mapping)):
+            raise TypeError(f"it mixes rows and {type(value).__name__}; return only rows of one type")
+    rows: Sequence[Mapping[Any, Any]] = [fields_of(value) for value in values] if are_records else values
     for name, value in rows[0].items():
         if _form_of(type(value)) == "frame":
-            kind = type(values[0])
-            table = f"result.{name}" if is_record(kind) else f"row[{name!r}]"
+            table = f"result.{name}" if are_records else f"row[{name!r}]"
             raise TypeError(
                 f"field {name!r} holds a table, but {kind.__name__} is a row; return a dictionary of tables: "
                 f"{{{name!r}: {table}}}"
             )
-    return of_mapping(columns_of(rows))
+    names = rows[0].keys()
+    for number, row in enumerate(rows):
+        if row.keys() != names:
+            differing = ", ".join(sorted(map(str, row.keys() ^ names)))
+            raise TypeError(f"rows 0 and {number} differ in their fields: {differing}; give all rows the same fields")
+    return of_mapping({name: [row[name] for row in rows] for name in names})
 
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
@@ -298,19 +260,15 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
     if alike := _alike(names):
         raise InvalidOutput(
-            f"output {output!r} has columns {_listed(alike)}, which differ only in upper and lower case; SQL engines "
+            f"output {output!r} has columns {alike}, which differ only in upper and lower case; SQL engines "
             "read one for the other, so rename all but one"
         )
-    if any(name.casefold() in IDENTITY for name in names):
-        table = _without_seed(output, table, seed)
-    return table
-
-
-def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
-    taken = [name for name in table.column_names if name.casefold() in IDENTITY and name.casefold() != "seed"]
-    if taken:
-        raise InvalidOutput(f"output {output!r} has a column {taken[0]!r}, which mops adds; rename the model's column")
-    (own,) = (name for name in table.column_names if name.casefold() == "seed")
+    taken = [name for name in names if name.casefold() in IDENTITY]
+    if not taken:
+        return table
+    if others := [name for name in taken if name.casefold() != "seed"]:
+        raise InvalidOutput(f"output {output!r} has a column {others[0]!r}, which mops adds; rename the model's column")
+    (own,) = taken
     # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
     kind, is_ = table[own].type, pa.types
     is_number = is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind)

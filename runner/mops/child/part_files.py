@@ -1,7 +1,7 @@
 """Encodes the rows of a task's finished groups as Parquet: one file without a name for each output.
 
-So the rows of large results are copied once less, and the runner need not encode them. Standard library, numpy and
-pyarrow only; Parquet is imported only where a task returns enough rows (child/task_run.py).
+So the rows of large results are copied once less, and the runner need not encode them. Runs in children: the standard
+library, numpy and pyarrow only; Parquet is imported only where a task returns enough rows (child/task_run.py).
 """
 
 from __future__ import annotations
@@ -25,18 +25,11 @@ from mops.study.groups import identity_columns, with_identity
 from mops.system.folders import nameless_file
 
 
-class NamelessFile:
-    """The content of a file without a name.
-
-    Parameters
-    ----------
-    folder
-        The folder of the file, so that the runner can link it. None, or a folder without files of this kind: in memory.
-    name
-        The name of the file in memory.
-    """
+class _NamelessFile:
+    """The content of a file without a name."""
 
     def __init__(self, folder: str | None, name: str):
+        # In a folder, so that the runner can link it; else, or if the folder can have no such files, in memory.
         descriptor = None if folder is None else nameless_file(Path(folder))
         descriptor = anonymous_file(name) if descriptor is None else descriptor
         self.file: IO[bytes] = os.fdopen(descriptor, "w+b")
@@ -52,38 +45,26 @@ class NamelessFile:
 
 
 class PartFiles:
-    """The files of one task.
+    """The files of one task."""
 
-    Parameters
-    ----------
-    name
-        The name of files in memory.
-    groups
-        The groups of the task, by position.
-    known
-        Returns the families of an output's columns, as far as the child process knows them.
-    folder
-        Where the files lie; None: in memory.
-    """
-
-    def __init__(self, name: str, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None):
+    def __init__(
+        self,
+        name: str,  # of files in memory
+        groups: Mapping[int, GroupName],  # by position in the task
+        known: Callable[[str], Columns],  # returns the families of an output's columns, as far as they are known
+        folder: str | None,  # None: in memory
+    ):
         self._groups = groups
         families: dict[str, Columns] = {}
         # These two do not hold this object: in a cycle, encoders would stay until Python's next collection of garbage.
         self._types = StoredTypes(lambda output: join_columns(known(output), families[output]))
-        self._content = partial(NamelessFile, folder, name)
+        self._content = partial(_NamelessFile, folder, name)
         self._families = families
-        self._files: dict[str, OutputFile[NamelessFile]] = {}
+        self._files: dict[str, OutputFile[_NamelessFile]] = {}
         self._row_bytes: dict[str, int] = {}
 
     def add(self, simulations: Sequence[Simulation], outputs: Sequence[str] | None) -> Families:
-        """Encode the rows of simulations; return the families of their values.
-
-        Parameters
-        ----------
-        outputs
-            The outputs to encode; None: all.
-        """
+        """Encode the rows of simulations, of these outputs or of all; return the families of their values."""
         names = {name for simulation in simulations for name in simulation.parts} if outputs is None else outputs
         found: Families = {}
         for output in names:
@@ -91,31 +72,27 @@ class PartFiles:
                 (simulation, simulation.parts[output]) for simulation in simulations if output in simulation.parts
             ]
             for _, same in groupby(with_parts, lambda pair: pair[1].schema):
-                families = self._write(output, list(same))
-                found[output] = join_columns(found.get(output, {}), families)
+                found[output] = join_columns(found.get(output, {}), self._write(output, list(same)))
         return found
 
     def _write(self, output: str, with_parts: list[tuple[Simulation, Part]]) -> Columns:
-        """Write the rows of simulations, whose parts have one schema."""
         simulations, parts = zip(*with_parts, strict=True)
         table = pa.concat_tables(joined_parts(parts))
         families = families_in(table)
         self._families[output] = join_columns(self._families.get(output, {}), families)
         self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
-        identity = self._identity(simulations, [part.num_rows for part in parts])
-        if output not in self._files:
-            self._files[output] = OutputFile(self._content)
-        self._files[output].write(with_identity(self._types.stored(output, table), identity))
-        return families
-
-    def _identity(self, simulations: Sequence[Simulation], rows: list[int]) -> list[pa.Array]:
         positions, codes = np.unique([simulation.position for simulation in simulations], return_inverse=True)
         groups = [self._groups[position] for position in positions.tolist()]
         indices = np.array([group.number for group in groups])[codes]
         replicates = np.array([simulation.replicate for simulation in simulations])
         seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
         ids = pa.array([group.param_id for group in groups], pa.string())
-        return identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+        rows = [part.num_rows for part in parts]
+        identity = identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+        if output not in self._files:
+            self._files[output] = OutputFile(self._content)
+        self._files[output].write(with_identity(self._types.stored(output, table), identity))
+        return families
 
     def finish(self) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         """Yield each file with its facts: those of :class:`mops.task.PartFile`."""

@@ -1,6 +1,7 @@
-"""Says in a child's output which simulation or target printed what follows. Standard library only.
+"""Says in a child's output which simulation or target printed what follows.
 
-Text that bypasses ``sys.stdout`` and ``sys.stderr``, such as that of other programs, causes no such line.
+Text that bypasses ``sys.stdout`` and ``sys.stderr``, such as that of other programs, causes no such line. Runs in
+children: the standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _HEADING = re.compile(r"^group \d+ \([0-9a-f]+\) (?:replicate \d+|target .+) pri
 
 _unnamed: tuple[int, str, int | str] | None = None  # what runs, if it has printed nothing yet
 _is_line_open = False
+_kept: list[object] = []  # a stream without a reference closes its descriptor
 
 
 class _Output(io.TextIOWrapper):
@@ -23,16 +25,13 @@ class _Output(io.TextIOWrapper):
         global _unnamed, _is_line_open  # both streams lead to one pipe
         if text:
             if _unnamed is not None:
-                heading, _unnamed = _heading(*_unnamed), None
+                (group, param_id, step), _unnamed = _unnamed, None
                 flush_prints()  # or the end of an earlier text could follow
+                what = f"target {step}" if isinstance(step, str) else f"replicate {step}"
+                heading = f"group {group} ({short_id(param_id)}) {what} printed:\n"
                 super().write(f"\n{heading}" if _is_line_open else heading)
             _is_line_open = not text.endswith("\n")
         return super().write(text)
-
-
-def _heading(group: int, param_id: str, step: int | str) -> str:
-    what = f"target {step}" if isinstance(step, str) else f"replicate {step}"
-    return f"group {group} ({short_id(param_id)}) {what} printed:\n"
 
 
 def flush_prints() -> None:
@@ -58,9 +57,6 @@ def replace_streams() -> None:
         _kept.append(before)
         setattr(sys, name, now)
         setattr(sys, f"__{name}__", now)
-
-
-_kept: list[object] = []  # a stream without a reference closes its descriptor
 
 
 def name_step(group: int, param_id: str, step: int | str) -> None:

@@ -1,6 +1,6 @@
 """Gives each process its temporary folder, and undoes what a simulation changes in its process.
 
-docs/reference/models.md has the table: what is restored, and what stays. Runs in children: standard library only.
+docs/reference/models.md has the table: what is restored, and what stays. Runs in children: the standard library only.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import stat
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# The variables that name a folder for temporary files of one process. joblib would use /dev/shm, which is small in a
+# container, and where killed processes leave their files.
 TEMPORARY_FOLDERS = ("TMPDIR", "JOBLIB_TEMP_FOLDER")
-"""The variables that name a folder for temporary files of one process."""
 
 _HANDLED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGFPE, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE),
@@ -41,16 +40,11 @@ _LOCALES = (locale.LC_NUMERIC, locale.LC_TIME, locale.LC_COLLATE)  # all of them
 _NUMBERS = tuple(number.value for number in _HANDLED)
 
 
-def enter_temporary_folder(folder: Path, instead_of: Path | None = None) -> None:
-    """Make a folder for the temporary files of this process and of the processes that it starts.
-
-    joblib would use /dev/shm, which is small in a container, and where killed processes leave their files.
-
-    Parameters
-    ----------
-    instead_of
-        That of the template: a folder that the import of the model has chosen stays. None: this is no forked process.
-    """
+def enter_temporary_folder(
+    folder: Path,
+    instead_of: Path | None = None,  # that of the template, if this process was forked; any other choice stays
+) -> None:
+    """Make a folder for the temporary files of this process and of the processes that it starts."""
     folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
     for name in TEMPORARY_FOLDERS:
         if instead_of is None or os.environ.get(name) == str(instead_of):
@@ -90,11 +84,8 @@ class ProcessState:
         return self._last_context.run(step, *arguments, **named)
 
     def restore(self) -> None:
-        """Undo the changes of a simulation. A module that it has imported counts as imported with the model.
-
-        A process imports a module once, so what the import has set must stay.
-        """
-        if len(sys.modules) != self._n_modules:
+        """Undo the changes of a simulation. A module that it has imported counts as imported with the model."""
+        if len(sys.modules) != self._n_modules:  # a process imports a module once, so what that has set must stay
             self._keep_imports()
         os.umask(self._umask)
         os.environ = self._environ_object  # noqa: B003 - if the model has put another object there

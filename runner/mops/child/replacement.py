@@ -26,19 +26,10 @@ _MOST_THREADS = 64  # a thread pool of Python has up to 32
 
 
 class ReplacementPolicy:
-    """Watches what simulations do to their process.
-
-    Parameters
-    ----------
-    max_simulations
-        Replace the process after this many; 0: any number.
-    max_growth_bytes
-        Replace the process when it has grown by more since its first simulation; 0: any growth.
-    temporary
-        The folder for temporary files of this process.
-    """
+    """Watches what simulations do to their process."""
 
     def __init__(self, max_simulations: int, max_growth_bytes: int, temporary: Path):
+        # 0: any number, any growth since the first simulation. `temporary` is the folder of this process.
         self._max_simulations, self._max_growth = max_simulations, max_growth_bytes
         self._n = 0
         self._first_bytes = self._first_threads = self._first_processes = 0
@@ -46,12 +37,9 @@ class ReplacementPolicy:
         self._first_free: dict[str, int | None] = dict.fromkeys(("/dev/shm", str(temporary)))  # noqa: S108 - only measured
         self._looked_at = 0.0
         self._retirement_size = 0
-        self.size_bytes = 0
-        """Bytes of the process at the last look, without files; 0: it has run nothing, or may have any size."""
-        self.reason = ""
-        """Why the process should be replaced, for people; empty: it need not be."""
-        self.code = ""
-        """The same in one word, one of mops.worker.children.REPLACED_BETWEEN_SIMULATIONS."""
+        self.size_bytes = 0  # at the last look, without files; 0: it has run nothing, or may have any size
+        self.reason = ""  # why the process should be replaced, for people; empty: it need not be
+        self.code = ""  # the same in one word of mops.worker.children.REPLACED_BETWEEN_SIMULATIONS
 
     def retire_at(self, size_bytes: int) -> None:
         """Ask for a replacement when the process has this size between two simulations; 0: at no size."""
@@ -64,20 +52,19 @@ class ReplacementPolicy:
             self.code, self.reason = "size", f"it takes {size}, which leaves a simulation too little memory"
 
     def finished(self, held_bytes: int) -> None:
-        """Count a simulation; from time to time, look at what simulations have left in the process.
-
-        Parameters
-        ----------
-        held_bytes
-            Results that the process still holds and will hand over. They do not count as growth.
-        """
+        """Count a simulation, and sometimes look at what is left; results to hand over do not count as growth."""
         self._n += 1
         if self._max_simulations and self._n >= self._max_simulations:
             self.code, self.reason = "simulations", f"it has run {self._n} simulations"
             return
         # Often, because a short simulation may open many files; not after each, because this takes 1 us.
         if self._n % _EACH == 1 and (lowest := _lowest_free_descriptor()) >= self._most_descriptors:
-            self._look_at_descriptors(lowest)
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if self._n == 1:
+                self._most_descriptors = (lowest + limit) // 2
+            else:
+                self.code = "descriptors"
+                self.reason = f"its simulations have left files open: {min(lowest, limit)} of at most {limit}"
         now = monotonic()
         if self._n > 1 and now - self._looked_at < _LOOK_SECONDS:
             return
@@ -85,14 +72,6 @@ class ReplacementPolicy:
         self._look_at_leftovers()
         if self._max_growth and not self.reason:
             self._look_at_size(held_bytes)
-
-    def _look_at_descriptors(self, lowest: int) -> None:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if self._n == 1:
-            self._most_descriptors = (lowest + limit) // 2
-        else:
-            self.code = "descriptors"
-            self.reason = f"its simulations have left files open: {min(lowest, limit)} of at most {limit}"
 
     def _look_at_leftovers(self) -> None:
         # This process adopts what its simulations leave. It cannot wait for those that end, because it cannot tell them
@@ -152,8 +131,7 @@ def _n_threads() -> int:
 
 
 def _lowest_free_descriptor() -> int:
-    """Return a lower bound of the number of open descriptors, in 0.5 us."""
-    try:
+    try:  # a lower bound of the number of open descriptors, in 0.5 us
         free = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 0)
     except OSError as refused:
         return 1 << 30 if refused.errno == errno.EMFILE else 0  # 0: the model has closed descriptor 0

@@ -2,9 +2,8 @@
 
 A script finds ``queue.py`` next to it, not Python's module. A child process has imported Python's ``queue`` before the
 model, and libraries that it imports later need Python's ``calendar``. So each such name means Python's module, and mops
-refuses a project whose model or targets import its own file by such a name.
-
-Runs in children: the standard library only.
+refuses a project whose model or targets import its own file by such a name. Runs in children: the standard library
+only.
 """
 
 from __future__ import annotations
@@ -46,24 +45,17 @@ class PythonModules:
         self._names = frozenset(names)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Return the module of Python; None: the name is not one of these."""
+        """Return the module of Python, if the name is one of these."""
         return _python_spec(name) if name in self._names else None
 
 
-def refusal(entries: Sequence[str], files: Mapping[str, Path], folders: Sequence[Path], root: Path) -> str | None:
-    """Return why the model or a target cannot have its modules; None: none has the name of a module of Python.
-
-    Parameters
-    ----------
-    entries
-        The entry points of the model and the targets.
-    files
-        The project's modules with the names of Python's modules: :func:`shadowing_files`.
-    folders
-        The folders of the project that are on ``sys.path``, in the same order.
-    root
-        The folder to which paths in the text are relative.
-    """
+def refusal(
+    entries: Sequence[str],  # the entry points of the model and the targets
+    files: Mapping[str, Path],  # shadowing_files(folders)
+    folders: Sequence[Path],  # of the project: those on sys.path, in the same order
+    root: Path,  # the folder to which paths in the text are relative
+) -> str | None:
+    """Return why the model or a target cannot have its modules; None: none has the name of a module of Python."""
     starts: list[Path] = []
     for text in entries:
         entry = EntryPoint.parse(text)
@@ -76,10 +68,7 @@ def refusal(entries: Sequence[str], files: Mapping[str, Path], folders: Sequence
             if (top := str(entry.module).partition(".")[0]) in files:
                 return _said(files[top], root, f"which {text!r} names")
         starts += here
-    if not files:
-        return None
-    found = _importer(starts, files, folders)
-    if found is None:
+    if not files or (found := _importer(starts, files, folders)) is None:
         return None
     name, importer = found
     return _said(files[name], root, f"which {importer.relative_to(root)} imports")
@@ -92,7 +81,7 @@ def _said(file: Path, root: Path, why: str) -> str:
 
 
 def _importer(starts: Iterable[Path], names: Mapping[str, Path], folders: Sequence[Path]) -> tuple[str, Path] | None:
-    """Return one of these names and a file that imports it, of those that the first files need; None: no file does."""
+    """Return one of these names and a file that imports it, of those that the first files need."""
     todo, seen = list(starts), set()
     while todo:
         file = todo.pop()
@@ -132,7 +121,7 @@ def _files_of(module: str, folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _python_spec(name: str) -> ModuleSpec | None:
-    """Find a module of Python without importing it; None: this Python does not have it."""
+    # Without an import; a Python may lack some.
     if name not in sys.stdlib_module_names:
         return None
     for finder in (BuiltinImporter, FrozenImporter):

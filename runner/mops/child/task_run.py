@@ -1,4 +1,7 @@
-"""Runs the simulations and targets of one request, one after the other."""
+"""Runs the simulations and targets of one request, one after the other.
+
+Runs in children: the standard library, numpy, pyarrow and the user's code only.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,11 @@ from mops.study.column_types import families_in
 from mops.study.ids_and_seeds import target_seed
 from mops.system.clock import monotonic
 
+# A child keeps finished results for at most this long, or until they have so many bytes.
 HANDOVER_SECONDS = 0.5
-"""A child keeps finished results for at most this long, or until they have HANDOVER_BYTES."""
+_HANDOVER_BYTES = 4 << 20
 
-HANDOVER_BYTES = 4 << 20
-
-PART_BYTES = 16 << 20
-"""The least results of a task that it encodes itself as Parquet. Smaller files would be many."""
-
+PART_BYTES = 16 << 20  # the least results of a task that it encodes itself as Parquet; smaller files would be many
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 
 
@@ -60,22 +60,13 @@ def score(
 
 
 class TaskRun:
-    """Runs one task: its groups in turn, until the budget is used or a stop is requested.
-
-    Parameters
-    ----------
-    request
-        The worker's message, of the kind ``run``.
-    given
-        The tables of replicates that are stored or that earlier processes ran, by the group's position and the
-        replicate.
-    """
+    """Runs one task: its groups in turn, until the budget is used or a stop is requested."""
 
     def __init__(
         self,
         code: UserCode,
-        request: Message,
-        given: dict[tuple[int, int], Tables],
+        request: Message,  # of the kind `run`
+        given: dict[tuple[int, int], Tables],  # stored, or of earlier processes; by group position and replicate
         channel: Channel,
         page: ProgressPage,
     ):
@@ -137,7 +128,7 @@ class TaskRun:
         if group["in_pieces"]:
             return  # other tasks run the rest of the group
         if has_targets and len(replicates) == group["n_replicates"]:
-            self._score_all(group, [replicates[i] for i in range(group["n_replicates"])])
+            self._score(group, [replicates[i] for i in range(group["n_replicates"])])
         replicates.clear()  # or the block of the last rows could not be used again
         self._writer.done(position)
         if self._handed_over_at == handed_over_at:
@@ -170,37 +161,34 @@ class TaskRun:
         self._writer.finished(position, replicate, seed, parts)
         return parts
 
-    def _read(self, result: object, seed: int) -> Parts:
+    def _read(self, result: object, seed: int) -> Parts:  # a function, so that the result does not outlive the reading
         self._page.returned()
         return self._results.read(result, seed)
 
-    def _score_all(self, group: dict[str, Any], replicates: list[Parts]) -> None:
+    def _score(self, group: dict[str, Any], replicates: list[Parts]) -> None:
+        position, params = group["position"], group["params"]
         ordered = [{output: table_of(part) for output, part in parts.items()} for parts in replicates]
         if group["given"] or group["reused"]:
             ordered = with_one_schema(ordered)
         for target in group["targets"]:
-            self._score(group, target, ordered)
+            must_enter = self._renew_folder()
+            self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
+            name_step(*self._names[position], self._code.target_names[target])
+            try:
+                if must_enter:
+                    os.chdir(self._code.folder.path)
+                losses = score(self._code, target, params, group["param_id"], ordered)
+            except BaseException as error:  # noqa: BLE001 - as for the model
+                self._end_if_files_are_lost()
+                failure = failure_of_target(error, params, ordered)
+                self._writer.failed(position, None, target, self._with_hint(failure, error))
+            else:
+                self._writer.scored(position, target, losses)
+            finally:
+                self._page.finished()
+                self._end_if_channel_is_closed()
+                self._code.state.restore()
         signal.alarm(0)  # as after a simulation
-
-    def _score(self, group: dict[str, Any], target: int, ordered: list[Tables]) -> None:
-        position = group["position"]
-        must_enter = self._renew_folder()
-        self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
-        name_step(*self._names[position], self._code.target_names[target])
-        try:
-            if must_enter:
-                os.chdir(self._code.folder.path)
-            losses = score(self._code, target, group["params"], group["param_id"], ordered)
-        except BaseException as error:  # noqa: BLE001 - as for the model
-            self._end_if_files_are_lost()
-            failure = failure_of_target(error, group["params"], ordered)
-            self._writer.failed(position, None, target, self._with_hint(failure, error))
-        else:
-            self._writer.scored(position, target, losses)
-        finally:
-            self._page.finished()
-            self._end_if_channel_is_closed()
-            self._code.state.restore()
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         with contextlib.suppress(BaseException):  # the model may have raised an error with any file
@@ -238,26 +226,20 @@ class TaskRun:
 
     def _hand_over_in_time(self, *, group_done: bool) -> None:
         """Encode or hand over the open results, if they are old or many."""
-        is_late = monotonic() - self._handed_over_at >= HANDOVER_SECONDS
-        if not is_late and self._writer.bytes_open < HANDOVER_BYTES:
+        now, bytes_open = monotonic(), self._writer.bytes_open
+        if now - self._handed_over_at < HANDOVER_SECONDS and bytes_open < _HANDOVER_BYTES:
             return
-        if self._encodes is None:
-            self._encodes = self._expected_bytes() >= PART_BYTES
-        if not self._encodes or not (group_done or self._can_wait_for_group()):
+        if self._encodes is None:  # if the other simulations are like those so far
+            by_simulations = self._n_simulations / max(self._n_run, 1)
+            by_time = self._request["seconds"] / max(now - self._began, 1e-9)
+            expected_bytes = min(self._writer.kept_bytes * min(by_simulations, by_time), self._request["bytes"])
+            self._encodes = expected_bytes >= PART_BYTES
+        # Rows are encoded once their group is done.
+        can_wait = group_done or (bytes_open < PART_BYTES and now - self._group_began < HANDOVER_SECONDS)
+        if not self._encodes or not can_wait:
             self._hand_over()
-        elif group_done and self._writer.bytes_open >= HANDOVER_BYTES:
+        elif group_done and bytes_open >= _HANDOVER_BYTES:
             self._encode()
-
-    def _can_wait_for_group(self) -> bool:
-        """Tell whether the rows of the running group may stay here until it is done."""
-        return self._writer.bytes_open < PART_BYTES and monotonic() - self._group_began < HANDOVER_SECONDS
-
-    def _expected_bytes(self) -> float:
-        """Return how many bytes of rows this task will store, if the other simulations are like those so far."""
-        spent_s = max(monotonic() - self._began, 1e-9)
-        by_simulations = self._n_simulations / max(self._n_run, 1)
-        by_time = float(self._writer.kept_bytes * min(by_simulations, self._request["seconds"] / spent_s))
-        return min(by_time, float(self._request["bytes"]))
 
     def _encode(self) -> None:
         self._page.idle()  # no step is to blame if the disk is full; the next child hands over the rows

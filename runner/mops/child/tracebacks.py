@@ -2,7 +2,7 @@
 
 The class of the exception is user code: its text, notes, causes and attributes may raise anything, or have any type. An
 exception that cannot be described in full is described in part, because its simulation has failed as ``error`` all the
-same.
+same. Runs in children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -11,36 +11,23 @@ import contextlib
 import importlib
 import subprocess
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from mops.child.buffers import Tables
 from mops.study.output_schema import InvalidOutput
 from mops.units import counted, shortened_in_middle
 
 _MESSAGE_LIMIT = 2_000
-
 _TRACEBACK_LIMIT = 8_000
-
 _OUTPUT_LIMIT = 2_000  # of each stream of a command
-
 _COLUMNS_SHOWN = 20
-
-_HEAD = "Traceback (most recent call last):\n"
-
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
 def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
-    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises.
-
-    Parameters
-    ----------
-    keep_frames
-        Whether the frames keep their variables, for a debugger.
-    """
+    """Return type, message and the user's part of the traceback; a debugger needs frames that keep their variables."""
     name = type.__getattribute__(type(error), "__qualname__")
     what = _first_that_succeeds(
         lambda: "".join(traceback.format_exception_only(error)).strip(),
@@ -49,7 +36,7 @@ def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, st
     )
     trace = _first_that_succeeds(
         lambda: _users_traceback(error, keep_frames=keep_frames),
-        lambda: "".join([_HEAD, *_users_frames(error, keep_frames=keep_frames).format(), what]),
+        lambda: _users_frames(error, what, keep_frames=keep_frames),
         lambda: "(no traceback: it cannot be written)",
     )
     what = "\n".join([what, *_output_of_command(error)])
@@ -66,13 +53,13 @@ def _first_that_succeeds(*texts: Callable[[], str]) -> str:
     return texts[-1]()
 
 
-def _users_frames(error: BaseException, *, keep_frames: bool) -> traceback.StackSummary:
-    """Return the frames of an exception without those of mops, without a look at what its class has changed."""
+def _users_frames(error: BaseException, what: str, *, keep_frames: bool) -> str:
+    """Return a traceback of only this exception, without a look at what its class has changed."""
     trace = vars(BaseException)["__traceback__"].__get__(error)
     frames = traceback.extract_tb(trace)
     if not keep_frames:
         traceback.clear_frames(trace)
-    return _without_mops(frames)
+    return "".join(["Traceback (most recent call last):\n", *_without_mops(frames).format(), what])
 
 
 def _without_mops(frames: traceback.StackSummary) -> traceback.StackSummary:
@@ -80,10 +67,7 @@ def _without_mops(frames: traceback.StackSummary) -> traceback.StackSummary:
 
 
 def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
-    """Return what Python would print, with causes, contexts, notes and grouped exceptions, without frames of mops.
-
-    An exception of a command that failed also shows what the command printed.
-    """
+    """Return what Python would print, without frames of mops, and what a command that failed has printed."""
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
     while todo:
@@ -126,31 +110,20 @@ def _text(found: str) -> str:
 
 
 def failure_of(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
-    """Return reason, message and traceback of a simulation that raised; ``keep_frames`` as for :func:`describe`."""
+    """Return reason, message and traceback of a simulation that raised."""
     if type(error) is InvalidOutput:
-        return {
-            "reason": "invalid_output",
-            "message": _text(shortened_in_middle(str(error), _MESSAGE_LIMIT)),
-            "traceback": "",
-        }
+        message = _text(shortened_in_middle(str(error), _MESSAGE_LIMIT))
+        return {"reason": "invalid_output", "message": message, "traceback": ""}
     return {"reason": "error"} | describe(error, keep_frames=keep_frames)
 
 
 def failure_of_target(
-    error: BaseException,
-    params: Mapping[str, Any],
-    replicates: Sequence[Mapping[str, pa.Table]],
-    *,
-    keep_frames: bool = False,
+    error: BaseException, params: Mapping[str, Any], replicates: Sequence[Tables], *, keep_frames: bool = False
 ) -> dict[str, str]:
     """Return reason, message and traceback of a target that raised; the message ends with what the target got."""
     failure = failure_of(error, keep_frames=keep_frames)
     given = f"the target got params {', '.join(params) or '(none)'} and {counted(len(replicates), 'replicate')}:"
-    text = "\n".join([failure["message"], given, *_tables(replicates)])
-    return failure | {"message": _text(shortened_in_middle(text, _MESSAGE_LIMIT))}
-
-
-def _tables(replicates: Sequence[Mapping[str, pa.Table]]) -> Iterator[str]:
+    lines = [failure["message"], given]
     for name in dict.fromkeys(name for tables in replicates for name in tables):
         found = [tables[name] for tables in replicates if name in tables]
         sizes = [table.num_rows for table in found]
@@ -158,4 +131,5 @@ def _tables(replicates: Sequence[Mapping[str, pa.Table]]) -> Iterator[str]:
         columns = [f"{field.name} ({field.type})" for field in found[0].schema]
         more = len(columns) - _COLUMNS_SHOWN
         others = f" and {more} more" if more > 0 else ""
-        yield f"  {name}: {rows} of {', '.join(columns[:_COLUMNS_SHOWN])}{others}"
+        lines.append(f"  {name}: {rows} of {', '.join(columns[:_COLUMNS_SHOWN])}{others}")
+    return failure | {"message": _text(shortened_in_middle("\n".join(lines), _MESSAGE_LIMIT))}

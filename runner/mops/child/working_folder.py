@@ -1,24 +1,7 @@
 """The folder that a simulation runs in: the project's files by their relative paths, and room to write.
 
-::
-
-    <scratch>/<pid>/work           real folders, with a link for each file of the project; the file is read-only
-    <scratch>/<pid>.import/work    the same, in which the model is imported; read-only once it is
-
-mops removes what a simulation wrote before the next simulation or a target starts. To notice a write, mops looks at two
-times of each folder. No program can set the time of the last status change (ctime), but the kernel's clock for files
-advances only every few milliseconds: a short simulation can write within one tick. So mops also sets the time of the
-last change (mtime), to a time in the past that no other folder has: the kernel overwrites it at each write, and a tool
-that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
-
-Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
-If another program removes these files, or the folder itself (a cleaner of temporary files, ``rm -rf ~/.cache``), a
-simulation that fails meanwhile says nothing about the model: :attr:`WorkingFolder.is_lost`.
-
-A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
-are not the job's. docs/internals/decisions.md lists the alternatives.
-
-Runs in children, and where installers build from a project: the standard library only.
+mops removes what a simulation wrote before the next simulation or a target starts. docs/internals/decisions.md lists
+the alternatives. Runs in children, and where installers build from a project: the standard library only.
 """
 
 from __future__ import annotations
@@ -36,43 +19,27 @@ from mops.system import folders
 
 _times_s = itertools.count(123_456_789)  # from 1973 on: whole seconds, which every file system keeps
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_NAME = "work"
-_NAMES = 100
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION = 0x20080522
 _PR_CAPBSET_DROP = 24
-_REMOVAL_LOOKS = 20
-_REMOVAL_SECONDS = 0.01
 
-
-Entries = dict[str, str | None]
-"""The entries of a folder, by name: a link's target, or None for a folder."""
-
-Tree = dict[str, Entries]
-"""The entries of each folder, by its relative path; a folder comes before those in it."""
-
-
-_Look = tuple[int, int, int, int]
-"""Device, number, time of the last change and of the last status change of a folder."""
+Entries = dict[str, str | None]  # of a folder, by name: a link's target, or None for a folder
+Tree = dict[str, Entries]  # the entries of each folder, by its relative path; a folder comes before those in it
+_Look = tuple[int, int, int, int]  # device, number, time of the last change and of the last status change of a folder
 
 
 class Originals:
-    """The files to which the links of a working folder lead. Nobody changes them while the process lives.
-
-    Parameters
-    ----------
-    folders
-        The names of the files in each folder.
-    before
-        How the folders looked before.
-    """
+    """The files to which the links of a working folder lead. Nobody changes them while the process lives."""
 
     def __init__(self, folders: dict[str, list[str]], before: dict[str, _Look | None] | None = None):
-        self._folders = folders
+        self._folders = folders  # the names of the files in each
         # Unpacked again, a folder may have its old number, but a file has another time.
         code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
-        paths = (*folders, *itertools.islice(code, 1))
-        self._seen = {path: self._reference(path, (before or {}).get(path)) for path in paths}
+        self._seen: dict[str, _Look | None] = {}  # how each looks now; as it looked before, if a file is missing there
+        for path in (*folders, *itertools.islice(code, 1)):
+            now, earlier = _look_if_any(path), (before or {}).get(path)
+            is_incomplete = now is None or (earlier is not None and now != earlier and self._lacks_a_file(path))
+            self._seen[path] = earlier if is_incomplete else now
 
     @classmethod
     def of(cls, tree: Tree) -> Originals:
@@ -87,12 +54,6 @@ class Originals:
     def seen_again(self) -> Originals:
         """Return the same files, as they are now; those that were removed, as they were."""
         return Originals(self._folders, self._seen)
-
-    def _reference(self, path: str, before: _Look | None) -> _Look | None:
-        """Return how a path looks, or if a file is missing there, how it looked before."""
-        now = _look_if_any(path)
-        is_incomplete = now is None or (before is not None and now != before and self._lacks_a_file(path))
-        return before if is_incomplete else now
 
     def _lacks_a_file(self, folder: str) -> bool:
         return not all(os.path.lexists(f"{folder}/{name}") for name in self._folders.get(folder, ()))
@@ -112,21 +73,21 @@ class Originals:
 class WorkingFolder:
     """A folder with a link to each file of another folder, which can be restored any number of times.
 
-    Parameters
-    ----------
-    own
-        The folder around it, which only this process uses; read-only, so that a model can leave nothing in ``..``.
-    tree
-        The links: :func:`links_to`.
-    originals
-        Where the links lead; None: to where they lead now.
+    Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that
+    too. A model may put a link in place of a folder. mops follows no link below the working folder: it would remove
+    files that are not the job's.
     """
 
-    def __init__(self, own: Path, tree: Tree, originals: Originals | None = None):
+    def __init__(
+        self,
+        own: Path,  # the folder around it: <scratch>/<pid>, or <scratch>/<pid>.import where the model is imported
+        tree: Tree,  # links_to(...)
+        originals: Originals | None = None,
+    ):
         self._own, self._tree = own, tree
         self._originals = originals or Originals.of(tree)
         self.made = False
-        self.path = own / _NAME
+        self.path = own / "work"
         self._paths = {folder: str(self.path / folder) for folder in tree}
         self._made: dict[str, _Look] = dict.fromkeys(tree, (0, 0, 0, 0))  # each folder after its last renewal
 
@@ -147,21 +108,19 @@ class WorkingFolder:
     @property
     def is_lost(self) -> bool:
         """Whether another program has removed it, or a file to which it has a link. A model can do neither."""
+        # A cleaner of temporary files, `rm -rf ~/.cache`: a failure meanwhile says nothing about the model.
         if self._originals.are_lost:
             return True
         if not self.changed:
             return False
-        for _ in range(_REMOVAL_LOOKS):
+        for _ in range(20):
             if not os.path.lexists(self._own):
                 return True
-            if self._has_all_links():
+            links = (f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries)
+            if all(map(os.path.lexists, links)):
                 return False
-            time.sleep(_REMOVAL_SECONDS)  # it is being removed now, or the model has removed a link
+            time.sleep(0.01)  # it is being removed now, or the model has removed a link
         return False
-
-    def _has_all_links(self) -> bool:
-        paths = (f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries)
-        return all(map(os.path.lexists, paths))
 
     def _is_as_made(self, paths: Iterable[str]) -> bool:
         look = os.lstat  # without a function call for each folder, nor pathlib
@@ -175,13 +134,7 @@ class WorkingFolder:
         return True
 
     def renew(self) -> None:
-        """Make or restore it.
-
-        Raises
-        ------
-        OSError
-            The disk has no room for the folder.
-        """
+        """Make or restore it; raise OSError if the disk has no room."""
         self.made = True
         try:
             self._renew()
@@ -192,13 +145,18 @@ class WorkingFolder:
     def _renew(self) -> None:
         if not os.path.lexists(self.path):
             self.path.mkdir(parents=True)
-            self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)
+            self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)  # so that a model can leave nothing in `..`
         changed = []
         for folder, path in self._paths.items():  # a folder comes before those in it
             if _look(path) != self._made[folder]:
                 with _opened(self.path, folder) as fd:
                     _restore(self.path / folder, fd, self._tree[folder])
                 changed.append(folder)
+        # To notice a write, mops looks at two times of each folder. No program can set the time of the last status
+        # change (ctime), but the kernel's clock for files advances only every few milliseconds: a short simulation can
+        # write within one tick. So mops also sets the time of the last change (mtime), to a time in the past that no
+        # other folder has: the kernel overwrites it at each write, and a tool that copies times (`shutil.copytree`,
+        # `cp -a`) brings the time of another folder.
         for folder in changed:  # last, because making a folder changes the times of the folder around it
             path, time_ns = self._paths[folder], next(_times_s) * 10**9
             os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
@@ -214,7 +172,7 @@ class WorkingFolder:
                 for name, is_as_made in there.items():
                     if not is_as_made:
                         found += _files(self.path / folder / name)
-        return sorted(str(path.relative_to(self.path)) for path in found)[:_NAMES]
+        return sorted(str(path.relative_to(self.path)) for path in found)[:100]
 
 
 def links_to(root: Path) -> Tree:
@@ -248,7 +206,7 @@ def _look_if_any(path: str) -> _Look | None:
 
 @contextlib.contextmanager
 def _opened(root: Path, folder: str) -> Iterator[int]:
-    """Open a folder below another one; a link in place of a folder is an error."""
+    # A link in place of a folder is an error.
     fd = os.open(root, _FOLDER)
     try:
         for name in Path(folder).parts:
@@ -261,17 +219,14 @@ def _opened(root: Path, folder: str) -> Iterator[int]:
 
 def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
     """Return for each name in an open folder whether it is unchanged."""
+    there = {}
     with os.scandir(fd) as found:
-        return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
-
-
-def _is_as_made(entry: os.DirEntry[str], fd: int, entries: Entries) -> bool:
-    if entry.name not in entries:
-        return False
-    target = entries[entry.name]
-    if target is None:
-        return entry.is_dir(follow_symlinks=False)
-    return entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
+        for entry in found:
+            if (target := entries.get(entry.name)) is None:
+                there[entry.name] = entry.name in entries and entry.is_dir(follow_symlinks=False)
+            else:
+                there[entry.name] = entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
+    return there
 
 
 def _restore(folder: Path, fd: int, entries: Entries) -> None:
@@ -296,13 +251,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def obey_modes() -> None:
-    """Make this process, and all that it starts, obey the modes of files even as root.
-
-    A capability lets root write into read-only files; this process gives it up. If the kernel has no capabilities
-    (macOS) or refuses, root keeps its rights.
-    """
+    """Make this process, and all that it starts, obey the modes of files even as root, if the kernel lets it."""
+    # A capability lets root write into read-only files; this process gives it up.
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "capset"):
+    if not hasattr(libc, "capset"):  # macOS
         return
     # First the bounding set: a program that root starts gets what that set still has.
     libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)

@@ -2,9 +2,7 @@
 
 Parts are plain Parquet for any reader. The identity columns come first (``param_id``, ``group``, ``replicate``,
 ``seed``), then the model's. Types may differ between parts within a column's family. mops.parquet.schemas finds the
-schema that holds them all.
-
-Child processes import this: the standard library and pyarrow only.
+schema that holds them all. Child processes import this: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -18,19 +16,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+# The size of a row group before it is encoded, as Arrow. At 16 MiB the encoder returns its buffers to the system after
+# each row group, which costs more CPU: 27 us for a simulation of 11 KiB, 24 us at 4 MiB.
 ROW_GROUP_BYTES = 4 << 20
-"""The size of a row group before it is encoded, as Arrow. At 16 MiB the encoder returns its buffers to the system after
-each row group, which costs more CPU: 27 us for a simulation of 11 KiB, 24 us at 4 MiB."""
-
+# How much is written and hashed at once. Parquet's writer writes each page and its header separately, which are about
+# 110 writes for a row group, and each write takes Python's global lock.
 WRITE_BYTES = 256 << 10
-"""How much is written and hashed at once. Parquet's writer writes each page and its header separately, which are about
-110 writes for a row group, and each write takes Python's global lock."""
-
-STRINGS_BYTES = 1 << 20
-"""Room for the distinct strings of a column in a row group."""
-
-TEXTS_BYTES = 16 << 20
-"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.commit`)."""
+STRINGS_BYTES = 1 << 20  # room for the distinct strings of a column in a row group
+TEXTS_BYTES = 16 << 20  # room for all whole tracebacks of an attempt (mops.attempt.commit)
 
 
 class Content(Protocol):
@@ -48,18 +41,12 @@ ContentT = TypeVar("ContentT", bound=Content)
 
 @dataclass(frozen=True)
 class Encoded(Generic[ContentT]):
-    """A finished Parquet file that has no name yet.
-
-    Parameters
-    ----------
-    digest
-        SHA-256 of the content, hexadecimal.
-    """
+    """A finished Parquet file that has no name yet."""
 
     content: ContentT
     rows: int
     bytes: int
-    digest: str
+    digest: str  # SHA-256 of the content, hexadecimal
 
 
 class Sink(io.RawIOBase, Generic[ContentT]):
@@ -76,11 +63,8 @@ class Sink(io.RawIOBase, Generic[ContentT]):
         return True
 
     def write(self, data: Any) -> int:
-        """Write bytes; return how many.
-
-        After an error the sink drops them, because Arrow writes its buffer again when it frees it.
-        """
-        if self._has_failed:
+        """Write bytes; return how many."""
+        if self._has_failed:  # Arrow writes its buffer again when it frees it
             return len(data)
         try:
             self.content.write(data)
@@ -101,19 +85,15 @@ class Sink(io.RawIOBase, Generic[ContentT]):
 
 
 class PartEncoder(Generic[ContentT]):
-    """Encodes tables of one schema as one Parquet file, in row groups of about 4 MiB.
+    """Encodes tables of one schema as one Parquet file, in row groups of about 4 MiB."""
 
-    Identity columns arrive dictionary-encoded. The file's schema has plain strings for them, as readers expect.
-
-    Parameters
-    ----------
-    content
-        An empty content for the file.
-    dictionary_bytes
-        A row group stores each distinct string of a column once, unless the distinct strings take more than this.
-    """
-
-    def __init__(self, schema: pa.Schema, content: ContentT, dictionary_bytes: int = STRINGS_BYTES):
+    def __init__(
+        self,
+        schema: pa.Schema,  # with dictionaries for identity columns, which become plain strings
+        content: ContentT,  # empty
+        dictionary_bytes: int = STRINGS_BYTES,  # a row group stores each distinct string once, if all take no more
+    ):
+        self.schema = schema
         self._sink = Sink(content)
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), WRITE_BYTES)
         self._open: list[pa.Table] = []

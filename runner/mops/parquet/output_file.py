@@ -1,8 +1,6 @@
 """Writes one part for an output and a checkpoint, from rows in any types of one family.
 
-:class:`StoredTypes` widens the types of columns as rows come. :class:`OutputFile` starts a new file for wider types. It
-copies all earlier files into one of the widest types, in their order and a row group at a time: when the checkpoint
-closes, or when there are many.
+Types of columns become wider as rows come. Child processes import this: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -18,25 +16,17 @@ from mops.study.casts import converted, converted_table
 from mops.study.column_families import NULL, Family
 from mops.study.column_types import storage_type, type_said, used_type
 
-MOST_NARROWER = 8
-"""The most files with narrower types that may wait to be copied. Each holds a file descriptor."""
-
-_NO_COLUMNS: Mapping[str, Family] = {}
+MOST_NARROWER = 8  # files that may wait to be copied; each holds a file descriptor
 
 
 class StoredTypes:
     """The types in which an attempt stores its outputs' columns: each is as wide as the values so far need.
 
     The types carry over from part to part, so soon all parts of an output have the same types.
-
-    Parameters
-    ----------
-    families
-        Returns the families of an output's columns, as far as mops knows them now.
     """
 
-    def __init__(self, families: Callable[[str], Mapping[str, Family]] = lambda _: _NO_COLUMNS):
-        self._families = families
+    def __init__(self, families: Callable[[str], Mapping[str, Family]] = lambda _: {}):
+        self._families = families  # of an output's columns, as far as mops knows them now
         self._types: dict[str, dict[str, pa.DataType]] = {}
 
     def stored(self, output: str, table: pa.Table) -> pa.Table:
@@ -56,42 +46,35 @@ class StoredTypes:
 class OutputFile(Generic[ContentT]):
     """Encodes the rows of one output as one file. Their types may become wider from table to table.
 
-    Parameters
-    ----------
-    content
-        Returns an empty content.
+    Each wider table starts a new file. All earlier ones are copied into one of the widest types, in their order and a
+    row group at a time: at the end, or when there are many.
     """
 
     def __init__(self, content: Callable[[], ContentT]):
-        self._content = content
+        self._content = content  # returns an empty one
         self._encoder: PartEncoder[ContentT] | None = None
-        self._schema: pa.Schema | None = None
         self._narrower: list[Encoded[ContentT]] = []
 
     def write(self, table: pa.Table) -> None:
         """Add rows with their identity, in types at least as wide as the earlier rows'."""
-        if self._encoder is None or table.schema != self._schema:
-            if self._encoder is not None:
-                self._narrower.append(self._encoder.finish())
-            self._schema = table.schema
-            self._encoder = PartEncoder(table.schema, self._content())
-            if len(self._narrower) > MOST_NARROWER:
-                self._fold(self._encoder, table.schema)
-        self._encoder.write(table)
+        encoder = self._encoder
+        if encoder is None or table.schema != encoder.schema:
+            encoder = self._start(table.schema, folds=len(self._narrower) >= MOST_NARROWER)
+        encoder.write(table)
 
     def finish(self) -> Encoded[ContentT]:
         """Return the file with all rows in the order in which they came, in the widest types."""
         assert self._encoder is not None
-        assert self._schema is not None
-        if self._narrower:
-            self._narrower.append(self._encoder.finish())
-            self._encoder = PartEncoder(self._schema, self._content())
-            self._fold(self._encoder, self._schema)
-        return self._encoder.finish()
+        encoder = self._start(self._encoder.schema, folds=True) if self._narrower else self._encoder
+        return encoder.finish()
 
-    def _fold(self, encoder: PartEncoder[ContentT], schema: pa.Schema) -> None:
-        """Copy the earlier files into a file without rows."""
-        while self._narrower:
+    def _start(self, schema: pa.Schema, *, folds: bool) -> PartEncoder[ContentT]:
+        """Start a new file, maybe with the rows of all earlier ones."""
+        if self._encoder is not None:
+            self._narrower.append(self._encoder.finish())
+        self._encoder = PartEncoder(schema, self._content())
+        while folds and self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):
-                encoder.write(converted_table(narrow.read_row_group(number, use_threads=False), schema))
+                self._encoder.write(converted_table(narrow.read_row_group(number, use_threads=False), schema))
+        return self._encoder

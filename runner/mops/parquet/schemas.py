@@ -1,4 +1,7 @@
-"""Unifies the schemas of a job's parts, and says which of their columns are read as dictionaries."""
+"""Unifies the schemas of a job's parts, and says which of their columns are read as dictionaries.
+
+Child processes import this: the standard library and pyarrow only.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,7 @@ from mops.study.column_types import storage_type
 
 
 def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:
-    """Return a schema that can read all parts with every value.
-
-    Parameters
-    ----------
-    families
-        The families of the columns' values; None: only the types are known.
-
-    Raises
-    ------
-    CorruptRecord
-        No schema fits: the parts are not of one job.
-    """
+    """Return a schema that can read all parts with every value; raise CorruptRecord if they are not of one job."""
     fields: dict[str, list[pa.Field]] = defaultdict(list)
     for schema in schemas:
         for field in schema:

@@ -160,7 +160,7 @@ class TestMemoryOfEarlierResults:
         task = task_after({"x": np.zeros(2)})
         task.read({"x": np.zeros(1 << 21)}, 1)
         task.handed_over({})
-        assert task._blocks._unused("output") is None
+        assert task._blocks._earlier == {}
 
     def test_a_result_that_is_longer_than_earlier_memory(self):
         task = task_after({"x": np.zeros(2)})
