@@ -48,7 +48,7 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
     ----------
     last_attempt
         Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`), or those
-        of a killed compaction of a complete job, which then cannot be compacted any more. A job without an attempt does
+        of a killed compaction of a complete job, which then can no longer be compacted. A job without an attempt does
         not change.
     dry_run
         Write and remove nothing.
