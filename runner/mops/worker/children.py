@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from mops.worker.child_process import ChildProcess
 from mops.worker.slots import PoolSlots, WorkerSlots
+from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class ChildRegistry:
         self._of: dict[PoolSlots, set[ChildProcess]] = {}
         self._starting: Counter[PoolSlots] = Counter()
         self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
-        self._templates: dict[PoolSlots, ChildProcess] = {}  # the longest unused first
+        self._templates: dict[PoolSlots, Template] = {}  # the longest unused first
 
     def join(self, pool: PoolSlots) -> None:
         """Add a pool."""
@@ -206,7 +207,7 @@ class ChildRegistry:
         with self._changed:
             self._changed.wait(within_s)
 
-    def template(self, pool: PoolSlots) -> ChildProcess | None:
+    def template(self, pool: PoolSlots) -> Template | None:
         """Return a pool's template, which counts as used now; None: it has none."""
         with self._changed:
             found = self._templates.pop(pool, None)
@@ -214,7 +215,7 @@ class ChildRegistry:
                 self._templates[pool] = found
             return found
 
-    def set_template(self, pool: PoolSlots, template: ChildProcess) -> list[ChildProcess]:
+    def set_template(self, pool: PoolSlots, template: Template) -> list[Template]:
         """Keep a pool's template; return templates that the caller must close because there are too many.
 
         They include the template of a stopped pool.
@@ -226,13 +227,13 @@ class ChildRegistry:
             n_too_many = len(self._templates) - max(TEMPLATES, *(its.n_at_start for its in self._templates))
             return [self._templates.pop(its) for its in self._unused(but=pool)[: max(n_too_many, 0)]]
 
-    def take_template(self, pool: PoolSlots) -> list[ChildProcess]:
+    def take_template(self, pool: PoolSlots) -> list[Template]:
         """Remove a pool's template; return it, for the caller to close, or nothing if there is none."""
         with self._changed:
             found = self._templates.pop(pool, None)
             return [] if found is None else [found]
 
-    def take_unused_templates(self, but: PoolSlots) -> list[ChildProcess]:
+    def take_unused_templates(self, but: PoolSlots) -> list[Template]:
         """Remove the templates of other pools that run nothing; return them, for the caller to close."""
         with self._changed:
             return [self._templates.pop(its) for its in self._unused(but=but)]

@@ -242,30 +242,3 @@ class LimitWatch:
 
     def _own_bytes(self) -> int | None:
         return process_memory.own_bytes(self._pid, template=self._template._pid if self._template else None)
-
-
-class ImportWatch:
-    """The time that an import of the model takes.
-
-    Parameters
-    ----------
-    watch
-        Knows the pauses of all processes.
-    limit_s
-        MODELOPS_JOB_IMPORT_TIMEOUT; None: no limit.
-    """
-
-    SLOW_SECONDS = 30.0
-
-    def __init__(self, watch: LimitWatch, limit_s: float | None, on_slow: Callable[[float], object]):
-        self._watch, self._limit_s, self._on_slow = watch, limit_s, on_slow
-        self._since = monotonic()
-        self._has_said = False
-
-    def is_over(self) -> bool:
-        """Tell whether the time is over; say once that the import is slow."""
-        seconds = self._watch.seconds_since(self._since)
-        if seconds > self.SLOW_SECONDS and not self._has_said:
-            self._has_said = True
-            self._on_slow(seconds)
-        return self._limit_s is not None and seconds > self._limit_s

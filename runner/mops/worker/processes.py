@@ -238,6 +238,21 @@ class Process:
             ask_status(pid)
             raise
 
+    @classmethod
+    def started(cls, start: Callable[[int], int], ask_status: Callable[[int], int | None]) -> Process:
+        """Start a process by a call of ``start`` with the descriptor for its output, which returns its number."""
+        reading, writing = os.pipe()
+        output = os.fdopen(reading, "rb", buffering=0)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                pid = start(writing)
+            finally:
+                os.close(writing)
+            process = cls(pid, output, ask_status)
+            on_failure.pop_all()
+        return process
+
     def has_ended(self) -> bool:
         """Tell whether it has ended, without taking its exit status."""
         return readable(self._pidfd)
@@ -259,12 +274,7 @@ class Process:
 
 
 def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
-    """Start a process that runs tasks with these descriptors: its socket, lifeline and page.
-
-    Parameters
-    ----------
-    folder
-        The folder for its files.
+    """Start a process that imports the model itself, with the descriptors of its socket, lifeline and page.
 
     Raises
     ------
@@ -276,17 +286,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder
     argv = child_command(context.python)
     env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
-        reading, writing = os.pipe()
-        output = os.fdopen(reading, "rb", buffering=0)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            try:
-                pid = reaper.spawn(argv, env, (*passed, writing), folder)
-            finally:
-                os.close(writing)
-            process = Process(pid, output, reaper.wait)
-            on_failure.pop_all()
-            return process
+        return Process.started(lambda output_fd: reaper.spawn(argv, env, (*passed, output_fd), folder), reaper.wait)
     except (FileNotFoundError, PermissionError) as gone:
         if context.python is None:
             raise
