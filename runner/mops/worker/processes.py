@@ -27,7 +27,7 @@ from mops.errors import ClusterError
 from mops.system import folders
 from mops.system.lifeline import readable
 from mops.task import JobContext
-from mops.worker.interpreter import cannot_start, child_command
+from mops.worker.interpreter import cannot_start, command
 from mops.worker.reaper import Reaper
 from mops.worker.variables import environment
 
@@ -283,7 +283,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder
     OSError
         The system has no room for another process.
     """
-    argv = child_command(context.python)
+    argv = [*command(context.python), "mops.child.main"]
     env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
         return Process.started(lambda output_fd: reaper.spawn(argv, env, (*passed, output_fd), folder), reaper.wait)

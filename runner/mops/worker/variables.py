@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from mops.child.process_state import TEMPORARY_FOLDERS
 from mops.errors import OptionsError, Problem
 
-Variables = Mapping[str, str | None]
-"""The variables that ``--env`` names; None as a value: the runner's environment has the value."""
+Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
 
 _THREAD_LIMITS = (
     "OMP_NUM_THREADS",
@@ -35,30 +34,14 @@ HINT = "write --env NAME=VALUE to store a value with the job, or --env NAME to r
 
 
 def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -> dict[str, str]:
-    """Return the environment of a child process.
-
-    Parameters
-    ----------
-    env
-        Variables for the model.
-    n_threads
-        Threads that a simulation may use.
-    python
-        The child's interpreter; None: this process's own.
-    """
+    """Return the environment of a child process; ``python``: its interpreter, None: this process's own."""
     dropped = _OF_ONE_PYTHON if python else ()
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**inherited, **env, **dict.fromkeys(_THREAD_LIMITS, str(n_threads)), _HASH_SEED: "0"}
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str | None]:
-    """Return the variables that ``NAME`` and ``NAME=VALUE`` give.
-
-    Raises
-    ------
-    OptionsError
-        Some are not valid. The error lists every problem.
-    """
+    """Return the variables that ``NAME`` and ``NAME=VALUE`` give, or raise an OptionsError with every problem."""
     found: dict[str, str | None] = {}
     problems: list[Problem] = []
     for text in given:
@@ -74,13 +57,7 @@ def read_variables(given: Iterable[str]) -> dict[str, str | None]:
 def problems_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> list[Problem]:
     """Return every reason why the model cannot get these variables.
 
-    Parameters
-    ----------
-    variables
-        The variables that ``--env`` names.
-    environ
-        The environment that has the values of names alone; None: the environment of another machine has them, and mops
-        checks only the names.
+    ``environ`` has the values of names alone; None: another machine has them, and mops checks only the names.
     """
     wrong = ((name, _wrong(name, value, environ)) for name, value in variables.items())
     return [_problem(name, message) for name, message in wrong if message]
