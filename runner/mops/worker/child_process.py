@@ -120,14 +120,8 @@ class ChildProcess:
     def ready(self, on_slow: Callable[[float], object] | None = None) -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
 
-        ``on_slow`` is called once with the seconds so far, if the import takes long.
-
-        Raises
-        ------
-        ModelError
-            The model cannot be imported: why, and the user's part of the traceback.
-        ImportTimeout
-            Its import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
+        ``on_slow`` is called once with the seconds so far, if the import takes long. A ModelError says why the model
+        cannot be imported, an ImportTimeout that the import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
         """
         if self.loaded:
             return None
@@ -270,18 +264,15 @@ class ChildProcess:
                     send(self._process.pid, number)
 
     def _has_ended(self) -> bool:
-        """Tell whether the process has ended, without taking its exit status."""
         with self._guard:
             return self._is_collected or self._process.has_ended()
 
     @property
-    def _left_to_end_s(self) -> float:
-        """How many seconds the child, if mops has killed it, still has to end."""
+    def _left_to_end_s(self) -> float:  # for a killed child
         return _KILL_SECONDS if self._killed_at is None else max(self._killed_at + _KILL_SECONDS - time.monotonic(), 0)
 
     @property
     def _does_not_end(self) -> bool:
-        """Whether the child is killed and has not ended in time."""
         return not self._left_to_end_s and not self._has_ended()
 
     def _reap(self) -> None:

@@ -71,15 +71,9 @@ class ChildStarter:
         self._notes: list[str] = []
 
     def install(self) -> None:
-        """Install what the bundle asks for, once; until then no child may start.
-
-        Raises
-        ------
-        InstallError
-            It failed. mops does not retry: every task gets the same error.
-        """
+        """Install what the bundle asks for, once; until then no child may start."""
         with self._installing:
-            if self._install_failure is not None:
+            if self._install_failure is not None:  # mops does not retry: every task gets the same error
                 raise self._install_failure
             if self._is_installed or self._slots.stopped():
                 return
@@ -109,13 +103,7 @@ class ChildStarter:
         return self._children.template(self._slots)
 
     def prepare(self) -> Death | None:
-        """Make sure that there is a template which has imported the model; return how it died, if it did.
-
-        Raises
-        ------
-        ModelError, InstallError
-            The model cannot be imported, or what it needs cannot be installed.
-        """
+        """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
         with self._preparing:
             if self._import_timeout is not None and not self._has_imported:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from fractions import Fraction
 
+from mops.system import process_memory
 from mops.worker.child_process import ChildProcess
 from mops.worker.slots import PoolSlots, WorkerSlots
 from mops.worker.template import Template
@@ -124,6 +125,10 @@ class ChildRegistry:
         with self._changed:
             living = [child for children in self._of.values() for child in children]
             return [child.pid for child in (*living, *self._templates.values())]
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of all children and templates, with the processes that they have started."""
+        return process_memory.tree_bytes(*self.pids())
 
     def take(self, pool: PoolSlots) -> ChildProcess | None:
         """Return the pool's child that became idle last, which is busy from now on; None: none is idle."""

@@ -28,16 +28,12 @@ class WorkerMemory:
         """Return for how many slots the memory is enough, if each simulation gets the share of a slot."""
         return memory_limits.slots_with_room(self.allowed_bytes, self.own_bytes(), slots)
 
-    def children_bytes(self) -> int:
-        """Return the resident memory of all children of every pool, with the processes that they have started."""
-        return process_memory.tree_bytes(*self._children.pids())
-
     def own_bytes(self) -> int:
         """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
         return resident_bytes() + sum(map(kept_bytes, self._children.template_pids()))
 
     def _resident_bytes(self) -> int:
-        return resident_bytes() + self.children_bytes()
+        return resident_bytes() + self._children.resident_bytes()
 
     def _exact_bytes(self) -> int | None:
         children = process_memory.own_bytes(*self._children.pids())

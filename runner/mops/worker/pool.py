@@ -149,7 +149,7 @@ class Pool:
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children of the worker, of every pool."""
-        return self._memory.children_bytes()
+        return self._children.resident_bytes()
 
     def run(
         self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
@@ -295,15 +295,7 @@ class Pool:
             self._tell(str(report))
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
-        """Log how a child died and what follows, and count it.
-
-        Raises
-        ------
-        ClusterError
-            Too many children in a row have died while they ran nothing.
-        BundleError, StorageError
-            The unpacked bundle was removed, and cannot be unpacked again.
-        """
+        """Log how a child died and what follows, and count it."""
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:

@@ -93,12 +93,7 @@ class Process:
 def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
     """Start a process that imports the model itself, with the descriptors of its socket, lifeline and page.
 
-    Raises
-    ------
-    ModelError
-        The job's interpreter was removed.
-    OSError
-        The system has no room for another process.
+    A ModelError: the job's interpreter was removed. An OSError: the system has no room for another process.
     """
     argv = [*command(context.python), "mops.child.main"]
     env = environment(context.env, n_threads=context.threads, python=context.python)

@@ -79,13 +79,7 @@ class Reaper:
         """Start a process in a new session; return its number.
 
         The numbers of its descriptors (socket, lifeline, page) follow its command; the last of ``fds`` is its output.
-
-        Raises
-        ------
-        ConnectionError
-            This reaper has ended, or does not answer: the pool needs another one.
-        OSError
-            The process cannot be started.
+        A ConnectionError: this reaper has ended or does not answer, so the pool needs another one.
         """
         request = {"kind": "spawn", "argv": list(argv), "env": dict(env), "folder": str(folder)}
         answer = self._ask(request, fds)

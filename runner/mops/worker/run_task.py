@@ -18,7 +18,6 @@ from mops.errors import ClusterError, StorageError
 from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
-from mops.system import process_memory
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.limits import LONG_SECONDS
@@ -91,11 +90,6 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
         Empty: the attempt's pool. A runner that reconnects uses another name, and the old pool is stopped.
     dask_worker
         The Dask worker here; None: the caller is one of its tasks, or this process is the runner.
-
-    Raises
-    ------
-    ClusterError
-        The bundle does not reach this worker.
     """
     name = name or context.run
     if name in _stopped:
@@ -109,8 +103,8 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
             tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
             _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context), tell)
             if worker is not None:
-                worker.metrics["mops_children_bytes"] = _children_bytes  # Dask sends these to the scheduler
-                worker.metrics[LONG_STEPS] = _all_long_steps
+                worker.metrics["mops_children_bytes"] = lambda _worker: _children.resident_bytes()
+                worker.metrics[LONG_STEPS] = _all_long_steps  # Dask sends both to the scheduler
                 if can_show_metrics():
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
@@ -131,10 +125,6 @@ def pools() -> list[Pool]:
     """Return the pools of this process."""
     with _lock:
         return list(_pools.values())
-
-
-def _children_bytes(_worker: object) -> int:
-    return process_memory.tree_bytes(*_children.pids())
 
 
 def long_steps(name: str) -> list[RunningStep]:

@@ -28,12 +28,8 @@ class Template(ChildProcess):
     def fork(self) -> ChildProcess:
         """Fork a child.
 
-        Raises
-        ------
-        TimeoutError
-            The template does not answer, because it waits for the model's fork handlers. mops has killed it.
-        OSError, EOFError
-            The template has ended or is closed (ConnectionError), or the system has no room for another process.
+        A TimeoutError: the template waits for the model's fork handlers and does not answer, so mops has killed it.
+        Another OSError or an EOFError: it has ended or is closed, or the system has no room for another process.
         """
         return ChildProcess(self._context, self._root, self._scratch, self._reaper, self._fork, self._watch)
 

@@ -25,6 +25,16 @@ _THREAD_LIMITS = (
     "MOPS_CHILD_THREADS",
 )
 _HASH_SEED = "PYTHONHASHSEED"
+_RESERVED = {
+    **dict.fromkeys(
+        _THREAD_LIMITS, "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
+    ),
+    _HASH_SEED: "mops sets it to 0, so that Python sets have the same order in each simulation",
+    **dict.fromkeys(
+        TEMPORARY_FOLDERS,
+        "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead",
+    ),
+}
 # Where a Python finds its libraries: the worker's values are wrong for another interpreter.
 _OF_ONE_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -80,8 +90,10 @@ def _problem(name: object, message: str) -> Problem:
 def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
-    if reserved := _reserved(name):
-        return reserved
+    if name in _RESERVED:
+        return _RESERVED[name]
+    if name.startswith("MODELOPS_"):
+        return "a setting of mops, not of the model; set it in the environment of the command instead"
     if value is None:
         is_there = environ is None or name in environ
         return None if is_there else "not set in this environment; set it, or write NAME=VALUE"
@@ -91,15 +103,3 @@ def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> st
         return f"the value is a {type(value).__name__}; write a string"
     is_text = "\0" not in value and value == value.encode(errors="ignore").decode()
     return None if is_text else "the value is not UTF-8 text without null characters"
-
-
-def _reserved(name: str) -> str | None:
-    if name in _THREAD_LIMITS:
-        return "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
-    if name == _HASH_SEED:
-        return "mops sets it to 0, so that Python sets have the same order in each simulation"
-    if name in TEMPORARY_FOLDERS:
-        return "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead"
-    if name.startswith("MODELOPS_"):
-        return "a setting of mops, not of the model; set it in the environment of the command instead"
-    return None
