@@ -278,21 +278,22 @@ class Pool:
             logger.info(message, self.context.job, bytes_text(size))
         return death
 
-    def _report(self, report: Report) -> None:
-        """Log a warning, also in the job's log."""
+    def _report(self, report: Report, *, at_once: bool = False) -> None:
+        """Log a warning, also in the job's log: with the result of a task, or at once."""
         logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is None:  # the runner, which keeps the job's log, is another process
+        if self.context.slots is not None:  # this process is the runner, which keeps the job's log
+            return
+        if at_once:
+            self._tell(str(report))
+        else:
             with self._lock:
                 self._reports.append(report)
 
     def _report_slow_import(self, seconds: float) -> None:
-        # At once, because a task that waits for the import may return late.
         what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
         then = f"waiting up to {self.context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        report = Report("slow_import", what, then)
-        logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is None:
-            self._tell(str(report))
+        # At once, because a task that waits for the import may return late.
+        self._report(Report("slow_import", what, then), at_once=True)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
         """Log how a child died and what follows, and count it."""

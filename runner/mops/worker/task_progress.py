@@ -365,33 +365,35 @@ class TaskProgress:
         progress = self._groups[step.group_position]
         return progress.done or step.number in progress.good or step.number in progress.failed
 
+    def _which(self, step: Step) -> tuple[_GroupProgress, int | None, str | None]:
+        """Return the group of a step, and its replicate or the name of its target."""
+        progress = self._groups[step.group_position]
+        target = step.number - progress.group.n_replicates
+        return (progress, step.number, None) if target < 0 else (progress, None, self._request.context.targets[target])
+
     def running(self, step: Step, worker: str, seconds: float) -> RunningStep:
         """Return what a step is that has run on a host for some seconds."""
-        group = self._groups[step.group_position].group
-        target = step.number - group.n_replicates
-        replicate, name = (step.number, None) if target < 0 else (None, self._request.context.targets[target])
-        number, released = self._request.number, self._released.intervals
-        return RunningStep(group.index, group.param_id, replicate, name, worker, seconds, number, released)
+        progress, replicate, target = self._which(step)
+        what = (progress.group.index, progress.group.param_id, replicate, target)
+        return RunningStep(*what, worker, seconds, self._request.number, self._released.intervals)
 
     def describe(self, step: Step) -> str:
         """Name a simulation or target for people: ``group 5 (761edf35ca16) replicate 2``."""
-        group = self._groups[step.group_position].group
-        name = f"group {group.index} ({short_id(group.param_id)})"
-        if step.number < group.n_replicates:
-            return f"{name} replicate {step.number}"
-        return f"{name} target {self._request.context.targets[step.number - group.n_replicates]}"
+        progress, replicate, target = self._which(step)
+        name = f"group {progress.group.index} ({short_id(progress.group.param_id)})"
+        return f"{name} replicate {replicate}" if target is None else f"{name} target {target}"
 
     def _fail(self, step: Step, verdict: Verdict, *, died: bool = False) -> None:
-        progress = self._groups[step.group_position]
-        n, seeds, group = progress.group.n_replicates, progress.group.seeds, progress.group.index
+        progress, replicate, target = self._which(step)
         attempts = self._deaths[step] + (not died) + self._request.tries.get(step.number, 0)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
-        if step.number < n:
-            progress.failed[step.number] = Failure(group, step.number, seeds[step.number], None, *why)
+        seed = None if replicate is None else progress.group.seeds[replicate]
+        failure = Failure(progress.group.index, replicate, seed, target, *why)
+        if replicate is not None:
+            progress.failed[replicate] = failure
         else:
-            target = step.number - n
-            progress.failed_targets[target] = Failure(group, None, None, self._request.context.targets[target], *why)
+            progress.failed_targets[step.number - progress.group.n_replicates] = failure
 
     def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield how often each step of what runs again alone was tried, by group and number of the step."""
