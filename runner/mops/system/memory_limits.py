@@ -38,7 +38,7 @@ def allowed_bytes(worker_limit: int | None = None) -> int:
 
 
 def usable_bytes(worker_limit: int | None, taken: int) -> int:
-    """Return how much this process and its children, which take ``taken`` bytes already, may use beside others now."""
+    """Return how much this process and its children may use now, of which they take ``taken`` bytes already."""
     return min(allowed_bytes(worker_limit), taken + available_bytes())
 
 
