@@ -51,7 +51,7 @@ class ChildProcess:
     """One child process, which imports the model itself, or which a template forks."""
 
     has_forked = False
-    """Whether it is a template, so that other processes have links into the folder of its import."""
+    """Whether it is a template that has forked processes, which have links into the folder of its import."""
 
     def __init__(
         self,
