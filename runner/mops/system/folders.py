@@ -12,9 +12,8 @@ import shutil
 import stat
 from pathlib import Path
 
+# Errors where the system has no files without a name, or the folder does not exist yet.
 _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
-"""Errors where the system has no files without a name, or the folder does not exist yet."""
-
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -28,13 +27,7 @@ def make_read_only(root: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with its content. The path may be read-only or absent.
-
-    Raises
-    ------
-    OSError
-        The path cannot be removed.
-    """
+    """Remove a file, a link, or a folder with its content, or raise OSError. The path may be read-only or absent."""
     with contextlib.suppress(FileNotFoundError):  # another process may remove the same path
         if path.is_symlink() or not path.is_dir():
             path.unlink()
@@ -48,13 +41,7 @@ def remove(path: Path) -> None:
 
 
 def nameless_file(folder: Path) -> int | None:
-    """Return the descriptor of a new file without a name and with the usual mode; None: the folder cannot have one.
-
-    Raises
-    ------
-    OSError
-        The disk is full, or no descriptor is left.
-    """
+    """Return the descriptor of a new file without a name and with the usual mode; None: the folder cannot have one."""
     try:
         return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
     except AttributeError:  # the operating system has none
@@ -62,11 +49,12 @@ def nameless_file(folder: Path) -> int | None:
     except OSError as error:
         if error.errno in _NOT_HERE:
             return None
-        raise
+        raise  # the disk is full, or no descriptor is left
 
 
 def usual_mode() -> int:
-    """Return the mode of a new file of this process. To ask the system by ``os.umask`` would change it for a moment."""
+    """Return the mode of a new file of this process."""
+    # To ask the system by os.umask would change it for a moment.
     lines = Path("/proc/self/status").read_text().splitlines()
     masks = [line.partition(":")[2] for line in lines if line.startswith("Umask:")]
     return 0o666 & ~int(masks[0], 8) if masks else 0o644

@@ -15,18 +15,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def tie(lifeline_fd: int, group: int) -> None:
-    """Let the kernel kill a process group when the other end of a socket closes.
-
-    No process writes to the socket, so the only event is the close of the other end. The kernel reports the close by
-    the signal that ``F_SETSIG`` sets (fcntl(2)). SIGKILL needs no code in the group.
-
-    Parameters
-    ----------
-    lifeline_fd
-        The end of the socket that a process of the group keeps open.
-    group
-        The process group.
-    """
+    """Let the kernel kill a process group, which keeps one end of a socket open, when the other end closes."""
+    # No process writes to the socket, so the only event is the close of the other end. The kernel reports the close by
+    # the signal that F_SETSIG sets (fcntl(2)). SIGKILL needs no code in the group.
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -group)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
@@ -38,16 +29,8 @@ def adopt_orphans() -> None:
 
 
 def readable(fd: int, within_s: float | None = 0.0) -> bool:
-    """Wait until a descriptor has data or reaches its end; return False if the time runs out first.
-
-    This uses poll(2), because select(2) takes no descriptor above 1,023.
-
-    Parameters
-    ----------
-    within_s
-        Seconds to wait; None: no limit.
-    """
-    poller = select.poll()
+    """Wait until a descriptor has data or reaches its end; return False if the time (None: no limit) runs out first."""
+    poller = select.poll()  # select(2) takes no descriptor above 1,023
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(None if within_s is None else within_s * 1000))
 

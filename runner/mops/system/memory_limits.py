@@ -9,13 +9,98 @@ from pathlib import Path
 
 import psutil
 
+# Kept free for each slot: a simulation can allocate this much in the 100 ms between two measurements
+# (docs/internals/limits.md has the figures).
+HEADROOM_BYTES = 256 << 20
+
+_LEAST_SHARE_BYTES = 64 << 20  # Python with numpy does not start with less
+
+LEAST_SLOT_BYTES = _LEAST_SHARE_BYTES + HEADROOM_BYTES
+"""A worker uses no more slots than have this much each."""
+
+
+def share_bytes(allowed: int, parent: int, slots: int) -> int:
+    """Return the memory of one simulation, so that ``slots`` of them and the worker's own process (``parent``) fit."""
+    return max((allowed - parent) // slots - HEADROOM_BYTES, _LEAST_SHARE_BYTES)
+
+
+def slots_with_room(allowed: int, parent: int, slots: int) -> int:
+    """Return for how many of the slots the memory is enough: one at least."""
+    # With more, each simulation would exceed the smallest share and run again alone on its worker.
+    return min(max((allowed - parent) // LEAST_SLOT_BYTES, 1), slots)
+
+
+def allowed_bytes(worker_limit: int | None = None) -> int:
+    """Return the lowest limit of this process and its children; ``worker_limit`` is Dask's, None or 0: no limit."""
+    cgroup = own_cgroup()
+    limits = [worker_limit, cgroup.limit_bytes() if cgroup is not None else None, psutil.virtual_memory().total]
+    return min(limit for limit in limits if limit)
+
+
+def usable_bytes(worker_limit: int | None, taken: int) -> int:
+    """Return how much this process and its children may use now, of which they take ``taken`` bytes already."""
+    return min(allowed_bytes(worker_limit), taken + available_bytes())
+
+
+def available_bytes() -> int:
+    """Return how much memory is available now: on the machine or in the container, whichever has less."""
+    # Files that the kernel keeps in memory and can drop count as available.
+    cgroup = own_cgroup()
+    in_container = cgroup.free_bytes() if cgroup is not None else None
+    on_machine = psutil.virtual_memory().available
+    return on_machine if in_container is None else min(on_machine, in_container)
+
+
+def oom_kills() -> int | None:
+    """Return how many processes of this process's cgroup the kernel has killed for memory; None: unknown."""
+    cgroup = own_cgroup()
+    return cgroup.kills() if cgroup is not None else None
+
+
+@dataclass(frozen=True)
+class OomKills:
+    """How many processes the kernel has killed for memory in a container, and how old the container is."""
+
+    n: int
+    born: float  # when process 1 started, which a restart replaces (s, by this machine's clock)
+    age_s: float
+
+
+def container_kills() -> OomKills | None:
+    """Return this container's kills for memory; None: unknown."""
+    n = oom_kills()
+    if n is None:
+        return None
+    try:
+        born = psutil.Process(1).create_time()
+    except psutil.Error:  # a shared machine hides process 1, which started with the machine
+        born = psutil.boot_time()
+    return OomKills(n, born, time.time() - born)
+
+
+def kernel_kills() -> int | None:
+    """Return how many processes, perhaps ours, the kernel has killed for lack of memory; None: unknown."""
+    file = _own_kill_counter()
+    return _stat(file, "oom_kill") if file is not None else None
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def kill_counter(proc: Path = Path("/proc"), mounted: Path = CGROUPS) -> Path | None:
+    """Return the file that counts the processes, perhaps ours, that the kernel has killed for lack of memory."""
+    # In a container with a limit, this is the container's file. Otherwise it is the machine's file, because the machine
+    # runs out of memory: the cgroup of the killed process may not count the kill, or may be removed.
+    cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
+    if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
+        return cgroup.counter
+    return proc / "vmstat" if _stat(proc / "vmstat", "oom_kill") is not None else None
+
+
+# Workers ask before and after each task, and the file stays the same.
+_own_kill_counter = functools.cache(kill_counter)
+
 _NO_LIMIT = 1 << 60
-
-_VERSION_1 = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_")
-
-_VERSION_2 = ("memory.max", "memory.events", "memory.current", "")
-
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -34,15 +119,13 @@ class _Cgroup:
         return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
 
     def free_bytes(self) -> int | None:
-        """Return how much memory the cgroup and the cgroups above it have left; None: no limit.
-
-        Files in memory count as free, also those that were read twice (``active_file``): the kernel gives them up.
-        Files of tmpfs are not among them.
-        """
+        """Return how much memory the cgroup and the cgroups above it have left; None: no limit."""
         free = []
         for folder in self.folders:
             limit, used = _number(folder / self.limit), _number(folder / self.usage)
             if limit is not None and limit < _NO_LIMIT and used is not None:
+                # Files in memory count as free, also those that were read twice (active_file): the kernel gives them
+                # up. Files of tmpfs are not among them.
                 lists = (f"{self.stat_prefix}{name}" for name in ("inactive_file", "active_file"))
                 free.append(limit - used + sum(_stat(folder / "memory.stat", name) or 0 for name in lists))
         return max(min(free), 0) if free else None
@@ -57,39 +140,19 @@ class _Cgroup:
         return _stat(self.counter, "oom_kill")
 
 
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # "max", or the file does not exist
-        return None
-
-
-def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS) -> _Cgroup | None:
-    """Return this process's memory cgroup; None: this process sees none.
-
-    Parameters
-    ----------
-    proc
-        The file in which the kernel names the process's cgroups.
-    mounted
-        The folder in which cgroups are mounted.
-    """
+def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = CGROUPS) -> _Cgroup | None:
+    """Return this process's memory cgroup, of version 1 or 2; None: this process sees none."""
     paths = own_paths(proc)
     if "memory" in paths:
-        return _Cgroup(folders_up(mounted / "memory", paths["memory"]), *_VERSION_1)
+        files = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_")
+        return _Cgroup(folders_up(mounted / "memory", paths["memory"]), *files)
     if "" in paths and (mounted / "cgroup.controllers").exists():
-        return _Cgroup(folders_up(mounted, paths[""]), *_VERSION_2)
+        return _Cgroup(folders_up(mounted, paths[""]), "memory.max", "memory.events", "memory.current", "")
     return None
 
 
 def own_paths(proc: Path) -> dict[str, str]:
-    """Return the path of this process's cgroup by controller, and by "" in version 2; empty: it sees none.
-
-    Parameters
-    ----------
-    proc
-        The file in which the kernel names the process's cgroups.
-    """
+    """Return the path of this process's cgroup by controller, and by "" in version 2; empty: it sees none."""
     try:
         lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
     except OSError:
@@ -105,33 +168,11 @@ def folders_up(root: Path, path: str) -> tuple[Path, ...]:
     return tuple(folder for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
-def oom_kills() -> int | None:
-    """Return how many processes of this process's cgroup the kernel has killed for memory; None: unknown."""
-    cgroup = own_cgroup()
-    return cgroup.kills() if cgroup is not None else None
-
-
-def kernel_kills() -> int | None:
-    """Return how many processes, perhaps ours, the kernel has killed for lack of memory; None: unknown."""
-    file = _own_kill_counter()
-    return _stat(file, "oom_kill") if file is not None else None
-
-
-@functools.cache
-def _own_kill_counter() -> Path | None:
-    return kill_counter()  # workers ask before and after each task, and the file stays the same
-
-
-def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:
-    """Return the file that counts the processes, perhaps ours, that the kernel has killed for lack of memory.
-
-    In a container with a limit, this is the container's file. Otherwise it is the machine's file, because the machine
-    runs out of memory: the cgroup of the killed process may not count the kill, or may be removed.
-    """
-    cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
-    if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
-        return cgroup.counter
-    return proc / "vmstat" if _stat(proc / "vmstat", "oom_kill") is not None else None
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max", or the file does not exist
+        return None
 
 
 def _stat(file: Path, name: str) -> int | None:
@@ -141,110 +182,3 @@ def _stat(file: Path, name: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
-
-
-@dataclass(frozen=True)
-class OomKills:
-    """How many processes the kernel has killed for memory in a container, and how old the container is.
-
-    Parameters
-    ----------
-    n
-        The number of processes.
-    born
-        When process 1 started (s, by this machine's clock). A restarted container has another process 1.
-    age_s
-        Seconds since process 1 started.
-    """
-
-    n: int
-    born: float
-    age_s: float
-
-
-def container_kills() -> OomKills | None:
-    """Return this container's kills for memory; None: unknown."""
-    n = oom_kills()
-    if n is None:
-        return None
-    try:
-        born = psutil.Process(1).create_time()
-    except psutil.Error:  # a shared machine hides process 1, which started with the machine
-        born = psutil.boot_time()
-    return OomKills(n, born, time.time() - born)
-
-
-HEADROOM_BYTES = 256 << 20
-"""Kept free for each slot: a simulation can allocate this much in the 100 ms between two measurements.
-
-docs/internals/limits.md has the figures.
-"""
-
-LEAST_SHARE_BYTES = 64 << 20
-"""The smallest share: Python with numpy does not start with less."""
-
-LEAST_SLOT_BYTES = LEAST_SHARE_BYTES + HEADROOM_BYTES
-"""A worker uses no more slots than have this much each."""
-
-
-def available_bytes() -> int:
-    """Return how much memory is available now: on the machine or in the container, whichever has less.
-
-    Files that the kernel keeps in memory and can drop count as available.
-    """
-    cgroup = own_cgroup()
-    in_container = cgroup.free_bytes() if cgroup is not None else None
-    on_machine = psutil.virtual_memory().available
-    return on_machine if in_container is None else min(on_machine, in_container)
-
-
-def usable_bytes(worker_limit: int | None, taken: int) -> int:
-    """Return how much memory this process and its children may use, given what other processes use now.
-
-    Parameters
-    ----------
-    worker_limit
-        Dask's memory limit of this worker; None or 0: no limit.
-    taken
-        The bytes that this process and its children use already.
-    """
-    return min(allowed_bytes(worker_limit), taken + available_bytes())
-
-
-def allowed_bytes(worker_limit: int | None = None) -> int:
-    """Return how much memory this process and its children may use: the lowest of all limits.
-
-    Parameters
-    ----------
-    worker_limit
-        Dask's memory limit of this worker; None or 0: no limit.
-    """
-    cgroup = own_cgroup()
-    limits = [worker_limit, cgroup.limit_bytes() if cgroup is not None else None, psutil.virtual_memory().total]
-    return min(limit for limit in limits if limit)
-
-
-def share_bytes(allowed: int, parent: int, slots: int) -> int:
-    """Return how much memory one simulation may use, so that ``slots`` simulations and their parent process fit.
-
-    Parameters
-    ----------
-    allowed
-        The bytes that the worker may use.
-    parent
-        The bytes that the worker's own process uses.
-    """
-    return max((allowed - parent) // slots - HEADROOM_BYTES, LEAST_SHARE_BYTES)
-
-
-def slots_with_room(allowed: int, parent: int, slots: int) -> int:
-    """Return for how many of the slots the memory is enough: one at least.
-
-    With more slots, each simulation would exceed the smallest share and run again alone on its worker.
-
-    Parameters
-    ----------
-    allowed, parent
-        As for :func:`share_bytes`.
-    """
-    return min(max((allowed - parent) // LEAST_SLOT_BYTES, 1), slots)

@@ -44,33 +44,20 @@ def _trees(pids: Iterable[int]) -> set[int]:
 
 
 def own_bytes(*pids: int, template: int | None = None) -> int | None:
-    """Return the memory of processes and their descendants, with shared pages counted once; None: unknown.
-
-    Private pages count whole, and shared pages by parts (the proportional set size). Pages that a process shares with
-    its template count for the template: they stay when the process ends. Pages of mapped files do not count, because
-    the kernel can write them back and drop them; those of tmpfs and memfd count.
-
-    Parameters
-    ----------
-    template
-        The process that has forked the processes.
-    """
+    """Return the memory of processes and their descendants, with shared pages counted once; None: unknown."""
+    # Private pages count whole, and shared pages by parts (the proportional set size). Pages that a process shares with
+    # the template that forked it count for the template: they stay when the process ends. Pages of mapped files do not
+    # count, because the kernel can write them back and drop them; those of tmpfs and memfd count.
     try:
         found = [_counted(pid) for pid in _trees(pids)]
-    except OSError:
+    except OSError:  # the kernel does not tell: Linux before 4.14, or a process of another user
         return None
     private, parts = sum(one[0] for one in found), sum(one[1] for one in found)
     return max(private, parts - (kept_bytes(template) if template is not None else 0))
 
 
 def _counted(pid: int) -> tuple[int, int]:
-    """Return a process's private bytes, and all its bytes with shared pages by parts; (0, 0): the process has ended.
-
-    Raises
-    ------
-    OSError
-        The kernel does not tell: Linux before 4.14, or a process of another user.
-    """
+    """Return a process's private bytes, and all its bytes with shared pages by parts; (0, 0): the process has ended."""
     try:
         text = read_proc(f"{pid}/smaps_rollup").decode()
     except (FileNotFoundError, ProcessLookupError):
@@ -81,11 +68,9 @@ def _counted(pid: int) -> tuple[int, int]:
 
 
 def without_files(rollup: dict[str, int]) -> tuple[int, int]:
-    """Return the private bytes and the proportional set size of a smaps_rollup, without pages of files.
-
-    The kernel does not tell how many private pages belong to files. So the first figure may include pages of a file
-    that are not written back yet, at most as many as the process shares of the memory that counts.
-    """
+    """Return the private bytes and the proportional set size of a smaps_rollup, without pages of files."""
+    # The kernel does not tell how many private pages belong to files. So the first figure may include pages of a file
+    # that are not written back yet, at most as many as the process shares of the memory that counts.
     parts, private_dirty = rollup.get("Pss", 0), rollup.get("Private_Dirty", 0)
     if "Pss_File" not in rollup:  # Linux before 5.3: all clean pages are taken for pages of files
         return private_dirty, min(private_dirty + rollup.get("Shared_Dirty", 0), parts)
@@ -94,13 +79,12 @@ def without_files(rollup: dict[str, int]) -> tuple[int, int]:
 
 
 class Usage:
-    """The memory of processes, measured cheaply, and exactly once the cheap figure exceeds a limit.
+    """The memory of processes, measured cheaply, and exactly once the cheap figure exceeds a limit."""
 
-    Resident memory takes 20 us to read, and counts a shared page for each process: four children that are forked from
-    a process of 300 MiB seem to use 1.2 GiB more. It also counts pages of mapped files, which the kernel can drop. To
-    count each page once, and no such page, takes milliseconds. So mops does that only
-    while resident memory is above the limit, and repeats it because processes stop sharing pages that they write to.
-    """
+    # Resident memory takes 20 us to read, and counts a shared page for each process: four children that are forked from
+    # a process of 300 MiB seem to use 1.2 GiB more. It also counts pages of mapped files, which the kernel can drop. To
+    # count each page once, and no such page, takes milliseconds. So mops does that only while resident memory is above
+    # the limit, and repeats it because processes stop sharing pages that they write to.
 
     def __init__(self) -> None:
         self._left_out_bytes = 0
@@ -111,15 +95,7 @@ class Usage:
         """Whether the last measurement above a limit counted shared pages once and left out files."""
 
     def look(self, limit_bytes: int, resident: Callable[[], int], exact: Callable[[], int | None]) -> int:
-        """Return the bytes in use. A figure above the limit is exact if the kernel offers the exact figure.
-
-        Parameters
-        ----------
-        resident
-            Returns the resident bytes of all processes.
-        exact
-            Returns their bytes with shared pages counted once and without files; None: unknown.
-        """
+        """Return the bytes in use. A figure above the limit is exact if the kernel offers the exact figure."""
         resident_bytes = resident()
         self.resident_peak_bytes = max(self.resident_peak_bytes, resident_bytes)
         supposed = max(resident_bytes - self._left_out_bytes, 0)

@@ -12,13 +12,8 @@ NAMES_CHILDREN = Path("/proc/self/task", str(os.getpid()), "children").exists() 
 
 
 def read_proc(path: str) -> bytes:
-    """Return a file of /proc, without the time of :mod:`pathlib`: mops reads such files many times a second.
-
-    Raises
-    ------
-    OSError
-        The process has ended, or the system has no /proc.
-    """
+    """Return a file of /proc, or raise OSError if the process has ended or the system has no /proc."""
+    # Without the time of pathlib: mops reads such files many times a second.
     descriptor = os.open(f"/proc/{path}", os.O_RDONLY)
     try:
         read = b""
@@ -58,15 +53,12 @@ _PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG: no other process can have the lock
 
 
 def is_deadlocked(pid: int) -> bool:
-    """Tell whether each thread of a process waits without a timeout for a lock of the process.
-
-    A process with children is in no deadlock, because they may do its work. Return False also if the kernel does not
-    tell: only Linux does, and only about processes that this process may trace (proc(5), /proc/pid/syscall).
-    """
+    """Tell whether each thread of a process waits without a timeout for a lock of the process."""
     try:
         calls = [(thread / "syscall").read_text().split() for thread in Path("/proc", str(pid), "task").iterdir()]
-    except OSError:
+    except OSError:  # the kernel tells only of processes that this process may trace (proc(5), /proc/pid/syscall)
         return False
+    # A process with children is in no deadlock, because they may do its work.
     return bool(calls) and all(map(_waits_for_lock, calls)) and not children_of(pid)
 
 

@@ -6,21 +6,15 @@ import math
 import os
 from pathlib import Path
 
-from mops.system.memory_limits import folders_up, own_paths
+from mops.system.memory_limits import CGROUPS, folders_up, own_paths
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _VERSION_1 = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
 
-def n_processors(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> int:
-    """Return how many processors this process may use: its affinity and the quotas of its cgroups count.
+def n_processors(proc: Path = Path("/proc"), mounted: Path = CGROUPS) -> int:
+    """Return how many processors this process may use: its affinity and the quotas of its cgroups, rounded up, count.
 
-    A quota is rounded up. Dask (``dask.system.cpu_count``) does not read the quotas of cgroups above the own one.
-
-    Parameters
-    ----------
-    proc, mounted
-        The folders in which the kernel shows processes and cgroups.
+    Dask (``dask.system.cpu_count``) does not read the quotas of cgroups above the own one.
     """
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(proc, mounted)

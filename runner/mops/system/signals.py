@@ -11,10 +11,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, s
 
 
 def signals_with_default_action(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Return the signals that this process neither ignores nor handles.
-
-    The kernel knows. ``signal.getsignal`` does not see handlers of C code, such as those of ``faulthandler.register``.
-    """
+    """Return the signals that this process neither ignores nor handles."""
+    # The kernel knows. signal.getsignal does not see handlers of C code, such as those of faulthandler.register.
     status = Path("/proc/self/status").read_text()
     masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigIgn:", "SigCgt:"))]
     return [number for number in numbers if not any(mask >> (number - 1) & 1 for mask in masks)]

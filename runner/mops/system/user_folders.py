@@ -13,21 +13,13 @@ from platformdirs.unix import Unix
 
 logger = logging.getLogger(__name__)
 
+# The folders mops in those of the XDG Base Directory Specification, the same on every system. A property raises
+# RuntimeError if the user has no home folder and the variable names no absolute path.
 USER_FOLDERS = Unix("mops")
-"""The folders ``mops`` in those of the XDG Base Directory Specification, the same on every system.
-
-A property raises RuntimeError if the user has no home folder and the variable names no absolute path.
-"""
 
 
 def cache_path() -> Path:
-    """Return the user's folder for caches; below the temporary folder if the home folder cannot be written.
-
-    Raises
-    ------
-    OSError
-        The temporary folder cannot be used either.
-    """
+    """Return the user's folder for caches; below the temporary folder if the home folder cannot be written."""
     return _folder("cache", os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
 
 

@@ -1,7 +1,7 @@
 """A worker's handle of one child process: starts it, talks to it, ends it, and tells how it died.
 
-The program of the child is :mod:`mops.child.main`. :mod:`mops.worker.child_starter` decides how children start,
-:mod:`mops.worker.limits` when one breaks a limit.
+The program of the child is :mod:`mops.child.main`. :mod:`mops.worker.template` forks children, and
+:mod:`mops.worker.limits` decides when one breaks a limit.
 """
 
 from __future__ import annotations
@@ -26,52 +26,44 @@ from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
 from mops.storage.backends.spool import Spool
 from mops.system import memory_limits
+from mops.system.clock import monotonic
 from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker import result_buffers
 from mops.worker.deaths import ABORTED, Death, EndedBy
 from mops.worker.interpreter import command
-from mops.worker.limits import LONG_SECONDS, ImportWatch, LimitWatch
+from mops.worker.limits import LONG_SECONDS, LimitWatch
 from mops.worker.part_store import folder_for_parts, take_file
 from mops.worker.processes import Prints, Process, Scratch, spawned
-from mops.worker.reaper import ANSWER_SECONDS, Reaper
+from mops.worker.reaper import Reaper
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
-LEAVE_SECONDS = 5.0
-"""How long a child that closed its socket has to end."""
-
+LEAVE_SECONDS = 5.0  # for a child that closed its socket to end
+SLOW_IMPORT_SECONDS = 30.0  # after which the job's log says that the import takes long
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs, before it is killed
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
 _KILL_SECONDS = 10.0  # for a killed child to end: one that waits for a file server ends when the server answers
 
 
 class ChildProcess:
-    """One child process.
+    """One child process, which imports the model itself, or which a template forks."""
 
-    Parameters
-    ----------
-    root
-        The folder with the unpacked bundle.
-    scratch
-        The folder for working folders.
-    parent
-        A template, which has imported the model and forks this child; or a reaper, which starts a child that imports
-        the model itself. The reaper, or that of the template, kills the processes that the child leaves.
-    """
+    has_forked = False
+    """Whether it is a template that has forked processes, which have links into the folder of its import."""
 
     def __init__(
         self,
         context: JobContext,
-        root: str,
+        root: str,  # of the unpacked bundle
         scratch: Scratch,
-        parent: ChildProcess | Reaper,
+        reaper: Reaper,  # kills the processes that the child leaves
+        fork: Callable[[tuple[int, ...]], Process] | None = None,  # called with the descriptors for the process
+        template: LimitWatch | None = None,  # of the process that forks it
     ):
-        self._context, self._root, self._scratch = context, root, scratch
-        template = parent if isinstance(parent, ChildProcess) else None
-        self._reaper: Reaper = parent._reaper if isinstance(parent, ChildProcess) else parent
-        load = None if template else load_message(context, root, scratch)
+        self._context, self._root, self._scratch, self._reaper = context, root, scratch, reaper
+        load = None if fork else load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, page_fd)
@@ -81,24 +73,20 @@ class ChildProcess:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                if template is not None:
-                    self._process = template.fork(passed)
-                else:
-                    self._process = spawned(context, passed, self._reaper, scratch.path)
+                self._process = fork(passed) if fork else spawned(context, passed, reaper, scratch.path)
             on_failure.pop_all()
         os.close(page_fd)
+        self.pid = self._process.pid
+        """The process, which is also its session and process group."""
         self._channel = Channel(ours)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._prints = Prints(self._process.output, self._selector)
-        self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
+        self._watch = LimitWatch(self.pid, context.timeout_s, template)
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
         self._reaping = threading.Lock()
         """Held by the thread that waits for the exit status, which may take seconds."""
-        self._asking = threading.Lock()
-        """Held by the thread that asks a template, because the answer is for that thread. Also guards the two below."""
-        self._is_forking = self._has_forked = False
         self._ended_by: EndedBy = "itself"
         self._ended_step: Step | None = None
         self._kill_at = 0.0
@@ -111,17 +99,13 @@ class ChildProcess:
         """The random generators without a seed that the import has made, by name."""
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
-        self._import: ImportWatch | None = None
+        self._import_since = 0.0
+        self._on_slow_import: Callable[[float], object] | None = None
         self.loaded = load is None
         """Whether it has imported the model."""
         if load is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
                 self._channel.send(load)
-
-    @property
-    def pid(self) -> int:
-        """The process, which is also its session and process group."""
-        return self._process.pid
 
     @property
     def is_reusable(self) -> bool:
@@ -133,95 +117,18 @@ class ChildProcess:
         """The most memory that simulations of its last task took."""
         return self._watch.peak_bytes
 
-    def fork(self, passed: tuple[int, ...]) -> Process:
-        """Fork a process that runs tasks with these descriptors: its socket, lifeline and page.
-
-        Raises
-        ------
-        TimeoutError
-            This template does not answer, because it waits for the model's fork handlers. mops has killed it.
-        ConnectionError, EOFError
-            This template has ended, or is closed.
-        OSError
-            The system has no room for another process.
-        """
-        reading, writing = os.pipe()
-        output = os.fdopen(reading, "rb", buffering=0)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            try:
-                answer = self._ask({"kind": "fork"}, *passed, writing)
-            finally:
-                os.close(writing)
-            if answer["kind"] == "not_forked":
-                raise OSError(answer["message"])
-            self._has_forked = True
-            self._reaper.forked(answer["pid"])
-            forked = Process(answer["pid"], output, self._status_of)
-            on_failure.pop_all()
-        return forked
-
-    def _ask(self, question: Message, *fds: int) -> Message:
-        """Ask a template, once with each descriptor or once without any; meanwhile read what it prints."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        if not self._asking.acquire(timeout=ANSWER_SECONDS):
-            raise TimeoutError
-        try:
-            self._is_forking = question["kind"] == "fork"
-            for fd in fds or (None,):
-                self._channel.send(question, fd)
-            while True:
-                ready = {key.fileobj for key, _ in self._selector.select(max(deadline - time.monotonic(), 0.0))}
-                if self._process.output in ready:
-                    self._prints.read()
-                if self._channel in ready:
-                    return self._channel.receive()[0]
-                if time.monotonic() >= deadline:
-                    self.kill()  # a later answer would be taken for the answer to another question
-                    raise TimeoutError
-        except ValueError as closed:  # what selectors and files raise while another thread closes this template
-            raise ConnectionError("this template is closed") from closed
-        finally:
-            self._is_forking = False
-            self._asking.release()
-
-    def _status_of(self, pid: int) -> int | None:
-        """Take the return code of a process that this template has forked, and end what that process has left."""
-        found: int | None = None
-        with contextlib.suppress(OSError, EOFError):  # this template has ended
-            found = self._ask({"kind": "wait", "pid": pid})["returncode"]
-        left = self._reaper.wait(pid)
-        return left if found is None else found
-
-    def kill_if_it_starts(self) -> None:
-        """Kill a template that imports the model or forks. An idle template stays, and tells how its children end."""
-        if self._is_forking or not self.loaded:
-            self.kill()
-
-    def take_template_prints(self) -> str:
-        """Return what a template has printed since the last call, when it imported the model or when it forked."""
-        with self._asking:
-            return self.take_prints()
-
-    def ready(self, on_slow: Callable[[float], object] = lambda _: None) -> Death | None:
+    def ready(self, on_slow: Callable[[float], object] | None = None) -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
 
-        Parameters
-        ----------
-        on_slow
-            Called once with the seconds so far, if the import takes long.
-
-        Raises
-        ------
-        ModelError
-            The model cannot be imported: why, and the user's part of the traceback.
-        ImportTimeout
-            Its import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
+        ``on_slow`` is called once with the seconds so far, if the import takes long. A ModelError says why the model
+        cannot be imported, an ImportTimeout that the import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
         """
         if self.loaded:
             return None
-        self._import = ImportWatch(self._watch, self._context.import_s, on_slow)
+        self._import_since, self._on_slow_import = monotonic(), on_slow
         for message, _ in self._messages():
+            if message is None:
+                continue
             if message["kind"] == "refused":
                 raise _refusal(message, self._context, self._root)
             self.loaded = True
@@ -238,16 +145,13 @@ class ChildProcess:
             )
         return death
 
-    def run(self, progress: TaskProgress, limit_bytes: int, retirement_size: int = 0) -> Death | None:
-        """Run what is left of a task; return None when the child is ready for more, or how it died.
-
-        Parameters
-        ----------
-        limit_bytes
-            The memory limit of each simulation, with all processes that it starts.
-        retirement_size
-            Resident bytes at which the child asks for its replacement between two simulations; 0: it does not.
-        """
+    def run(
+        self,
+        progress: TaskProgress,
+        limit_bytes: int,  # of each simulation, with all processes that it starts
+        retirement_size: int = 0,  # bytes at which the child asks for its replacement between two simulations; 0: never
+    ) -> Death | None:
+        """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
         self._watch.start_task(limit_bytes)
         self._kills_before = memory_limits.kernel_kills()
@@ -259,38 +163,30 @@ class ChildProcess:
             if request["given"]:
                 send_tables(self._channel, {"kind": "given"}, progress.given_tables(), request["name"])
             long_s = max(LONG_SECONDS, request["seconds"])
-
-            def release() -> None:
-                running = self._page.running()
-                if running and not running.has_ended and self._watch.seconds_since(running.since) > long_s:
-                    progress.release(running.step)
-
-            for message, fd in self._messages(release):
-                if message["kind"] == "ended":
+            for message, fd in self._messages():
+                if message is None:
+                    running = self._page.running()
+                    if running and not running.has_ended and self._watch.seconds_since(running.since) > long_s:
+                        progress.release(running.step)
+                elif message["kind"] == "ended":
                     self._watch.end_task()
                     self.replace_reason, self.replace_code = message["replace_reason"], message["replace_code"]
                     progress.seconds += message["seconds"]
                     progress.written = message["written"]
                     return None
-                if message["kind"] == "file":
+                elif message["kind"] == "file":
                     assert fd is not None
                     contents.append(take_file(self._context, fd, request["name"]))
-                    continue
-                progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]), contents)
-                contents = []
+                else:
+                    progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]), contents)
+                    contents = []
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child process %s ended before it got its task", self.pid)
         progress.seconds += time.monotonic() - began
         return self.death()
 
-    def _messages(self, on_look: Callable[[], object] = lambda: None) -> Iterator[tuple[Message, int | None]]:
-        """Yield what the child sends until it ends; meanwhile read what it prints and watch its limits.
-
-        Parameters
-        ----------
-        on_look
-            Called after each look at the limits.
-        """
+    def _messages(self) -> Iterator[tuple[Message | None, int | None]]:
+        """Yield what the child sends until it ends, and None after each look at its limits; read what it prints."""
         while True:
             # Checked before the socket is read: if the child has ended, the socket has all its messages. A process that
             # the model forked may keep the socket open, so there may be no end-of-file.
@@ -309,7 +205,7 @@ class ChildProcess:
             elif ended or self._does_not_end:
                 return
             self._enforce_limits()
-            on_look()
+            yield None, None
 
     def running(self) -> tuple[Step, float] | None:
         """Return what runs, and for how many seconds; None: nothing does. From any thread."""
@@ -325,10 +221,14 @@ class ChildProcess:
             return
         running = self._page.running()
         breach: EndedBy | None = None
-        if not self.loaded and self._import is not None:
-            breach = "import" if self._import.is_over() else None
-        elif running is not None:
-            breach = self._watch.breach(running)
+        if self.loaded:
+            breach = self._watch.breach(running) if running is not None else None
+        else:
+            seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
+            if seconds > SLOW_IMPORT_SECONDS and self._on_slow_import is not None:
+                self._on_slow_import(seconds)
+                self._on_slow_import = None
+            breach = "import" if limit_s is not None and seconds > limit_s else None
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return
         self._ended_step, self._ended_by = running.step if running is not None else None, breach
@@ -364,18 +264,15 @@ class ChildProcess:
                     send(self._process.pid, number)
 
     def _has_ended(self) -> bool:
-        """Tell whether the process has ended, without taking its exit status."""
         with self._guard:
             return self._is_collected or self._process.has_ended()
 
     @property
-    def _left_to_end_s(self) -> float:
-        """How many seconds a killed child still has to end."""
+    def _left_to_end_s(self) -> float:  # for a killed child
         return _KILL_SECONDS if self._killed_at is None else max(self._killed_at + _KILL_SECONDS - time.monotonic(), 0)
 
     @property
     def _does_not_end(self) -> bool:
-        """Whether the child is killed and has not ended in time."""
         return not self._left_to_end_s and not self._has_ended()
 
     def _reap(self) -> None:
@@ -431,7 +328,7 @@ class ChildProcess:
         self._process.output.close()
         self._channel.close()
         self._lifeline.close()
-        self._scratch.leave(self.pid, keep_import=self._has_forked)
+        self._scratch.leave(self.pid, keep_import=self.has_forked)
 
 
 def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from mops.errors import ClusterError, ImportTimeout, InstallError
 from mops.task import JobContext
@@ -21,30 +22,23 @@ from mops.worker.install import install
 from mops.worker.processes import Scratch
 from mops.worker.reaper import ANSWER_SECONDS, Reaper
 from mops.worker.slots import PoolSlots
+from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
 
+_Child = TypeVar("_Child", bound=ChildProcess)
+
 
 class ChildStarter:
-    """Starts one pool's child processes. Thread-safe.
-
-    Parameters
-    ----------
-    root
-        The folder with the unpacked bundle.
-    slots
-        The pool; when it stops, nothing starts any longer.
-    on_slow_import
-        Called with the seconds so far when an import of the model takes long.
-    """
+    """Starts one pool's child processes. Thread-safe."""
 
     def __init__(
         self,
         context: JobContext,
-        root: str,
-        slots: PoolSlots,
+        root: str,  # of the unpacked bundle
+        slots: PoolSlots,  # nothing starts any longer when they stop
         children: ChildRegistry,
-        on_slow_import: Callable[[float], object] = lambda _: None,
+        on_slow_import: Callable[[float], object],  # called with the seconds so far
     ):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
@@ -67,9 +61,8 @@ class ChildStarter:
         self._starting = threading.Lock()
         """Held while a process starts. A fork may wait for the model's fork handlers. Closing waits for the lock."""
         self._reaper_lock = threading.Lock()
-        """Guards the two below."""
+        """Guards the reaper."""
         self._reaper: Reaper | None = None
-        self._is_closed = False
         self._lock = threading.Lock()
         """Guards the three below."""
         self.spawns = context.start == "spawn"
@@ -78,15 +71,9 @@ class ChildStarter:
         self._notes: list[str] = []
 
     def install(self) -> None:
-        """Install what the bundle asks for, once; until then no child may start.
-
-        Raises
-        ------
-        InstallError
-            It failed. mops does not retry: every task gets the same error.
-        """
+        """Install what the bundle asks for, once; until then no child may start."""
         with self._installing:
-            if self._install_failure is not None:
+            if self._install_failure is not None:  # mops does not retry: every task gets the same error
                 raise self._install_failure
             if self._is_installed or self._slots.stopped():
                 return
@@ -110,35 +97,13 @@ class ChildStarter:
             notes, self._notes = self._notes, []
         return notes
 
-    def await_import(self, child: ChildProcess) -> Death | None:
-        """Wait until a child has imported the model; return how it died, if it did.
-
-        Raises
-        ------
-        ModelError
-            As :meth:`mops.worker.child_process.ChildProcess.ready`.
-        """
-        try:
-            death = child.ready(self._on_slow_import)
-        except ImportTimeout as late:
-            self._import_timeout = late
-            raise
-        self._has_imported |= death is None
-        return death
-
     @property
-    def template(self) -> ChildProcess | None:
+    def template(self) -> Template | None:
         """The pool's template, if it has one."""
         return self._children.template(self._slots)
 
     def prepare(self) -> Death | None:
-        """Make sure that there is a template which has imported the model; return how it died, if it did.
-
-        Raises
-        ------
-        ModelError, InstallError
-            The model cannot be imported, or what it needs cannot be installed.
-        """
+        """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
         with self._preparing:
             if self._import_timeout is not None and not self._has_imported:
@@ -150,7 +115,7 @@ class ChildStarter:
                 self._slots.fewer_after(template.death(), self.context.job)
                 self._drop_template()
                 template = None
-            template = template or self.start_template()
+            template = template or self._start_template()
             if template is None:
                 return None
             has_imported = False
@@ -164,25 +129,35 @@ class ChildStarter:
                 return death
             self.unseeded = template.unseeded
             if template.fork_refusal:
-                self._adopt(template, template.fork_refusal)
+                self._adopt(template)
                 return None
-            prints = template.take_template_prints()
+            prints = template.take_prints()
             with self._lock:
                 self._template_prints += prints
             if not self.how:
                 self._set_how("fork from a template that has imported the model", logging.INFO)
             return None
 
+    def await_import(self, child: ChildProcess) -> Death | None:
+        """Wait until a child has imported the model (:meth:`ChildProcess.ready`)."""
+        try:
+            death = child.ready(self._on_slow_import)
+        except ImportTimeout as late:
+            self._import_timeout = late
+            raise
+        self._has_imported |= death is None
+        return death
+
     def warm_template(self) -> None:
         """Start the template, unless there is one, or each child imports the model itself."""
         with self._preparing:  # or a task that comes meanwhile would start another one
             if not self.spawns and self.template is None:
-                self.start_template()
+                self._start_template()
 
-    def start_template(self) -> ChildProcess | None:
+    def _start_template(self) -> Template | None:
         """Start a template, which imports the model meanwhile; None once the pool is stopped."""
         with self._starting:
-            template = None if self._slots.stopped() else self._spawn()
+            template = None if self._slots.stopped() else self._spawn(Template)
             if template is None:
                 return None
             too_many = self._children.set_template(self._slots, template)
@@ -198,7 +173,7 @@ class ChildStarter:
     def _drop_template(self) -> None:
         close_all(self._children.take_template(self._slots))
 
-    def _adopt(self, template: ChildProcess, refusal: str) -> None:
+    def _adopt(self, template: Template) -> None:
         """Make an ordinary child of a template that must not fork."""
         self._children.take_template(self._slots)
         self._make_room()
@@ -206,7 +181,7 @@ class ChildStarter:
         if not is_kept:
             template.close()
             self._children.remove(self._slots, template)
-        self.spawn_only(refusal, logging.WARNING if self.context.start == "fork" else logging.INFO)
+        self.spawn_only(template.fork_refusal, logging.WARNING if self.context.start == "fork" else logging.INFO)
 
     def spawn_only(self, reason: str, level: int = logging.INFO) -> None:
         """Fork no further child. A template that has forked stays, because it tells how its children end."""
@@ -221,19 +196,13 @@ class ChildStarter:
         logger.log(level, "%s: child processes %s", self.context.job, how)
 
     def start(self, *, only_targets: bool = False) -> ChildProcess | None:
-        """Start a child, in place of idle ones if all slots are used; None once the pool is stopped.
-
-        Parameters
-        ----------
-        only_targets
-            Whether it is for targets only, which a pool starts even when it is stopped.
-        """
+        """Start a child, in place of idle ones if all slots are used; None once the pool is stopped."""
         self._make_room()
         child = None
         try:
             with self._starting:
                 if not self._slots.stopped(only_targets=only_targets):
-                    child = self._fork_or_spawn()
+                    child = self._fork() or self._spawn(ChildProcess)
         finally:
             is_kept = self._children.started(self._slots, child, only_targets=only_targets)
         if child is not None and not is_kept:
@@ -246,30 +215,30 @@ class ChildStarter:
             count_replaced(REPLACED_FOR_ROOM)
             child.close()
 
-    def _fork_or_spawn(self) -> ChildProcess | None:
+    def _fork(self) -> ChildProcess | None:
+        """Fork a child; None if it must import the model itself."""
         template = self.template
         if template is None or self.spawns:
-            return self._spawn()
+            return None
         try:
-            child = ChildProcess(self.context, self._root, self.scratch, template)
+            child = template.fork()
         except TimeoutError:
             reason = f"the template did not answer within {ANSWER_SECONDS:g} s (os.register_at_fork?)"
             self.spawn_only(reason, logging.WARNING)
-            return self._spawn()
-        except (OSError, EOFError) as ended:
-            # The next task replaces a template that has just ended; this child imports the model itself.
+            return None
+        except (OSError, EOFError) as ended:  # the next task replaces a template that has just ended
             logger.debug("%s: the template does not fork: %r", self.context.job, ended)
-            return self._spawn()
+            return None
         count_started("forked")
         return child
 
-    def _spawn(self) -> ChildProcess | None:
+    def _spawn(self, kind: type[_Child]) -> _Child | None:
         """Start a child that imports the model itself; None once the pool is closed."""
         try:
             try:
-                child = ChildProcess(self.context, self._root, self.scratch, self._living_reaper())
+                child = kind(self.context, self._root, self.scratch, self._living_reaper())
             except ConnectionError:  # the reaper was killed just now: use another one
-                child = ChildProcess(self.context, self._root, self.scratch, self._living_reaper())
+                child = kind(self.context, self._root, self.scratch, self._living_reaper())
         except (OSError, ClusterError):
             if self._slots.stopped(only_targets=True):  # the child's resources are closed
                 return None

@@ -1,28 +1,20 @@
-"""The child processes of a worker, of every pool, and the slots that they use.
-
-A pool of ``n`` slots gives each simulation the n-th part of the worker, of its processors and of its memory. The parts
-in use never add up to more than the whole worker, so it never has more children than slots. Waiting tasks take their
-slots in the order in which they came.
-"""
+"""The child processes of a worker, of every pool: which there are, which are idle, and how many have started."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from fractions import Fraction
 
+from mops.system import process_memory
 from mops.worker.child_process import ChildProcess
 from mops.worker.slots import PoolSlots, WorkerSlots
-
-logger = logging.getLogger(__name__)
-
+from mops.worker.template import Template
 
 TEMPLATES = 2
 """A worker keeps as many templates as it has slots, but at least this many: two jobs on one slot both fork."""
 
 HOW_STARTED = ("forked", "spawned")
-"""How a child process starts."""
 
 REPLACED_DEATHS = {
     "itself": "died",
@@ -71,9 +63,11 @@ def counts() -> tuple[dict[str, int], dict[str, int]]:
 class ChildRegistry:
     """The children of one worker process. Thread-safe; a pool is named by its :class:`PoolSlots`.
 
-    A stopped pool gets no child and keeps no idle one. :meth:`PoolSlots.stop` comes before the lists are read here, and
-    each change checks it under the lock, so the thread that stops a pool sees every child that the pool still has.
+    There are never more children than slots: what a pool of ``n`` slots has counts as n-ths of the worker.
     """
+
+    # A stopped pool gets no child and keeps no idle one. PoolSlots.stop comes before the lists are read here, and each
+    # change checks it under the lock, so the thread that stops a pool sees every child that the pool still has.
 
     def __init__(self) -> None:
         self.slots = WorkerSlots()
@@ -82,7 +76,7 @@ class ChildRegistry:
         self._of: dict[PoolSlots, set[ChildProcess]] = {}
         self._starting: Counter[PoolSlots] = Counter()
         self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
-        self._templates: dict[PoolSlots, ChildProcess] = {}  # the longest unused first
+        self._templates: dict[PoolSlots, Template] = {}  # the longest unused first
 
     def join(self, pool: PoolSlots) -> None:
         """Add a pool."""
@@ -98,6 +92,11 @@ class ChildRegistry:
         """Wait until a pool has no children."""
         with self._changed:
             self._changed.wait_for(lambda: not self._of.get(pool), timeout=within_s)
+
+    def await_change(self, within_s: float) -> None:
+        """Wait until a child becomes idle or is removed."""
+        with self._changed:
+            self._changed.wait(within_s)
 
     @property
     def n_pools(self) -> int:
@@ -127,6 +126,10 @@ class ChildRegistry:
             living = [child for children in self._of.values() for child in children]
             return [child.pid for child in (*living, *self._templates.values())]
 
+    def resident_bytes(self) -> int:
+        """Return the resident memory of all children and templates, with the processes that they have started."""
+        return process_memory.tree_bytes(*self.pids())
+
     def take(self, pool: PoolSlots) -> ChildProcess | None:
         """Return the pool's child that became idle last, which is busy from now on; None: none is idle."""
         with self._changed:
@@ -145,15 +148,7 @@ class ChildRegistry:
             return victims
 
     def started(self, pool: PoolSlots, child: ChildProcess | None, *, only_targets: bool = False) -> bool:
-        """End a reservation; return whether the pool has the child, which is busy then.
-
-        Parameters
-        ----------
-        child
-            None: it did not start.
-        only_targets
-            Whether it is for targets only, which a pool starts even when it is stopped (:meth:`PoolSlots.stopped`).
-        """
+        """End a reservation; return whether the pool has the child, which is busy then (None: it did not start)."""
         with self._changed:
             self._starting[pool] -= 1
             if child is None or pool.stopped(only_targets=only_targets):
@@ -177,15 +172,7 @@ class ChildRegistry:
             self._changed.notify_all()
 
     def take_idle(self, pool: PoolSlots | None = None, above: int = 0) -> list[ChildProcess]:
-        """Remove idle children; return them, for the caller to close.
-
-        Parameters
-        ----------
-        pool
-            Only this pool's; None: every pool's.
-        above
-            Leave the pool this many children.
-        """
+        """Remove idle children of a pool (None: of all), for the caller to close; ``above``: leave it this many."""
         with self._changed:
             idle = [child for child, its in self._idle.items() if pool in (None, its)]
             if pool is not None:
@@ -201,12 +188,7 @@ class ChildRegistry:
         living = sum((Fraction(len(children), pool.n) for pool, children in self._of.items()), Fraction())
         return living + sum(Fraction(n, pool.n) for pool, n in self._starting.items())
 
-    def await_change(self, within_s: float) -> None:
-        """Wait until a child becomes idle or is removed."""
-        with self._changed:
-            self._changed.wait(within_s)
-
-    def template(self, pool: PoolSlots) -> ChildProcess | None:
+    def template(self, pool: PoolSlots) -> Template | None:
         """Return a pool's template, which counts as used now; None: it has none."""
         with self._changed:
             found = self._templates.pop(pool, None)
@@ -214,11 +196,8 @@ class ChildRegistry:
                 self._templates[pool] = found
             return found
 
-    def set_template(self, pool: PoolSlots, template: ChildProcess) -> list[ChildProcess]:
-        """Keep a pool's template; return templates that the caller must close because there are too many.
-
-        They include the template of a stopped pool.
-        """
+    def set_template(self, pool: PoolSlots, template: Template) -> list[Template]:
+        """Keep a pool's template; return templates for the caller to close: too many, or of a stopped pool."""
         with self._changed:
             if pool.stopped():
                 return [template]
@@ -226,14 +205,14 @@ class ChildRegistry:
             n_too_many = len(self._templates) - max(TEMPLATES, *(its.n_at_start for its in self._templates))
             return [self._templates.pop(its) for its in self._unused(but=pool)[: max(n_too_many, 0)]]
 
-    def take_template(self, pool: PoolSlots) -> list[ChildProcess]:
-        """Remove a pool's template; return it, for the caller to close, or nothing if there is none."""
+    def take_template(self, pool: PoolSlots) -> list[Template]:
+        """Remove a pool's template, if it has one, for the caller to close."""
         with self._changed:
             found = self._templates.pop(pool, None)
             return [] if found is None else [found]
 
-    def take_unused_templates(self, but: PoolSlots) -> list[ChildProcess]:
-        """Remove the templates of other pools that run nothing; return them, for the caller to close."""
+    def take_unused_templates(self, but: PoolSlots) -> list[Template]:
+        """Remove the templates of other pools that run nothing, for the caller to close."""
         with self._changed:
             return [self._templates.pop(its) for its in self._unused(but=but)]
 

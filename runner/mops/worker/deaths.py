@@ -15,18 +15,13 @@ from mops.child.channel import Step
 from mops.system.signals import STOP_SIGNALS
 from mops.units import bytes_text
 
+# The limits that a child can break. reading: the time to read what the model has returned. start: as a forked process,
+# it waits for a lock that nothing releases.
 Breach = Literal["timeout", "reading", "memory", "start"]
-"""Which limit a child broke.
 
-``reading``: the time to read what the model has returned. ``start``: as a forked process, it waited for a lock that
-nothing releases.
-"""
-
+# What ended a child. silence: mops, after the child closed its socket. stop: mops, for another reason. import: mops,
+# because the import of the model took too long.
 EndedBy = Breach | Literal["itself", "silence", "stop", "import"]
-"""What ended a child: a limit that it broke, itself, or mops.
-
-``silence``: mops, after the child closed its socket. ``import``: mops, because the import of the model took too long.
-"""
 
 ABORTED: Collection[EndedBy] = ("timeout", "reading", "start", "import")
 """A child that ended for one of these reasons has written where it hung."""
@@ -36,43 +31,20 @@ _READING_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Death:
-    """How a child ended.
+    """How a child ended."""
 
-    Parameters
-    ----------
-    returncode
-        Negative: a signal; None: unknown.
-    step
-        The simulation or target that it ran.
-    seconds
-        How long that ran, without pauses of all processes.
-    tail
-        The last that the child printed.
-    peak_bytes, limit_bytes
-        The highest measured memory of its process tree while the step ran, and the limit.
-    kernel_kills
-        Processes that the kernel has killed meanwhile because memory ran out, in the container or on the machine; None:
-        unknown.
-    size_before
-        Resident bytes of the process after earlier simulations; 0: there were none.
-    is_exact
-        Whether ``peak_bytes`` leaves out pages that other processes have too.
-    is_left
-        Whether the process has not ended although mops has killed it, as one that waits for a file server.
-    """
-
-    returncode: int | None
-    step: Step | None
+    returncode: int | None  # negative: a signal; None: unknown
+    step: Step | None  # the simulation or target that it ran
     by: EndedBy
-    seconds: float
-    tail: str
-    peak_bytes: int | None = None
+    seconds: float  # how long the step ran, without pauses of all processes
+    tail: str  # the last that the child printed
+    peak_bytes: int | None = None  # the highest measured memory of its process tree while the step ran
     limit_bytes: int | None = None
-    kernel_kills: int | None = None
+    kernel_kills: int | None = None  # processes killed meanwhile because memory ran out, in the container or machine
     pid: int = 0
-    size_before: int = 0
-    is_exact: bool = False
-    is_left: bool = False
+    size_before: int = 0  # resident bytes of the process after earlier simulations; 0: there were none
+    is_exact: bool = False  # whether peak_bytes leaves out pages that other processes have too
+    is_left: bool = False  # mops has killed it and it has not ended: it may wait for a file server
 
     @property
     def by_kernel(self) -> bool:
@@ -87,14 +59,10 @@ class Death:
 
     @property
     def by_stop_signal(self) -> bool:
-        """Whether a signal ended it with which a batch system or a person stops processes, and mops has not sent it.
-
-        The return code is unknown if the signal has also ended the process that knows it.
-        """
-        numbers = (signal.SIGINT, *STOP_SIGNALS)
-        return (
-            self.by == "itself" and not self.by_kernel and self.returncode in (None, *(-number for number in numbers))
-        )
+        """Whether a signal ended it with which a batch system or a person stops processes, and mops has not sent it."""
+        # The return code is unknown if the signal has also ended the process that knows it.
+        codes = (None, *(-number for number in (signal.SIGINT, *STOP_SIGNALS)))
+        return self.by == "itself" and not self.by_kernel and self.returncode in codes
 
     @property
     def how(self) -> str:
@@ -125,24 +93,16 @@ def how_it_ended(returncode: int | None) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a simulation or a target failed; the fields are those of :class:`mops.task.Failure`.
-
-    Parameters
-    ----------
-    happened
-        What the simulation did, as a verb with its object; if the model raised an exception, the exception.
-    hint
-        The meaning, and what the user can do; empty if the model raised an exception.
-    """
+    """Why a simulation or a target failed; the fields are those of :class:`mops.task.Failure`."""
 
     reason: str
-    happened: str
+    happened: str  # what the simulation did, as a verb with its object, or the exception that the model raised
     traceback: str = ""
     signals: str = ""
     peak_bytes: int | None = None
     peak_at_least: bool | None = None
     limit_bytes: int | None = None
-    hint: str = ""
+    hint: str = ""  # the meaning, and what the user can do; empty if the model raised an exception
 
     @property
     def message(self) -> str:
@@ -151,13 +111,7 @@ class Verdict:
 
 
 def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
-    """Return why the simulation or target failed that ran when the child died.
-
-    Parameters
-    ----------
-    timeout_s
-        MODELOPS_JOB_SIM_TIMEOUT.
-    """
+    """Return why the simulation or target failed that ran when the child died."""
     reason, happened, hint = _judged(death, timeout_s)
     seen = []
     if death.by in ("timeout", "reading", "memory", "silence"):
@@ -178,7 +132,7 @@ def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
 
 
 def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
-    """Return the verdict, what the simulation did, and a hint."""
+    """Return the reason, what the simulation did, and a hint."""
     if death.by == "timeout":
         return (
             "timeout",

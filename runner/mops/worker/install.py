@@ -1,7 +1,7 @@
 """Makes the environment that a bundle asks for, once on each machine, on top of the worker's own packages.
 
-:mod:`mops.worker.install` reads what a bundle asks for. A virtual environment cannot move, so mops
-makes each in its final place, under a lock. An environment counts once its last file exists.
+A virtual environment cannot move, so mops makes each in its final place, under a lock. An environment counts once its
+last file exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 import tomllib
 import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
@@ -45,26 +45,37 @@ from mops.worker import interpreter, variables
 from mops.worker.interpreter import libraries, unfit
 from mops.worker.variables import Variables, environment
 
-_INSTALLED_TWICE = Problem(
-    "MODELOPS_JOB_INSTALL=always",
-    "mops installs nothing into the interpreter that --python names; remove one of the two",
+logger = logging.getLogger(__name__)
+
+_REQUIREMENTS, _LOCK, _PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+_OPTION = re.compile(
+    r"(-i|--index-url|--extra-index-url|--trusted-host|--no-index|--pre|--prefer-binary|--only-binary|--no-binary"
+    r"|--require-hashes|--use-feature)([\s=].*)?",
+    re.DOTALL,
 )
+_COMMENT = re.compile(r"(^|\s+)#.*$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"]+@")
+_IN_THE_BUNDLE = {"editable", "directory", "path", "virtual"}
+_WITHOUT_HASH = {"git", "editable", "directory", "virtual"}
+
+# -P: a module of the project must not shadow a module of pip.
+_PIP = ("-P", "-m", "pip", "install", "--no-input", "--no-user", "--disable-pip-version-check", "--progress-bar", "off")
+_EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--format", "requirements-txt")
+_KEY_DIGITS = 32
+_OF_THE_WORKER = "mops-worker.pth"
+_MADE = "mops-made.json"  # the last file of a complete environment
+_LOOK_SECONDS = 0.1
+_TAIL_BYTES, _LINES_SHOWN, _LINE_CHARACTERS = 16 << 10, 15, 300
 
 
 @dataclass(frozen=True)
 class ChildEnvironment:
-    """Checked variables and a checked interpreter.
+    """Checked variables and a checked interpreter."""
 
-    Parameters
-    ----------
-    env
-        Variables with their values. Some are secrets.
-    python
-        The absolute path of the interpreter; None: the worker's own.
-    """
-
-    env: dict[str, str] = field(default_factory=dict, repr=False)
-    python: str | None = None
+    env: dict[str, str] = field(default_factory=dict, repr=False)  # some values are secrets
+    python: str | None = None  # the absolute path; None: the worker's own
 
     def of(self, context: JobContext) -> JobContext:
         """Return the context with this environment. mops installs nothing for an interpreter that the user names."""
@@ -74,26 +85,13 @@ class ChildEnvironment:
 
 def child_environment(
     env: Variables | None,
-    python: str | Path | None,
+    python: str | Path | None,  # None: the worker's own
     *,
-    where: str | None = None,
-    install: str = "auto",
-    environ: Mapping[str, str] | None = os.environ,
+    where: str | None = None,  # names the job in errors
+    install: str = "auto",  # MODELOPS_JOB_INSTALL
+    environ: Mapping[str, str] | None = os.environ,  # as for variables.problems_of
 ) -> ChildEnvironment:
     """Check the variables and the interpreter of simulations. The interpreter starts once.
-
-    Parameters
-    ----------
-    env
-        Variables for the model; None as a value: ``environ`` has the value.
-    python
-        The interpreter; None: the worker's own.
-    where
-        Names the job in errors.
-    install
-        MODELOPS_JOB_INSTALL.
-    environ
-        As for :func:`mops.worker.variables.problems_of`.
 
     Raises
     ------
@@ -106,66 +104,26 @@ def child_environment(
     path = interpreter.absolute(python) if python is not None else None
     if path is not None:
         problems += interpreter.problems_of(path, variables.environment(values, n_threads=1, python=path))
-        problems += [_INSTALLED_TWICE] if install == "always" else []
+        if install == "always":
+            twice = "mops installs nothing into the interpreter that --python names; remove one of the two"
+            problems.append(Problem("MODELOPS_JOB_INSTALL=always", twice))
     if problems:
         raise OptionsError(problems, where=where, hint=hint)
     return ChildEnvironment(values, path)
 
 
-REQUIREMENTS, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
-_KEY_DIGITS = 32
-_LINES_SHOWN, _LINE_CHARACTERS = 15, 300
-
-_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-_OPTION = re.compile(
-    r"(-i|--index-url|--extra-index-url|--trusted-host|--no-index|--pre|--prefer-binary|--only-binary|--no-binary"
-    r"|--require-hashes|--use-feature)([\s=].*)?",
-    re.DOTALL,
-)
-_COMMENT = re.compile(r"(^|\s+)#.*$", re.MULTILINE)
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"]+@")
-
-_IN_THE_BUNDLE = {"editable", "directory", "path", "virtual"}
-_WITHOUT_HASH = {"git", "editable", "directory", "virtual"}
-
-
 @dataclass(frozen=True)
 class Dependencies:
-    """The dependencies of a project.
+    """The dependencies of a project."""
 
-    Parameters
-    ----------
-    file
-        The name of the file that lists them.
-    content
-        The texts that mops has read.
-    of_bundle
-        Whether they may name other files of the bundle. Bundles share no environment then.
-    hashed
-        Whether each package of a lock has a hash.
-    requirements
-        A line for each dependency in ``pyproject.toml``.
-    """
-
-    file: str
-    content: tuple[str, ...]
-    of_bundle: bool = False
-    hashed: bool = False
-    requirements: tuple[str, ...] = ()
+    file: str  # that lists them
+    content: tuple[str, ...]  # the texts that mops has read
+    of_bundle: bool = False  # whether they may name other files of the bundle: bundles share no environment then
+    hashed: bool = False  # whether each package of a lock has a hash
+    requirements: tuple[str, ...] = ()  # a line for each dependency in pyproject.toml
 
     def key(self, bundle: str, machine: Iterable[str], variables: Mapping[str, str]) -> str:
-        """Return the name of the environment that has these dependencies.
-
-        Parameters
-        ----------
-        bundle
-            The bundle's digest.
-        machine
-            The Python and the packages below the environment.
-        variables
-            The installer's variables. The name is a hash, and so reveals no secret.
-        """
+        """Return the name of the environment on this machine's packages, a hash that reveals no variable's value."""
         named = {name for text in self.content for name in _VARIABLE.findall(text)}
         told = {name: value for name, value in variables.items() if name in named or name.startswith(("PIP_", "UV_"))}
         parts = [self.file, self.content, bundle if self.of_bundle else "", list(machine), sorted(told.items())]
@@ -175,11 +133,6 @@ class Dependencies:
 def read_dependencies(root: Path) -> Dependencies | None:
     """Return the dependencies of a project; None: the project lists none.
 
-    Parameters
-    ----------
-    root
-        The project root.
-
     Raises
     ------
     InstallError
@@ -187,14 +140,14 @@ def read_dependencies(root: Path) -> Dependencies | None:
     """
     texts = {
         name: (root / name).read_bytes().decode("utf-8-sig", errors="replace")
-        for name in (REQUIREMENTS, LOCK, PROJECT)
+        for name in (_REQUIREMENTS, _LOCK, _PROJECT)
         if (root / name).is_file()
     }
-    if REQUIREMENTS in texts:
-        return _of_requirements(texts[REQUIREMENTS])
-    if LOCK in texts and PROJECT in texts:
-        return _of_lock(texts[LOCK], texts[PROJECT])
-    return _of_project(texts[PROJECT]) if PROJECT in texts else None
+    if _REQUIREMENTS in texts:
+        return _of_requirements(texts[_REQUIREMENTS])
+    if _LOCK in texts and _PROJECT in texts:
+        return _of_lock(texts[_LOCK], texts[_PROJECT])
+    return _of_project(texts[_PROJECT]) if _PROJECT in texts else None
 
 
 def _of_requirements(text: str) -> Dependencies | None:
@@ -202,46 +155,43 @@ def _of_requirements(text: str) -> Dependencies | None:
     lines = [line for line in map(str.strip, _COMMENT.sub("", joined).splitlines()) if line]
     if not lines:
         return None
-    return Dependencies(REQUIREMENTS, (text,), of_bundle=any(map(_may_name_a_file, lines)))
+    return Dependencies(_REQUIREMENTS, (text,), of_bundle=any(map(_may_name_a_file, lines)))
 
 
 def _may_name_a_file(line: str) -> bool:
-    """Tell whether a line may name a file of the bundle.
-
-    A line that mops cannot read counts as one: a needless environment is better than a wrong environment.
-    """
+    """Tell whether a line may name a file of the bundle."""
     if _OPTION.fullmatch(line):
         return "file:" in line
     try:
         requirement = Requirement(line.partition(" --")[0])  # pip's options for this requirement follow, like --hash
-    except InvalidRequirement:
+    except InvalidRequirement:  # a needless environment is better than a wrong environment
         return True
     url = requirement.url or "https://"
     return "://" not in url or "file:" in url or requirement.name.lower().endswith(_ARCHIVES)
 
 
 def _of_lock(lock: str, project: str) -> Dependencies | None:
-    sources = [package.get("source", {}) for package in _parsed(lock, LOCK).get("package", [])]
+    sources = [package.get("source", {}) for package in _parsed(lock, _LOCK).get("package", [])]
     others = [source for source in sources if "." not in source.values()]  # "." is the project itself
     if not others:
         return None
     hashed = not any(source.keys() & _WITHOUT_HASH for source in others)
     of_bundle = any(source.keys() & _IN_THE_BUNDLE or "://" not in source.get("registry", "://") for source in others)
-    return Dependencies(LOCK, (lock, project), of_bundle, hashed)
+    return Dependencies(_LOCK, (lock, project), of_bundle, hashed)
 
 
 def _of_project(text: str) -> Dependencies | None:
-    read = _parsed(text, PROJECT)
+    read = _parsed(text, _PROJECT)
     requirements = tuple(read.get("project", {}).get("dependencies", ()))
     if not requirements:
         return None
     if sources := read.get("tool", {}).get("uv", {}).get("sources"):
         raise InstallError(
             f"pip ignores the sources of {', '.join(sources)}, which only uv reads",
-            where=f"{PROJECT}: [tool.uv.sources]",
+            where=f"{_PROJECT}: [tool.uv.sources]",
             hint="add uv.lock to the project (uv lock), or a requirements.txt",
         )
-    return Dependencies(PROJECT, requirements, any(map(_may_name_a_file, requirements)), requirements=requirements)
+    return Dependencies(_PROJECT, requirements, any(map(_may_name_a_file, requirements)), requirements=requirements)
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
@@ -262,17 +212,6 @@ def last_lines(said: str) -> str:
     return "".join(f"\n  {line}" for line in lines[-_LINES_SHOWN:])
 
 
-logger = logging.getLogger(__name__)
-
-_LOOK_SECONDS = 0.1
-_TAIL_BYTES = 16 << 10
-# -P: a module of the project must not shadow a module of pip.
-_PIP = ("-P", "-m", "pip", "install", "--no-input", "--no-user", "--disable-pip-version-check", "--progress-bar", "off")
-_EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--format", "requirements-txt")
-_OF_THE_WORKER = "mops-worker.pth"
-_MADE = "mops-made.json"
-
-
 @dataclass(frozen=True)
 class Installed:
     """An environment: its interpreter, and a line for the log."""
@@ -282,18 +221,11 @@ class Installed:
 
 
 class _Stopped(Exception):
-    """No task needs the environment now."""
+    """No task needs the environment any longer."""
 
 
 def install(context: JobContext, root: Path, is_over: Callable[[], bool]) -> Installed | None:
-    """Find or make the environment that a bundle asks for; None: it asks for none, or the work is over.
-
-    Parameters
-    ----------
-    root
-        The folder of the unpacked bundle.
-    is_over
-        Tells whether no task needs the environment. mops calls it several times a second.
+    """Find or make the environment that a bundle asks for; None: it asks for none, or ``is_over``.
 
     Raises
     ------
@@ -319,13 +251,7 @@ def environments() -> Path:
 
 
 class _EnvironmentBuilder:
-    """Finds one environment, waits for another process that makes it, or makes it.
-
-    Parameters
-    ----------
-    wanted
-        The dependencies to install.
-    """
+    """Finds one environment, waits for another process that makes it, or makes it."""
 
     def __init__(self, context: JobContext, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
         assert context.install_s is not None
@@ -343,11 +269,26 @@ class _EnvironmentBuilder:
         began = time.monotonic()
         if (there := self._there()) is not None:
             return self._described(there, "found the environment")
-        with self._locked() as lock_fd:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        # The kernel releases the lock when this process ends. It is not a FileLock, whose release would unlock the file
+        # for the installer too, which inherits the descriptor.
+        with self._folder.with_suffix(".lock").open("ab") as lock:
+            doing = "another process on this machine makes the same environment"
+            if not self._waited(lambda: lock_descriptor(lock.fileno(), blocking=False), doing, time.monotonic()):
+                raise InstallError(
+                    f"{doing}, for more than {self._limit_s:g} s",
+                    where=f"{socket.gethostname()}: {lock.name}",
+                    hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher",
+                )
             took = f"{time.monotonic() - began:.1f} s"
             if (there := self._there()) is not None:  # the process that had the lock before has made it
                 return self._described(there, f"waited {took} for another process and found the environment")
-            return self._made(lock_fd)
+            try:
+                return self._made(lock.fileno())
+            except BaseException:
+                with suppress(OSError):  # the first error counts
+                    folders.remove(self._folder)
+                raise
 
     def _there(self) -> dict[str, str] | None:
         """Return the versions of the environment's packages by name; None: the environment is missing or incomplete."""
@@ -362,21 +303,6 @@ class _EnvironmentBuilder:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
         what = f"{how} of {n}{took} for {self._wanted.file} on {socket.gethostname()}"
         return Installed(self._python, f"{what}: {listed or 'the worker has all that it asks for'}")
-
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Lock the environment for this process. The kernel releases the lock when the process ends."""
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        # Not a FileLock, whose release would unlock the file for the installer too, which inherits the descriptor.
-        with self._folder.with_suffix(".lock").open("ab") as file:
-            doing = "another process on this machine makes the same environment"
-            if not self._waited(lambda: lock_descriptor(file.fileno(), blocking=False), doing, time.monotonic()):
-                raise InstallError(
-                    f"{doing}, for more than {self._limit_s:g} s",
-                    where=f"{socket.gethostname()}: {file.name}",
-                    hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher",
-                )
-            yield file.fileno()
 
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
         """Wait until a condition holds, and log every 30 s; return False if the time limit ends first."""
@@ -394,28 +320,25 @@ class _EnvironmentBuilder:
     def _made(self, lock_fd: int) -> Installed:
         logger.info("%s: installing what %s asks for (limit %g s)", self._job, self._wanted.file, self._limit_s)
         began = time.monotonic()
-        with ExitStack() as on_failure:
-            on_failure.callback(self._remove)
-            self._begin()
-            if importlib.util.find_spec("pip") is None:
-                self._run("ensurepip", [self._python, "-P", "-m", "ensurepip"], lock_fd, began)
-            before = self._packages()
-            for program, command in self._commands():
-                self._run(program, command, lock_fd, began)
-            if wrong := unfit(self._python, self._variables):
-                raise InstallError(
-                    f"no simulation can run with the model's dependencies: {wrong}",
-                    where=f"{socket.gethostname()}: {self._wanted.file}",
-                    hint=f"simulations need {libraries()}; ask for these versions, or do not list them",
-                )
-            packages = {name: version for name, version in self._packages().items() if name not in before}
-            new = self._folder / f"{_MADE}.new"
-            new.write_text(json.dumps(packages))
-            new.replace(self._folder / _MADE)
-            on_failure.pop_all()
+        self._make_empty()
+        if importlib.util.find_spec("pip") is None:
+            self._run("ensurepip", [self._python, "-P", "-m", "ensurepip"], lock_fd, began)
+        before = self._packages()
+        for program, command in self._commands():
+            self._run(program, command, lock_fd, began)
+        if wrong := unfit(self._python, self._variables):
+            raise InstallError(
+                f"no simulation can run with the model's dependencies: {wrong}",
+                where=f"{socket.gethostname()}: {self._wanted.file}",
+                hint=f"simulations need {libraries()}; ask for these versions, or do not list them",
+            )
+        packages = {name: version for name, version in self._packages().items() if name not in before}
+        new = self._folder / f"{_MADE}.new"
+        new.write_text(json.dumps(packages))
+        new.replace(self._folder / _MADE)
         return self._described(packages, "made an environment", f" in {time.monotonic() - began:.1f} s")
 
-    def _begin(self) -> None:
+    def _make_empty(self) -> None:
         """Remove what a killed process left, and make an environment on top of the worker's packages."""
         folders.remove(self._folder)
         # If the worker's own environment sees the packages of the base, the new environment needs them too.
@@ -425,10 +348,6 @@ class _EnvironmentBuilder:
         lines = [*_given_paths(), *(f"import site; site.addsitedir({path!r})" for path in _own_packages())]
         (self._site_packages / _OF_THE_WORKER).write_text("".join(f"{line}\n" for line in lines))
         self._place.renew()
-
-    def _remove(self) -> None:
-        with suppress(OSError):  # the first error counts
-            folders.remove(self._folder)
 
     @property
     def _site_packages(self) -> Path:
@@ -441,24 +360,21 @@ class _EnvironmentBuilder:
 
     def _commands(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the commands to run, with the name of each program."""
-        listed = str(self._folder / REQUIREMENTS)
-        if self._wanted.file == REQUIREMENTS:
-            listed = REQUIREMENTS  # its paths are relative to the project
-        elif self._wanted.file == LOCK:
-            yield from self._export(listed)
-        elif self._wanted.file == PROJECT:
+        listed = str(self._folder / _REQUIREMENTS)
+        if self._wanted.file == _REQUIREMENTS:
+            listed = _REQUIREMENTS  # its paths are relative to the project
+        elif self._wanted.file == _LOCK:  # uv lists its packages
+            tools = self._folder / "tools"
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+            uv = shutil.which("uv", path=path)
+            if uv is None:  # pip installs one first, and mops removes it
+                yield "pip", [self._python, *_PIP, "--target", str(tools), "uv"]
+            hashes = [] if self._wanted.hashed else ["--no-hashes"]
+            yield "uv", [uv or str(tools / "bin" / "uv"), *_EXPORT, *hashes, "--output-file", listed]
+            shutil.rmtree(tools, ignore_errors=True)
+        elif self._wanted.file == _PROJECT:
             Path(listed).write_text("".join(f"{line}\n" for line in self._wanted.requirements))
         yield "pip", [self._python, *_PIP, "-r", listed]
-
-    def _export(self, listed: str) -> Iterator[tuple[str, list[str]]]:
-        """Let uv list the packages of a lock. If the worker has no uv, pip installs one first, and mops removes it."""
-        tools = self._folder / "tools"
-        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
-        if uv is None:
-            yield "pip", [self._python, *_PIP, "--target", str(tools), "uv"]
-        hashes = [] if self._wanted.hashed else ["--no-hashes"]
-        yield "uv", [uv or str(tools / "bin" / "uv"), *_EXPORT, *hashes, "--output-file", listed]
-        shutil.rmtree(tools, ignore_errors=True)
 
     def _run(self, program: str, command: Sequence[str], lock_fd: int, began: float) -> None:
         with tempfile.TemporaryFile() as output:
@@ -488,10 +404,7 @@ class _EnvironmentBuilder:
 def _started(
     command: Sequence[str], folder: Path, variables: dict[str, str], output: IO[bytes], lock_fd: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start an installer, and kill it with its descendants when the body or this process ends.
-
-    The installer inherits the lock: no process makes the environment again while an old installer still writes.
-    """
+    """Start an installer, and kill it with its descendants when the body or this process ends."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -502,6 +415,7 @@ def _started(
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 env=variables,
+                # With the lock: no process makes the environment again while an old installer still writes.
                 pass_fds=(lock_fd, theirs.fileno()),
                 start_new_session=True,
             )

@@ -39,29 +39,12 @@ print("\\n%s%s" % ("MARK", json.dumps(found)))
 
 
 def command(python: str | None) -> list[str]:
-    """Return the start of a child's command line; a module of mops and its arguments follow.
-
-    Parameters
-    ----------
-    python
-        The interpreter; None: this process's own.
-    """
+    """Return the start of a child's command line; a module of mops and its arguments follow."""
     return [python or sys.executable, "-P", START]
 
 
-def child_command(python: str | None) -> list[str]:
-    """Return the command line of a child process; the numbers of its descriptors follow."""
-    return [*command(python), "mops.child.main"]
-
-
 def cannot_start(python: str, error: OSError, *, installed: bool = False) -> ModelError:
-    """Return the error for an interpreter that cannot start.
-
-    Parameters
-    ----------
-    installed
-        Whether mops has made the interpreter's environment.
-    """
+    """Return the error for an interpreter that cannot start; ``installed``: mops has made its environment."""
     named = "give --python a path that exists on every machine that runs simulations"
     made = "the environment that mops made was removed; mops jobs resume makes a new one"
     return ModelError(
@@ -80,15 +63,7 @@ def absolute(python: str | Path) -> str:
 
 
 def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
-    """Start an interpreter, and return every reason why it cannot run simulations.
-
-    Parameters
-    ----------
-    python
-        The interpreter's absolute path.
-    environment
-        The variables of the child processes.
-    """
+    """Start an interpreter, and return every reason why it cannot run simulations."""
     try:
         wrong = list(_wrong(python, environment))
     except OSError as bad:
@@ -107,7 +82,13 @@ def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
         yield f"it is not executable; name an interpreter{_LIKE}"
     else:
         answer = _ask(python, environment)
-        yield from [answer] if isinstance(answer, str) else _lacking(python, answer)
+        if isinstance(answer, str):
+            yield answer
+        elif _is_older(answer["python"], NEEDED["python"]):
+            version, needed = answer["python"], NEEDED["python"]
+            yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
+        elif wrong := _wrong_libraries(answer):
+            yield f"{wrong}; install what simulations need: {python} -m pip install {libraries()}"
 
 
 def _elsewhere(path: Path) -> str:
@@ -143,48 +124,29 @@ def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
     return f"it is not a Python interpreter: it exited with code {ran.returncode} and printed {said[:60]!r}"
 
 
-def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
-    """Yield what an interpreter that answered lacks."""
-    if _is_older(answer["python"], NEEDED["python"]):
-        version, needed = answer["python"], NEEDED["python"]
-        yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
-        return
-    wrong = _wrong_libraries(answer)
-    if wrong:
-        yield f"{wrong}; install what simulations need: {python} -m pip install {libraries()}"
-
-
 def libraries() -> str:
     """Return the libraries that simulations need, as arguments of pip."""
     return " ".join(f"'{name}>={NEEDED[name]}'" for name in ("pyarrow", "numpy"))
 
 
 def unfit(python: str, environment: Mapping[str, str]) -> str:
-    """Start the interpreter of an environment that mops has made; return what it lacks, or an empty text.
-
-    Parameters
-    ----------
-    python
-        The interpreter's absolute path.
-    environment
-        The variables of the child processes.
-    """
+    """Start the interpreter of an environment that mops has made; return what it lacks, or an empty text."""
     answer = _ask(python, environment)
     return answer if isinstance(answer, str) else _wrong_libraries(answer)
 
 
 def _wrong_libraries(answer: dict[str, Any]) -> str:
-    return "; ".join(text for name in ("numpy", "pyarrow") if (text := _wrong_library(name, answer[name])))
-
-
-def _wrong_library(name: str, found: str | list[str]) -> str | None:
-    if isinstance(found, list):
-        kind, message = found
-        absent = kind in ("ModuleNotFoundError", "ImportError") and message == f"No module named {name!r}"
-        return f"it has no {name}" if absent else f"its {name} cannot be imported ({kind}: {message[:200]})"
-    if _is_older(found, NEEDED[name]):
-        return f"its {name} is {found}, and simulations need {NEEDED[name]} or newer"
-    return None
+    wrong = []
+    for name in ("numpy", "pyarrow"):
+        found: str | list[str] = answer[name]
+        if isinstance(found, list):
+            kind, message = found
+            is_absent = kind in ("ModuleNotFoundError", "ImportError") and message == f"No module named {name!r}"
+            imported = f"its {name} cannot be imported ({kind}: {message[:200]})"
+            wrong.append(f"it has no {name}" if is_absent else imported)
+        elif _is_older(found, NEEDED[name]):
+            wrong.append(f"its {name} is {found}, and simulations need {NEEDED[name]} or newer")
+    return "; ".join(wrong)
 
 
 def _is_older(found: str, needed: Version) -> bool:

@@ -1,19 +1,14 @@
-"""The limits of simulations: how much memory a worker and one simulation may use, and the watch over a child.
-
-docs/internals/limits.md has the rules and their reasons.
-"""
+"""The limits of one child: the time and the memory of what it runs. docs/internals/limits.md has the reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from mops.child.channel import Running, Step
-from mops.system import memory_limits, process_memory
+from mops.system import process_memory
 from mops.system.clock import monotonic
-from mops.system.heap import kept_bytes, resident_bytes
 from mops.system.process_tree import is_deadlocked
 from mops.worker.deaths import Breach, reading_seconds
-from mops.worker.slots import PoolSlots
 
 LONG_SECONDS = 10.0
 """How long a simulation or target must have run to be reported, and to release what waits behind it in its task."""
@@ -22,103 +17,21 @@ START_SECONDS = 60.0
 """How long a forked process must do no work in its first simulation before mops asks the kernel why."""
 
 _POLL_SECONDS = 0.5  # between two looks at a child, at most
-_WORKER_SECONDS = 0.25  # between two looks at all processes of the worker, while they are far from its limit
 _PAUSE_SECONDS = 1.0  # a gap between two looks that is longer by this much is a pause
 _LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
 _WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
 _ALLOCATES = 2.5e9  # bytes a second at most: sets how soon a child can exceed its limit
-_PAUSE_SHARE = 0.85  # of the worker's limit: above it, no simulation starts while another one runs
-
-
-class WorkerMemory:
-    """The memory of a worker's processes, and how much of it one simulation may take.
-
-    Parameters
-    ----------
-    pids, template_pids
-        Return the process ids of all children and templates, and those of the templates alone.
-    worker_limit
-        Dask's memory limit of this worker in bytes; None: it has none.
-    """
-
-    def __init__(self, pids: Callable[[], list[int]], template_pids: Callable[[], list[int]], worker_limit: int | None):
-        self._pids, self._template_pids = pids, template_pids
-        self._usage = process_memory.Usage()
-        self._taken, self._limit, self._look_at = 0, 0, 0.0
-        taken = self._exact_bytes()
-        taken = self._resident_bytes() if taken is None else taken
-        self.allowed_bytes = memory_limits.usable_bytes(worker_limit, taken)
-        """The memory that the worker and its processes may use, given the free memory when the pool was made."""
-
-    def slots_with_room(self, slots: int) -> int:
-        """Return for how many slots the memory is enough, if each simulation gets the share of a slot."""
-        return memory_limits.slots_with_room(self.allowed_bytes, self.own_bytes(), slots)
-
-    def children_bytes(self) -> int:
-        """Return the resident memory of all children of every pool, with the processes that they have started."""
-        return process_memory.tree_bytes(*self._pids())
-
-    def own_bytes(self) -> int:
-        """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
-        return resident_bytes() + sum(map(kept_bytes, self._template_pids()))
-
-    def _resident_bytes(self) -> int:
-        return resident_bytes() + self.children_bytes()
-
-    def _exact_bytes(self) -> int | None:
-        children = process_memory.own_bytes(*self._pids())
-        return None if children is None else resident_bytes() + children
-
-    def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:
-        """Return how much memory one simulation may use now.
-
-        Parameters
-        ----------
-        set_bytes
-            MODELOPS_JOB_SIM_MEMORY; None: a slot's share of the worker's memory.
-        alone
-            Whether it has the memory of all slots.
-        """
-        share = memory_limits.share_bytes(self.allowed_bytes, self.own_bytes(), 1 if alone else slots.n)
-        if set_bytes is None:
-            return share
-        return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
-
-    def taken_and_pause_limit(self) -> tuple[int, int]:
-        """Return the memory of all processes, and the limit above which no simulation starts while another one runs.
-
-        Each task asks before it starts, and a look reads the files of all processes. So a figure below half of the
-        limit counts for a moment.
-        """
-        now = monotonic()
-        if now >= self._look_at or self._taken > self._limit / 2:
-            # Other programs on the machine may use more than when the pool was made, so the available memory counts.
-            available = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
-            self._limit = int(min(_PAUSE_SHARE * self.allowed_bytes, available))
-            self._taken = self._usage.look(self._limit, self._resident_bytes, self._exact_bytes)
-            self._look_at = now + _WORKER_SECONDS
-        return self._taken, self._limit
 
 
 class LimitWatch:
-    """Watches the time and the memory of what one child runs, and whether a forked process hangs at its start.
-
-    Parameters
-    ----------
-    timeout_s
-        MODELOPS_JOB_SIM_TIMEOUT.
-    template
-        The watch of the template that forked the child; None: the child imported the model itself.
-    clock
-        Returns the time of the child's progress page.
-    """
+    """Watches the time and the memory of what one child runs, and whether a forked process hangs at its start."""
 
     def __init__(
         self,
         pid: int,
-        timeout_s: float | None,
-        template: LimitWatch | None = None,
-        clock: Callable[[], float] = monotonic,
+        timeout_s: float | None,  # MODELOPS_JOB_SIM_TIMEOUT
+        template: LimitWatch | None = None,  # of the template that forked the child
+        clock: Callable[[], float] = monotonic,  # the clock of the child's progress page
     ):
         self._pid, self._timeout_s, self._template, self._clock = pid, timeout_s, template, clock
         self.limit_bytes: int | None = None
@@ -130,6 +43,7 @@ class LimitWatch:
         self._peak_of: Step | None = None
         self._step_peak_bytes = 0
         self._shared_bytes: int | None = None
+        """What forked processes share with this one, a template; None: not measured yet."""
         self._is_starting = template is not None
         self._first: Step | None = None
         self._work_at = self._worked_s = 0.0
@@ -186,41 +100,19 @@ class LimitWatch:
     def breach(self, running: Running) -> Breach | None:
         """Return which limit a step breaks; None: none."""
         exceeds_memory = self._exceeds_memory(running.step)
-        if (late := self._late(running)) is not None:
-            return late
+        if self._timeout_s is not None and not running.has_ended:  # copying and sending what was read has no time limit
+            if running.returned_at:
+                if self.seconds_since(running.returned_at) > reading_seconds(self._timeout_s):
+                    return "reading"
+            elif self.seconds_since(running.since) > self._timeout_s:
+                return "timeout"
         if exceeds_memory:
             return "memory"
         return "start" if self._hangs_at_start(running.step) else None
 
-    def _late(self, running: Running) -> Breach | None:
-        """Return which limit of time a step breaks. Copying and handing over what was read has none."""
-        if self._timeout_s is None or running.has_ended:
-            return None
-        if not running.returned_at:
-            return "timeout" if self.seconds_since(running.since) > self._timeout_s else None
-        return "reading" if self.seconds_since(running.returned_at) > reading_seconds(self._timeout_s) else None
-
     def peak_of(self, step: Step) -> int | None:
         """Return the peak memory that was measured during a step; None: it was not measured."""
         return self._step_peak_bytes if step == self._peak_of else None
-
-    def _hangs_at_start(self, step: Step) -> bool:
-        """Tell whether a forked process waits in its first simulation for a lock of a thread that it does not have."""
-        if not self._is_starting:
-            return False
-        self._first = self._first or step
-        if step != self._first:
-            self._is_starting = False
-            return False
-        now = self._clock()
-        if now < self._work_at:
-            return False
-        self._work_at = now + _WORK_SECONDS
-        worked_s = process_memory.tree_cpu_seconds(self._pid)
-        if worked_s > self._worked_s:
-            self._worked_s, self._idle_since = worked_s, self._clock()
-            return False
-        return self.seconds_since(self._idle_since) > START_SECONDS and is_deadlocked(self._pid)
 
     def _exceeds_memory(self, step: Step) -> bool:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
@@ -243,29 +135,20 @@ class LimitWatch:
     def _own_bytes(self) -> int | None:
         return process_memory.own_bytes(self._pid, template=self._template._pid if self._template else None)
 
-
-class ImportWatch:
-    """The time that an import of the model takes.
-
-    Parameters
-    ----------
-    watch
-        Knows the pauses of all processes.
-    limit_s
-        MODELOPS_JOB_IMPORT_TIMEOUT; None: no limit.
-    """
-
-    SLOW_SECONDS = 30.0
-
-    def __init__(self, watch: LimitWatch, limit_s: float | None, on_slow: Callable[[float], object]):
-        self._watch, self._limit_s, self._on_slow = watch, limit_s, on_slow
-        self._since = monotonic()
-        self._has_said = False
-
-    def is_over(self) -> bool:
-        """Tell whether the time is over; say once that the import is slow."""
-        seconds = self._watch.seconds_since(self._since)
-        if seconds > self.SLOW_SECONDS and not self._has_said:
-            self._has_said = True
-            self._on_slow(seconds)
-        return self._limit_s is not None and seconds > self._limit_s
+    def _hangs_at_start(self, step: Step) -> bool:
+        """Tell whether a forked process waits in its first simulation for a lock of a thread that it does not have."""
+        if not self._is_starting:
+            return False
+        self._first = self._first or step
+        if step != self._first:
+            self._is_starting = False
+            return False
+        now = self._clock()
+        if now < self._work_at:
+            return False
+        self._work_at = now + _WORK_SECONDS
+        worked_s = process_memory.tree_cpu_seconds(self._pid)
+        if worked_s > self._worked_s:
+            self._worked_s, self._idle_since = worked_s, self._clock()
+            return False
+        return self.seconds_since(self._idle_since) > START_SECONDS and is_deadlocked(self._pid)

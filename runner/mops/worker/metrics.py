@@ -21,40 +21,38 @@ from mops.worker.pool import Pool
 
 
 class Families:
-    """Makes metrics that have some labels in common.
-
-    Parameters
-    ----------
-    labels
-        Their values by name.
-    """
+    """Makes metrics that have some labels in common."""
 
     def __init__(self, **labels: str):
         self._labels = labels
 
     def gauge(self, name: str, help_text: str, value: float) -> Metric:
         """Return a gauge of one value."""
-        return self._filled(GaugeMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
+        return self._filled(GaugeMetricFamily, name, help_text, {(): value})
 
     def gauge_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
         """Return a gauge with a value for each value of another label."""
-        family = GaugeMetricFamily(name, help_text, labels=[*self._labels, label])
-        return self._filled(family, {(key,): value for key, value in values.items()})
+        return self._filled(GaugeMetricFamily, name, help_text, {(key,): value for key, value in values.items()}, label)
 
     def counter(self, name: str, help_text: str, value: float) -> Metric:
         """Return a counter of one value."""
-        return self._filled(CounterMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
+        return self._filled(CounterMetricFamily, name, help_text, {(): value})
 
     def counter_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
         """Return a counter with a value for each value of another label."""
-        family = CounterMetricFamily(name, help_text, labels=[*self._labels, label])
-        return self._filled(family, {(key,): value for key, value in values.items()})
+        return self._filled(CounterMetricFamily, name, help_text, {(k,): value for k, value in values.items()}, label)
 
     def _filled(
-        self, family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[tuple[str, ...], float]
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        help_text: str,
+        values: Mapping[tuple[str, ...], float],
+        *more: str,
     ) -> Metric:
-        for more, value in values.items():
-            family.add_metric([*self._labels.values(), *more], value)
+        family = kind(name, help_text, labels=[*self._labels, *more])
+        for keys, value in values.items():
+            family.add_metric([*self._labels.values(), *keys], value)
         return family
 
 
@@ -62,15 +60,9 @@ _PLAIN = Families()
 
 
 class PoolCollector(Collector):
-    """The children of this process.
+    """The children of this process."""
 
-    Parameters
-    ----------
-    pools
-        Returns the pools that there are now.
-    """
-
-    def __init__(self, pools: Callable[[], Iterable[Pool]]):
+    def __init__(self, pools: Callable[[], Iterable[Pool]]):  # those that there are now
         self._pools = pools
 
     def describe(self) -> list[Metric]:

@@ -21,12 +21,8 @@ from mops.storage.paths import JobPaths
 from mops.task import JobContext, PartFile, TaskResult
 from mops.worker import result_buffers
 
-_FIRST_NUMBER = 1 << 32
-"""The numbers of a runner's own parts are lower."""
-
-_refused: set[str] = set()
-"""Attempts (:attr:`mops.task.JobContext.run`) for which this worker could not write a file."""
-
+_FIRST_NUMBER = 1 << 32  # the numbers of a runner's own parts are lower
+_refused: set[str] = set()  # attempts (JobContext.run) for which this worker could not write a file
 _open_files = functools.cache(Files.open)
 
 
@@ -43,17 +39,13 @@ def take_file(context: JobContext, descriptor: int, name: str) -> pa.Buffer | Sp
 
 
 def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
-    """Store the files of a result as parts of an attempt, and replace their contents by their paths.
-
-    If the storage refuses one or does not answer for seconds, the runner gets and stores the contents, for the rest of
-    the attempt.
-    """
+    """Store the files of a result as parts of an attempt, and replace their contents by their paths."""
     if not result.files or context.run in _refused:
         return
     try:
         files = _open_files(context.storage).brief()
         result.files = [_stored(file, files, JobPaths(context.job, context.job_id), attempt) for file in result.files]
-    except MopsError as fault:
+    except MopsError as fault:  # the runner gets and stores the contents, for the rest of the attempt
         if context.run not in _refused:
             host = socket.gethostname()
             result.notes.append(f"{host} cannot write to the storage, so the runner stores its results: {fault}")

@@ -1,17 +1,12 @@
-"""Runs one job's tasks on a worker, each task in the thread that calls :meth:`Pool.run`.
+"""Runs one job's tasks on a worker, each task in the thread that calls :meth:`Pool.run`."""
 
-A pool leaves the details to others: :mod:`mops.worker.slots` admits tasks, :mod:`mops.worker.child_starter` starts
-child processes, :mod:`mops.worker.children` lists those of all pools, :mod:`mops.worker.child_process` talks to one,
-:mod:`mops.worker.limits` bounds memory and time, :mod:`mops.worker.task_progress` knows what is left of a task.
-
-Lock order: a thread that holds one of these takes only those further down.
-
-1. `Pool._closing`
-2. `ChildStarter._installing`, `_preparing`, `_starting`, `_reaper_lock`, in this order
-3. `ChildProcess._reaping` of a child, then `_asking` of its template; `Reaper._asking`
-4. conditions and locks under which nothing is called that locks: `ChildProcess._guard`, `WorkerSlots.changed`,
-   `ChildRegistry._changed`, and all others
-"""
+# Lock order: a thread that holds one of these takes only those further down.
+#
+# 1. Pool._closing
+# 2. ChildStarter._installing, _preparing, _starting, _reaper_lock, in this order
+# 3. ChildProcess._reaping of a child, then Template._asking of its template; Reaper._asking
+# 4. conditions and locks under which nothing is called that locks: ChildProcess._guard, WorkerSlots.changed,
+#    ChildRegistry._changed, and all others
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
 from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
 from mops.worker.deaths import Death
-from mops.worker.limits import WorkerMemory
+from mops.worker.memory import WorkerMemory
 from mops.worker.slots import PoolSlots
 from mops.worker.task_progress import TaskProgress
 
@@ -46,36 +41,20 @@ _RETIREMENT_SHARE = 0.9  # fraction of the size of a process that left a simulat
 
 
 class Pool:
-    """Runs the tasks of one job on one worker. Thread-safe: each task calls :meth:`run` in its own thread.
-
-    Parameters
-    ----------
-    root
-        The folder with the unpacked bundle.
-    slots
-        Simulations at a time.
-    worker_limit
-        Dask's memory limit of this worker in bytes; None: it has none.
-    children
-        The children of all pools of this worker; None: this is the only pool.
-    restore
-        Unpacks the bundle again if the folder was removed, or files in it.
-    tell
-        Logs a line at the runner at once, if the runner is another process.
-    """
+    """Runs the tasks of one job on one worker. Thread-safe: each task calls :meth:`run` in its own thread."""
 
     def __init__(
         self,
         context: JobContext,
-        root: str,
+        root: str,  # of the unpacked bundle
         slots: int,
-        worker_limit: int | None = None,
-        children: ChildRegistry | None = None,
-        restore: Callable[[], object] = lambda: None,
-        tell: Callable[[str], object] = lambda _: None,
+        worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
+        children: ChildRegistry | None = None,  # of all pools of this worker; None: this is the only pool
+        restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
+        tell: Callable[[str], object] = lambda _: None,  # logs a line at once at a runner in another process
     ):
         self._children = children or ChildRegistry()
-        self._memory = WorkerMemory(self._children.pids, self._children.template_pids, worker_limit)
+        self._memory = WorkerMemory(self._children, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, self._children.slots)
         self._children.join(self.slots)
@@ -111,18 +90,12 @@ class Pool:
         return self._memory.allowed_bytes
 
     def install(self) -> None:
-        """Install what the bundle asks for, once (:meth:`mops.worker.child_starter.ChildStarter.install`)."""
+        """Install what the bundle asks for, once (:meth:`ChildStarter.install`)."""
         self._starter.install()
 
     def check_data(self) -> None:
-        """Check once that this machine has the data outside the bundle which the bundle's mops.toml declares.
-
-        Raises
-        ------
-        DataError
-            Some data is missing. Later calls check again, because data may arrive.
-        """
-        if not self._has_data:
+        """Raise DataError if this machine lacks data outside the bundle which the bundle's mops.toml declares."""
+        if not self._has_data:  # after an error check again, because data may arrive
             check_data(read_data_paths(Path(self._root)))
             self._has_data = True
 
@@ -176,19 +149,14 @@ class Pool:
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children of the worker, of every pool."""
-        return self._memory.children_bytes()
+        return self._children.resident_bytes()
 
     def run(
         self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
     ) -> TaskResult:
         """Run a task on one child, and on another one each time a child dies or must be replaced.
 
-        Parameters
-        ----------
-        given
-            Results of earlier tasks, if this one runs only a group's targets.
-        on_alone
-            Called when a task that runs alone has the worker for itself, before it runs.
+        ``on_alone`` is called when a task that runs alone has the worker for itself, before it runs.
 
         Raises
         ------
@@ -227,16 +195,15 @@ class Pool:
                     break
         progress.prints = self._starter.take_template_prints() + progress.prints
         result = progress.result()
-        result.reports = self._take_reports()
+        with self._lock:
+            result.reports, self._reports = self._reports, []
         result.children, result.notes = self._starter.how, self._starter.take_notes()
         result.allowed_bytes, result.own_bytes = self._memory.allowed_bytes, self._memory.own_bytes()
         return result
 
     def _wait_for_memory(self) -> None:
-        """Wait while all processes together take too much memory and another task runs; log it every 30 s.
-
-        Dask's own pausing measures the worker's process only.
-        """
+        """Wait while all processes together take too much memory and another task runs; log it every 30 s."""
+        # Dask's own pausing measures the worker's process only.
         for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self._children.await_change):
             if not self._children.any_busy:
                 return
@@ -255,15 +222,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _child(self, *, only_targets: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
-        """Use a child in the body, None once the pool is stopped; keep the child if it can run another task.
-
-        Parameters
-        ----------
-        only_targets
-            Whether it is for targets only, which run even when the pool is stopped.
-        fresh
-            Whether it must have run nothing before.
-        """
+        """Use a child in the body, None once the pool is stopped; keep the child if it can run another task."""
         is_idle_good = not fresh and not self.slots.stopped(only_targets=only_targets)
         child = self._children.take(self.slots) if is_idle_good else None
         child = child or self._starter.start(only_targets=only_targets)
@@ -309,49 +268,35 @@ class Pool:
                     del self._tasks[child]
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
-        self._lower_retirement_size(int(_RETIREMENT_SHARE * progress.too_large_bytes))
+        # Later children are replaced before they grow to the size that left a simulation too little memory.
+        size = int(_RETIREMENT_SHARE * progress.too_large_bytes)
+        with self._lock:
+            is_lower = bool(size) and not 0 < self._retirement_size <= size
+            self._retirement_size = size if is_lower else self._retirement_size
+        if is_lower:
+            message = "%s: from now on replacing child processes that take %s between two simulations"
+            logger.info(message, self.context.job, bytes_text(size))
         return death
 
-    def _report(self, report: Report) -> None:
-        """Log a warning, also in the job's log."""
+    def _report(self, report: Report, *, at_once: bool = False) -> None:
+        """Log a warning, also in the job's log: with the result of a task, or at once."""
         logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is None:  # the runner, which keeps the job's log, is another process
+        if self.context.slots is not None:  # this process is the runner, which keeps the job's log
+            return
+        if at_once:
+            self._tell(str(report))
+        else:
             with self._lock:
                 self._reports.append(report)
 
     def _report_slow_import(self, seconds: float) -> None:
-        """Report it at once, because a task that waits for the import may return late."""
         what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
         then = f"waiting up to {self.context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        report = Report("slow_import", what, then)
-        logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is None:
-            self._tell(str(report))
-
-    def _take_reports(self) -> list[Report]:
-        with self._lock:
-            reports, self._reports = self._reports, []
-        return reports
-
-    def _lower_retirement_size(self, n_bytes: int) -> None:
-        """Replace later children before they grow to the size that left a simulation too little memory."""
-        with self._lock:
-            if not n_bytes or 0 < self._retirement_size <= n_bytes:
-                return
-            self._retirement_size = n_bytes
-        message = "%s: from now on replacing child processes that take %s between two simulations"
-        logger.info(message, self.context.job, bytes_text(n_bytes))
+        # At once, because a task that waits for the import may return late.
+        self._report(Report("slow_import", what, then), at_once=True)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
-        """Log how a child died and what follows, and count it.
-
-        Raises
-        ------
-        ClusterError
-            Too many children in a row have died while they ran nothing.
-        BundleError, StorageError
-            The unpacked bundle was removed, and cannot be unpacked again.
-        """
+        """Log how a child died and what follows, and count it."""
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:
@@ -383,19 +328,16 @@ class Pool:
         result_buffers.wake()
 
     def _kill_all(self) -> None:
-        self.slots.end()
+        self.slots.stop(targets_too=True)
         for child in self._children.of(self.slots):
             child.kill()
         if (template := self._starter.template) is not None:
             template.kill_if_it_starts()
 
     def close(self) -> None:
-        """End every child; a task that still runs sees its child die, and returns a result without an error.
-
-        A second call waits for the first.
-        """
+        """End every child; a task that still runs sees its child die, and returns a result without an error."""
         with self._closing:
-            self.slots.end()
+            self.slots.stop(targets_too=True)
             with self._lock:
                 if self._killer is not None:
                     self._killer.cancel()

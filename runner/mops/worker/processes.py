@@ -1,9 +1,4 @@
-"""The operating system's processes of children: how they start, what they print, and their folders.
-
-A reaper spawns them, or a template forks them. None is a child process of the worker itself. A descriptor of the
-process (pidfd_open(2)) tells the worker that it has ended. Only then does its parent wait for it and tell how it ended,
-so until then no other process can get its number.
-"""
+"""The operating system's processes of children: how they start, what they print, and their folders."""
 
 from __future__ import annotations
 
@@ -27,12 +22,87 @@ from mops.errors import ClusterError
 from mops.system import folders
 from mops.system.lifeline import readable
 from mops.task import JobContext
-from mops.worker.interpreter import cannot_start, child_command
+from mops.worker.interpreter import cannot_start, command
 from mops.worker.reaper import Reaper
 from mops.worker.variables import environment
 
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"
+_PREFIX = "mops-work-"
+_LEFT_SECONDS = 60.0  # a younger folder may not have its lock yet
+
+
+class Process:
+    """A process that a reaper has spawned, or a template forked; ``returncode`` is None until :meth:`wait`."""
+
+    # It is not a child process of the worker itself. Its descriptor (pidfd_open(2)) tells the worker that it has ended.
+    # Only then does its parent wait for it and tell how it ended, so until then no other process can get its number.
+
+    def __init__(
+        self,
+        pid: int,
+        output: IO[bytes],  # what it prints; closed with the child
+        ask_status: Callable[[int], int | None],  # takes its exit status, returns its return code; None: unknown
+    ):
+        self.pid, self.output, self._ask_status = pid, output, ask_status
+        self.returncode: int | None = None
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError as refused:
+            # Without a descriptor the worker would not notice its end. It has no number if it has ended already.
+            if not isinstance(refused, ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            ask_status(pid)
+            raise
+
+    @classmethod
+    def started(cls, start: Callable[[int], int], ask_status: Callable[[int], int | None]) -> Process:
+        """Start a process by a call of ``start`` with the descriptor for its output, which returns its number."""
+        reading, writing = os.pipe()
+        output = os.fdopen(reading, "rb", buffering=0)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                pid = start(writing)
+            finally:
+                os.close(writing)
+            process = cls(pid, output, ask_status)
+            on_failure.pop_all()
+        return process
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended, without taking its exit status."""
+        return readable(self._pidfd)
+
+    def await_end(self, within_s: float) -> bool:
+        """Wait for its end, without taking its exit status; return False if it does not end in time."""
+        return readable(self._pidfd, within_s)
+
+    def leave(self) -> None:
+        """Leave a process that does not end to its parent; its return code stays unknown."""
+        os.close(self._pidfd)
+
+    def wait(self) -> None:
+        """Take the exit status of a process that has ended: from then on another process may get its number."""
+        try:
+            self.returncode = self._ask_status(self.pid)
+        finally:
+            os.close(self._pidfd)
+
+
+def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
+    """Start a process that imports the model itself, with the descriptors of its socket, lifeline and page.
+
+    A ModelError: the job's interpreter was removed. An OSError: the system has no room for another process.
+    """
+    argv = [*command(context.python), "mops.child.main"]
+    env = environment(context.env, n_threads=context.threads, python=context.python)
+    try:
+        return Process.started(lambda output_fd: reaper.spawn(argv, env, (*passed, output_fd), folder), reaper.wait)
+    except (FileNotFoundError, PermissionError) as gone:
+        if context.python is None:
+            raise
+        raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone
 
 
 class Prints:
@@ -82,13 +152,7 @@ class Prints:
         return f"({dropped} bytes of output left out)\n{text}" if dropped > 0 else text
 
     def last_words(self, *, was_aborted: bool = False) -> str:
-        """Return the end of what was printed; if faulthandler wrote, its start, which names the line.
-
-        Parameters
-        ----------
-        was_aborted
-            Whether mops has sent SIGABRT, to see where the process hangs. Then the signal is no news.
-        """
+        """Return the end of what was printed; if faulthandler wrote, its start, which names the line."""
         printed = without_headings(self._tail.decode(errors="replace"))
         _, fatal, trace = printed.rpartition("Fatal Python error: ")
         if not fatal:
@@ -97,15 +161,11 @@ class Prints:
         what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
         others, current, own = frames.partition("Current thread")
         text = f"{fatal}{what}\n\n{current}{own or others}"
-        if was_aborted:
+        if was_aborted:  # mops has sent SIGABRT, to see where the process hangs: the signal is no news
             _, _, calls = (own or others).partition("\n")
             text = f"{_WHERE}\n{calls}"
         users = (line for line in text.splitlines() if not line.startswith(_FRAME_OF_MOPS))
         return "\n".join(users)[: self.LAST_WORDS_BYTES].strip()
-
-
-_PREFIX = "mops-work-"
-_LEFT_SECONDS = 60.0  # a younger folder may not have its lock yet
 
 
 class Scratch:
@@ -120,33 +180,24 @@ class Scratch:
 
     @property
     def path(self) -> Path:
-        """The folder.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be made, or was closed.
-        """
+        """The folder; ClusterError: it cannot be made, or was closed."""
         with self._lock:
             if self._closed:
                 raise ClusterError("the folder for simulations is closed", where="its pool")
-            if self._path is None or self._is_removed(self._path):
-                try:
-                    self._make()
-                except OSError as bad:
-                    raise ClusterError(
-                        f"the folder for simulations cannot be made ({bad.strerror})",
-                        where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
-                        hint="free space there, or set TMPDIR to another folder",
-                    ) from bad
-                assert self._path is not None
-            return self._path
+            path = self._path
+            # Another program may have removed the folder; then a child may have made another one without a lock.
+            if path is not None and path.is_dir() and os.path.samestat(path.stat(), os.fstat(self._lock_fd)):
+                return path
+            try:
+                return self._make()
+            except OSError as bad:
+                raise ClusterError(
+                    f"the folder for simulations cannot be made ({bad.strerror})",
+                    where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
+                    hint="free space there, or set TMPDIR to another folder",
+                ) from bad
 
-    def _is_removed(self, path: Path) -> bool:
-        """Tell whether another program has removed the folder; a child may have made another one without a lock."""
-        return not path.is_dir() or not os.path.samestat(path.stat(), os.fstat(self._lock_fd))
-
-    def _make(self) -> None:
+    def _make(self) -> Path:
         if self._path is None:
             _sweep(Path(tempfile.gettempdir()))
             path = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -168,19 +219,14 @@ class Scratch:
         with contextlib.suppress(OSError):  # a file system without locks, on which no pool sweeps either
             lock_descriptor(self._lock_fd, blocking=False)
         self._path = path
+        return path
 
     def leave(self, pid: int, *, keep_import: bool) -> None:
-        """Remove the folders of a process that has ended.
-
-        Parameters
-        ----------
-        keep_import
-            Whether other processes have links into the folder in which it imported the model, and may know the path of
-            its temporary folder.
-        """
+        """Remove the folders of a process that has ended."""
         if self._path is None:
             return
         _remove(self._path / str(pid))
+        # Other processes may have links into the folder of its import, and may know the path of its temporary folder.
         if not keep_import:
             _remove(self._path / f"{pid}.import")
             _remove(self._path / f"{pid}.tmp")
@@ -213,81 +259,3 @@ def _sweep(temporary: Path) -> None:
                     folders.remove(path)
             finally:
                 os.close(fd)
-
-
-class Process:
-    """A process that a reaper has spawned, or a template forked; ``returncode`` is None until :meth:`wait`.
-
-    Parameters
-    ----------
-    output
-        What it prints; closed with the child.
-    ask_status
-        Takes its exit status and returns its return code; None: unknown.
-    """
-
-    def __init__(self, pid: int, output: IO[bytes], ask_status: Callable[[int], int | None]):
-        self.pid, self.output, self._ask_status = pid, output, ask_status
-        self.returncode: int | None = None
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except OSError as refused:
-            # Without a descriptor the worker would not notice its end. It has no number if it has ended already.
-            if not isinstance(refused, ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            ask_status(pid)
-            raise
-
-    def has_ended(self) -> bool:
-        """Tell whether it has ended, without taking its exit status."""
-        return readable(self._pidfd)
-
-    def await_end(self, within_s: float) -> bool:
-        """Wait for its end, without taking its exit status; return False if it does not end in time."""
-        return readable(self._pidfd, within_s)
-
-    def leave(self) -> None:
-        """Leave a process that does not end to its parent; its return code stays unknown."""
-        os.close(self._pidfd)
-
-    def wait(self) -> None:
-        """Take the exit status of a process that has ended: from then on another process may get its number."""
-        try:
-            self.returncode = self._ask_status(self.pid)
-        finally:
-            os.close(self._pidfd)
-
-
-def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
-    """Start a process that runs tasks with these descriptors: its socket, lifeline and page.
-
-    Parameters
-    ----------
-    folder
-        The folder for its files.
-
-    Raises
-    ------
-    ModelError
-        The job's interpreter was removed.
-    OSError
-        The system has no room for another process.
-    """
-    argv = child_command(context.python)
-    env = environment(context.env, n_threads=context.threads, python=context.python)
-    try:
-        reading, writing = os.pipe()
-        output = os.fdopen(reading, "rb", buffering=0)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            try:
-                pid = reaper.spawn(argv, env, (*passed, writing), folder)
-            finally:
-                os.close(writing)
-            process = Process(pid, output, reaper.wait)
-            on_failure.pop_all()
-            return process
-    except (FileNotFoundError, PermissionError) as gone:
-        if context.python is None:
-            raise
-        raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone

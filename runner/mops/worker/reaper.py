@@ -30,16 +30,8 @@ _SILENT = f"the reaper does not answer within {ANSWER_SECONDS:g} s"
 
 
 def check_kernel() -> None:
-    """Refuse a system without what child processes need (Linux 5.3 or newer).
-
-    Only the kernel knows: Python may have ``pidfd_open`` where gVisor lacks the call, or Docker forbids it.
-
-    Raises
-    ------
-    SystemUnfit
-        The system lacks it.
-    """
-    try:
+    """Raise SystemUnfit on a system without what child processes need (Linux 5.3 or newer)."""
+    try:  # only the kernel knows: Python may have pidfd_open where gVisor lacks the call, or Docker forbids it
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as refused:
         if isinstance(refused, OSError) and refused.errno in (errno.EMFILE, errno.ENFILE):
@@ -86,21 +78,8 @@ class Reaper:
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int], folder: Path) -> int:
         """Start a process in a new session; return its number.
 
-        Parameters
-        ----------
-        argv
-            The command, without the numbers of the descriptors, which follow it.
-        fds
-            Its socket, lifeline and page, and its output.
-        folder
-            The folder for its files, which the reaper removes at its own end.
-
-        Raises
-        ------
-        ConnectionError
-            This reaper has ended, or does not answer: the pool needs another one.
-        OSError
-            The process cannot be started.
+        The numbers of its descriptors (socket, lifeline, page) follow its command; the last of ``fds`` is its output.
+        A ConnectionError: this reaper has ended or does not answer, so the pool needs another one.
         """
         request = {"kind": "spawn", "argv": list(argv), "env": dict(env), "folder": str(folder)}
         answer = self._ask(request, fds)
@@ -123,11 +102,9 @@ class Reaper:
         return found
 
     def keep(self) -> None:
-        """Protect the processes that the import of a model has left: its simulations may use them.
-
-        If this call comes between the end of another process and its :meth:`wait`, the reaper also protects what that
-        process has left, until the pool is closed: the kernel does not tell which process left another.
-        """
+        """Protect the processes that the import of a model has left: its simulations may use them."""
+        # Between the end of another process and its wait(), this also protects what that process has left, until the
+        # pool is closed: the kernel does not tell which process left another.
         with contextlib.suppress(OSError):  # it has ended, or does not answer
             self._ask({"kind": "keep"})
 
@@ -141,19 +118,17 @@ class Reaper:
             self._channel.send(question)
             for fd in fds:
                 self._channel.send({}, fd)
-            return self._answer(deadline)
+            if readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
+                return self._channel.receive()[0]
         except (BrokenPipeError, ConnectionResetError, EOFError) as ended:
             self._fault = "the reaper has ended"
             raise ConnectionError(self._fault) from ended
-        finally:
-            self._asking.release()
-
-    def _answer(self, deadline: float) -> Message:
-        if not readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
+        else:
             self._process.kill()  # a later answer would be taken for the answer to another question
             self._fault = _SILENT
             raise ConnectionError(_SILENT)
-        return self._channel.receive()[0]
+        finally:
+            self._asking.release()
 
     def close(self) -> None:
         """Make the reaper kill every process that is left, and wait for its end."""

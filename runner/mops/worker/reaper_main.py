@@ -1,28 +1,23 @@
 """The program of a reaper: starts a pool's processes, and kills every process that they have started.
 
-A process that starts a new session or daemonizes is in no process group that could be killed. But it stays in the tree:
-if its parent ends, the kernel gives it to the nearest ancestor that adopts orphans (``PR_SET_CHILD_SUBREAPER``). Every
-child process adopts while it runs tasks, so what its simulations leave stays in its tree; the reaper adopts what an
-ended child has left. The reaper kills only its own children, and a process keeps its number until its parent has waited
-for it, so no signal can reach another process.
-
-A resource tracker of multiprocessing or joblib is not killed at once: as soon as the processes that it serves have
-ended, it removes the shared memory and the temporary folders that they have left, and ends.
-
-::
-
-    worker (reaper.py)                                 reaper (this file)
-      spawn {argv, env, folder}                           ──►  (removes the folder at its own end)
-        + socket, lifeline, page, output                  ──►  (a message for each)
-                                                          ◄──  spawned {pid} | not_spawned {errno, message}
-      wait {pid, living}                                  ──►  (kills what the process has left)
-                                                          ◄──  status {returncode}
-      keep                                                ──►  (protects what a model's import has left)
-                                                          ◄──  kept
-      the socket's end                                    ──►  (kills all, whatever happened to the worker)
-
 Standard library only, and the worker's interpreter.
 """
+
+# A process that starts a new session or daemonizes is in no process group that could be killed. But it stays in the
+# tree: if its parent ends, the kernel gives it to the nearest ancestor that adopts orphans (PR_SET_CHILD_SUBREAPER).
+# Every child process adopts while it runs tasks, so what its simulations leave stays in its tree; the reaper adopts
+# what an ended child has left. The reaper kills only its own children, and a process keeps its number until its parent
+# has waited for it, so no signal can reach another process.
+#
+#   worker (reaper.py)                                 reaper (this file)
+#     spawn {argv, env, folder}                           ──►  (removes the folder at its own end)
+#       + socket, lifeline, page, output                  ──►  (a message for each)
+#                                                         ◄──  spawned {pid} | not_spawned {errno, message}
+#     wait {pid, living}                                  ──►  (kills what the process has left)
+#                                                         ◄──  status {returncode}
+#     keep                                                ──►  (protects what a model's import has left)
+#                                                         ◄──  kept
+#     the socket's end                                    ──►  (kills all, whatever happened to the worker)
 
 from __future__ import annotations
 
@@ -66,7 +61,9 @@ def main() -> None:
                 reaper.serve()
     finally:
         reaper.end_leftovers(but=(), within_s=_END_SECONDS)
-        reaper.remove_folders()
+        for folder in reaper.folders:  # if the worker was killed before it could remove them
+            with contextlib.suppress(OSError):  # the next worker on this machine removes them
+                folders.remove(Path(folder))
 
 
 class _Reaper:
@@ -78,7 +75,7 @@ class _Reaper:
         self._kept: set[int] = set()
         self._lasting: set[int] = set()
         self._spared_until: dict[int, float] = {}
-        self._folders: set[str] = set()
+        self.folders: set[str] = set()
 
     def serve(self) -> None:
         """Serve one request of the worker."""
@@ -96,7 +93,7 @@ class _Reaper:
 
     def _spawn(self, request: Message) -> Message:
         fds: list[int] = []
-        self._folders.add(request["folder"])
+        self.folders.add(request["folder"])
         try:
             self._take_descriptors(fds)
             *passed, output = fds
@@ -145,11 +142,9 @@ class _Reaper:
             return None
 
     def end_leftovers(self, *, but: Collection[int], within_s: float) -> None:
-        """Kill this process's children, and their children, which it adopts, until there are none.
-
-        Later calls kill a process again that did not end in time, without waiting for it: it may be another user's
-        (``sudo`` in a model), or hang in a file system.
-        """
+        """Kill this process's children, and their children, which it adopts, until there are none."""
+        # Later calls kill a process again that did not end in time, without waiting for it: it may be another user's
+        # (sudo in a model), or hang in a file system.
         deadline = time.monotonic() + within_s
         while left := {*children_of(os.getpid())}.difference(but):
             spared = {pid for pid in left if self._is_spared(pid)}
@@ -173,21 +168,14 @@ class _Reaper:
 
     def _is_spared(self, pid: int) -> bool:
         """Tell whether a process is a resource tracker, or may become one, and still has time to end."""
+        # As soon as the processes that a tracker of multiprocessing or joblib serves have ended, it removes the shared
+        # memory and the temporary folders that they have left, and ends.
+        command = b""  # also of a process whose program the system is just starting, and of one that has ended
+        with contextlib.suppress(OSError):
+            command = Path("/proc", str(pid), "cmdline").read_bytes()
         now = time.monotonic()
-        return _may_be_tracker(pid) and now < self._spared_until.setdefault(pid, now + _TRACKER_SECONDS)
-
-    def remove_folders(self) -> None:
-        """Remove the folders of the processes, if the worker was killed before it could do so."""
-        for folder in self._folders:
-            with contextlib.suppress(OSError):  # the next worker on this machine removes them
-                folders.remove(Path(folder))
-
-
-def _may_be_tracker(pid: int) -> bool:
-    command = b""  # also of a process whose program the system is just starting, and of one that has ended
-    with contextlib.suppress(OSError):
-        command = Path("/proc", str(pid), "cmdline").read_bytes()
-    return not command or b"resource_tracker" in command
+        may_be_tracker = not command or b"resource_tracker" in command
+        return may_be_tracker and now < self._spared_until.setdefault(pid, now + _TRACKER_SECONDS)
 
 
 def _take_status(pid: int) -> bool:

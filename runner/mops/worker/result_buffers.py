@@ -1,8 +1,7 @@
 """The result buffers in this process: read from children, and counted until their last reader frees them.
 
-This process has one count, because it has one memory, and a count for each task. Before a pool starts a task, it waits
-until its job's buffers leave room. The drain check reads which buffers are left. Buffers of unfinished groups count
-too: the runner frees them when it has put them on disk, without waiting for the rest of their group.
+This process has one count for each task, because it has one memory. Before a pool starts a task, it waits until its
+job's buffers leave room. The drain check reads which buffers are left.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from mops.waiting import polls
 
 logger = logging.getLogger(__name__)
 
+# Smaller buffers are copied: a mapped one costs a descriptor (mmap keeps a duplicate until Python 3.13), and a worker
+# with many slots and short simulations would have thousands of them in one open checkpoint.
 COPY_BELOW_BYTES = 1 << 20
-"""Smaller buffers are copied: a mapped one costs a descriptor (mmap keeps a duplicate until Python 3.13), and a worker
-with many slots and short simulations would have thousands of them in one open checkpoint."""
 
 _POLL_SECONDS = 1.0
 _changed = threading.Condition(threading.RLock())
@@ -36,13 +35,7 @@ _bytes_of: Counter[str] = Counter()
 
 
 def take(fd: int, name: str) -> pa.Buffer | None:
-    """Read a buffer and close its descriptor; None if it is empty. It counts until nothing refers to it.
-
-    Parameters
-    ----------
-    name
-        The task's name for its buffers.
-    """
+    """Read a buffer and close its descriptor; None if it is empty. It counts until nothing refers to it."""
     size = os.fstat(fd).st_size
     content: np.ndarray[Any, Any] | mmap.mmap | None
     if size < COPY_BELOW_BYTES:
@@ -69,13 +62,7 @@ def _count(name: str, change: int) -> None:
 
 
 def held_bytes(mark: str = "") -> int:
-    """Return the bytes of all buffers.
-
-    Parameters
-    ----------
-    mark
-        Only of buffers whose names contain this.
-    """
+    """Return the bytes of the buffers whose names contain ``mark``."""
     with _changed:
         return sum(n_bytes for name, n_bytes in _bytes_of.items() if mark in name)
 
@@ -87,13 +74,8 @@ def held_names() -> set[str]:
 
 
 def wait_for_room(limit_bytes: int, stopping: Callable[[], bool], job: str, mark: str = "") -> None:
-    """Wait while buffers take more than ``limit_bytes``, unless ``stopping``; log it every 30 s.
-
-    Parameters
-    ----------
-    mark
-        Only buffers count whose names contain this: a job does not wait for another job's runner.
-    """
+    """Wait while buffers take more than ``limit_bytes``, unless ``stopping``; log it every 30 s."""
+    # Only buffers with the mark count: a job does not wait for another job's runner.
     with _changed:
         for poll in polls(_POLL_SECONDS, stopped=stopping, pause=_changed.wait):
             n_bytes = held_bytes(mark)

@@ -1,11 +1,8 @@
 """Retires a Dask worker before its pod ends: ``python -m mops.worker.retire``, a container's preStop hook.
 
 The scheduler copies the results that only this worker holds to other workers, and moves its tasks to them. The hook
-asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops enables it). If
-something fails, the hook only reports the failure: the pod ends anyway, and Dask computes lost results again. The hook
-uses only the standard library, so it starts as fast as Python.
-
-``DASK_SCHEDULER_ADDRESS`` and ``DASK_WORKER_NAME`` name the worker, as dask-kubernetes sets them.
+asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops enables it). The pod
+ends even if the hook fails, and Dask computes lost results again. Standard library only: it starts as fast as Python.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         host = urlsplit(os.environ["DASK_SCHEDULER_ADDRESS"]).hostname or ""
-        outcome = retire(host, options.http_port, os.environ["DASK_WORKER_NAME"], options.seconds)
+        outcome = _retire(host, options.http_port, os.environ["DASK_WORKER_NAME"], options.seconds)
     except KeyError as missing:
         outcome = f"not retired: {missing.args[0]} is not set"
     except (OSError, HTTPException, ValueError, _Refused) as fault:
@@ -49,21 +46,8 @@ def main() -> None:
             log.write(line)
 
 
-def retire(host: str, port: int, name: str, seconds: float) -> str:
-    """Retire the worker of this name; return how it went, for people.
-
-    Parameters
-    ----------
-    host, port
-        The address of the scheduler's HTTP server.
-    seconds
-        How long to wait for answers; after that the scheduler continues without this hook.
-
-    Raises
-    ------
-    OSError, HTTPException, ValueError
-        The scheduler does not answer in time, or the answer is not JSON.
-    """
+def _retire(host: str, port: int, name: str, seconds: float) -> str:
+    """Retire the worker of this name by the scheduler's HTTP server; return how it went, for people."""
     deadline = time.monotonic() + seconds
     known = _ask(host, port, deadline, "GET", "/api/v1/get_workers")["workers"]
     addresses = [worker["address"] for worker in known if str(worker["name"]) == name]

@@ -18,7 +18,6 @@ from mops.errors import ClusterError, StorageError
 from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
-from mops.system import process_memory
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.limits import LONG_SECONDS
@@ -65,10 +64,8 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
 
 
 def _announce_alone(key: str) -> None:
-    """Tell the scheduler that a task runs alone here: if the worker ends now, only that task is to blame.
-
-    While the task still waits to be alone, the worker may end because of another job's simulations.
-    """
+    """Tell the scheduler that a task runs alone here: if the worker ends now, only that task is to blame."""
+    # Not before: while the task still waits to be alone, the worker may end because of another job's simulations.
     from distributed.utils import sync  # noqa: PLC0415 - see above
 
     worker = _dask_worker()
@@ -93,11 +90,6 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
         Empty: the attempt's pool. A runner that reconnects uses another name, and the old pool is stopped.
     dask_worker
         The Dask worker here; None: the caller is one of its tasks, or this process is the runner.
-
-    Raises
-    ------
-    ClusterError
-        The bundle does not reach this worker.
     """
     name = name or context.run
     if name in _stopped:
@@ -109,11 +101,10 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     with _lock:
         if name not in _pools and name not in _stopped:
             tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
-            restore_bundle = partial(_restore_bundle, context)
-            _pools[name] = Pool(context, root, slots, worker_limit, _children, restore_bundle, tell)
+            _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context), tell)
             if worker is not None:
-                worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends these to the scheduler
-                worker.metrics[LONG_STEPS] = _all_long_steps
+                worker.metrics["mops_children_bytes"] = lambda _worker: _children.resident_bytes()
+                worker.metrics[LONG_STEPS] = _all_long_steps  # Dask sends both to the scheduler
                 if can_show_metrics():
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
@@ -136,22 +127,15 @@ def pools() -> list[Pool]:
         return list(_pools.values())
 
 
-def children_bytes(_worker: object = None) -> int:
-    """Return the resident memory of all children of this process, which Dask shows among the worker's metrics."""
-    return process_memory.tree_bytes(*_children.pids())
-
-
 def long_steps(name: str) -> list[RunningStep]:
     """Return what has run longest in a pool here, and each long step whose task has released something."""
-    with _lock:
-        pool = _pools.get(name)
+    pool = _pool_named(name)
     running = [step for step in (pool.running() if pool is not None else ()) if step.seconds >= LONG_SECONDS]
     running.sort(key=lambda step: -step.seconds)
     return running[:_LONG_STEPS] + [step for step in running[_LONG_STEPS:] if step.released]
 
 
-def _all_long_steps(_worker: object = None) -> dict[str, list[dict[str, Any]]]:
-    """Return :func:`long_steps` of every pool, as Dask sends it to the scheduler."""
+def _all_long_steps(_worker: object) -> dict[str, list[dict[str, Any]]]:
     return {name: [asdict(step) for step in long_steps(name)] for name in list(_pools)}
 
 
@@ -180,20 +164,23 @@ def _load_bundle(context: JobContext) -> bytes:
         ) from fault
 
 
+def _pool_named(name: str, *, stop: bool = False) -> Pool | None:
+    with _lock:
+        if stop:
+            _stopped.add(name)
+        return _pools.get(name)
+
+
 def stop_pool(name: str, grace_s: float) -> None:
     """Start nothing in this pool from now on; kill what still runs after ``grace_s`` seconds."""
-    with _lock:
-        _stopped.add(name)
-        pool = _pools.get(name)
+    pool = _pool_named(name, stop=True)
     if pool is not None:
         pool.stop(grace_s)
 
 
 def close_pool(name: str) -> None:
     """End a pool's children here; if another thread does, wait for it. A task that arrives later runs nothing."""
-    with _lock:
-        _stopped.add(name)
-        pool = _pools.get(name)
+    pool = _pool_named(name, stop=True)
     if pool is not None:
         try:
             pool.close()
@@ -210,6 +197,5 @@ def leave_pool(name: str) -> None:
 
 def child_pids(name: str) -> list[int]:
     """Return the process ids of a pool's children here."""
-    with _lock:
-        pool = _pools.get(name)
+    pool = _pool_named(name)
     return pool.pids() if pool is not None else []

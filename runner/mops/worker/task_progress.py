@@ -38,8 +38,7 @@ from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.worker.deaths import Death, Verdict, verdict_of
 
-RETRIED = frozenset({"crashed", "oom"})
-"""Verdicts after which a simulation or target is retried, because it may succeed in another process."""
+_RETRIED = frozenset({"crashed", "oom"})  # verdicts after which another process may succeed
 
 
 @dataclass
@@ -48,17 +47,14 @@ class _GroupProgress:
 
     group: Group | GroupPart
     wanted: tuple[int, ...]
-    given: frozenset[int] = frozenset()  # replicates whose results came with the task
-    good: set[int] = field(default_factory=set)
+    given: frozenset[int]  # replicates whose results came with the task
+    good: set[int]
     failed: dict[int, Failure] = field(default_factory=dict)
     failed_targets: dict[int, Failure] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     done: bool = False
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
-
-    def __post_init__(self) -> None:
-        self.good |= self.given
 
     @property
     def has_results(self) -> bool:
@@ -78,23 +74,17 @@ class _GroupProgress:
 
 
 class TaskProgress:
-    """The groups of a task, with the results that children have handed over and the work that is left.
-
-    Parameters
-    ----------
-    given
-        The results that came with the task: of all replicates of its group if it runs only targets, else of the
-        replicates that the request takes over or reuses.
-    """
+    """The groups of a task, with the results that children have handed over and the work that is left."""
 
     def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()):
         self._request, self._given = request, given
         self._in_pieces = bool(request.replicates)
-        asked = request.replicates
-        self._groups = [
-            _GroupProgress(group, tuple(range(group.n_replicates)) if asked is None else asked, self._given_of(group))
-            for group in request.groups
-        ]
+        self._groups: list[_GroupProgress] = []
+        for group in request.groups:
+            n, asked = group.n_replicates, request.replicates
+            # Of all replicates if the task runs only targets, else of those that the request takes over.
+            came = frozenset(range(n if asked == () else request.taken_over.get(group.index, 0)))
+            self._groups.append(_GroupProgress(group, tuple(range(n)) if asked is None else asked, came, set(came)))
         self._buffers: list[ResultBuffer] = []
         self._files: list[PartFile] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
@@ -106,7 +96,7 @@ class TaskProgress:
         self.reference: Families | None = request.reference
         self._known = self.reference
         self._order: list[int] = []
-        """What the present child runs, in its order: the positions of groups; in pieces the replicates of the group."""
+        """What the present child runs, in its order: positions of groups; in pieces, replicates of the group."""
         self._released = Ranges()
         self._has_died = False
         self.deaths_between = 0
@@ -115,10 +105,6 @@ class TaskProgress:
         self.prints = ""
         self.peak_bytes = 0
         self.written: list[str] = []
-
-    def _given_of(self, group: Group | GroupPart) -> frozenset[int]:
-        of_targets = self._request.replicates == ()
-        return frozenset(range(group.n_replicates if of_targets else self._request.taken_over.get(group.index, 0)))
 
     @property
     def finished(self) -> bool:
@@ -152,25 +138,20 @@ class TaskProgress:
         return [(i, p) for i, p in groups if not p.alone_later and p.group.index not in self._released]
 
     def release(self, step: Step) -> None:
-        """Leave to other tasks what waits behind a long step: groups without results, or replicates of the one group.
-
-        The step must run, and for longer than the budget of its task, so that its child starts none of them. The runner
-        learns about it by :meth:`running`. What comes before the step stays: the child may keep its results until the
-        step ends.
-        """
+        """Leave to other tasks what waits behind a long step: groups without results, or replicates of the group."""
+        # The step runs, and for longer than the budget of its task, so that its child starts none of them. The runner
+        # learns about it by running(). What comes before the step stays: the child may keep its results until the step
+        # ends.
         at = step.number if self._in_pieces else step.group_position
         waiting = self._order[self._order.index(at) + 1 :]
         if self._in_pieces:
             (progress,) = self._groups
             progress.wanted = tuple(i for i in progress.wanted if i not in waiting)
         else:
-            waiting = [self._groups[i].group.index for i in waiting if self._waits(self._groups[i])]
+            behind = [self._groups[i] for i in waiting]
+            # A group without simulations runs in any case, whatever the budget.
+            waiting = [p.group.index for p in behind if not p.has_results and not p.settled.issuperset(p.wanted)]
         self._released |= Ranges.of(waiting)
-
-    @staticmethod
-    def _waits(progress: _GroupProgress) -> bool:
-        """Tell whether a group has no results yet. Without simulations it runs in any case, whatever the budget."""
-        return not progress.has_results and not progress.settled.issuperset(progress.wanted)
 
     def message(self) -> Message:
         """Return the message that asks a child to run what is left."""
@@ -241,13 +222,8 @@ class TaskProgress:
         return [(position, replicate, tables) for (position, replicate), tables in sorted(found.items())]
 
     def take(self, message: Message, buffer: pa.Buffer | None, contents: Sequence[PartContent] = ()) -> None:
-        """Take results that a child has handed over.
-
-        Parameters
-        ----------
-        contents
-            The files that came before the message.
-        """
+        """Take results that a child has handed over; ``contents`` are the files that came before the message."""
+        bundle = self._request.context.bundle
         self.reference = self.reference or message["reference"]
         if self.reference is not None:
             # The next child of this task checks its results against the values of this one's.
@@ -260,9 +236,9 @@ class TaskProgress:
             position, target = failure["position"], failure["target"]
             n = self._groups[position].group.n_replicates
             step = Step(position, n + target if target is not None else int(failure["replicate"]))
-            traceback = self._in_project(message["tracebacks"][failure["traceback"]])
+            traceback = in_project(message["tracebacks"][failure["traceback"]], bundle)
             traceback = self._tracebacks.setdefault(traceback, traceback)
-            self._fail(step, Verdict(failure["reason"], self._in_project(failure["message"]), traceback))
+            self._fail(step, Verdict(failure["reason"], in_project(failure["message"], bundle), traceback))
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
@@ -271,42 +247,33 @@ class TaskProgress:
             self._groups[position].done = True
         self._settle_pieces()
         if buffer is not None and message["outputs"]:
-            self._buffers.append(ResultBuffer(buffer, self._segments(message["outputs"])))
+            segments = [
+                Segment(
+                    output,
+                    segment["offset"],
+                    segment["length"],
+                    [(self._groups[position].group.index, replicate) for position, replicate in segment["simulations"]],
+                    segment["rows"],
+                    segment["families"],
+                )
+                for output, segments in message["outputs"].items()
+                for segment in segments
+            ]
+            self._buffers.append(ResultBuffer(buffer, segments))
         assert {*message["encoded"]} <= {*message["done"]}
         groups = frozenset(self._groups[position].group.index for position in message["encoded"])
         files = zip(message["files"], contents, strict=True)
         self._files += [PartFile(**facts, groups=groups, content=content) for facts, content in files]
 
-    def _in_project(self, text: str) -> str:
-        return in_project(text, self._request.context.bundle)
-
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():
             progress.done = progress.settled.issuperset(progress.wanted)
 
-    def _segments(self, outputs: dict[str, list[dict[str, Any]]]) -> list[Segment]:
-        return [
-            Segment(
-                output,
-                segment["offset"],
-                segment["length"],
-                [(self._groups[position].group.index, replicate) for position, replicate in segment["simulations"]],
-                segment["rows"],
-                segment["families"],
-            )
-            for output, segments in outputs.items()
-            for segment in segments
-        ]
-
     def record_death(self, death: Death, host: str, *, is_stopping: bool = False) -> Report | None:
         """Record how a child died: retry what it ran, leave that to a separate task, or record it as failed.
 
-        Return the line of the log; None: mops has stopped the child.
-
-        Parameters
-        ----------
-        is_stopping
-            Whether no other child will start. Then the next attempt runs what a signal has ended.
+        Return the line of the log; None: mops has stopped the child. If the pool is stopping, no other child will
+        start, and the next attempt runs what a signal has ended.
         """
         step = death.step
         self._has_died = True
@@ -350,7 +317,7 @@ class TaskProgress:
         if self._settled(step):  # it had been handed over: the child died on its way to the next step
             return True
         self._deaths[step] += 1
-        is_retried = verdict.reason in RETRIED and not self._request.alone
+        is_retried = verdict.reason in _RETRIED and not self._request.alone
         if is_retried and self._deaths[step] <= self._request.context.retries:
             return True
         self._fail(step, verdict, died=True)
@@ -358,13 +325,8 @@ class TaskProgress:
         return False
 
     def retry_in_fresh_process(self, step: Step, size_before: int) -> bool:
-        """Retry a step that exceeded its memory limit, once, in a fresh process; return whether mops retries it.
-
-        Parameters
-        ----------
-        size_before
-            The size of its process after earlier simulations; 0: it was fresh, so the step itself takes that much.
-        """
+        """Retry a step that exceeded its memory limit, once, in a fresh process; return whether mops retries it."""
+        # size_before: the size of its process after earlier simulations; 0: it was fresh, so the step takes that much.
         if not size_before or step in self._size_before_retry or self._settled(step):
             return False
         self._size_before_retry[step] = size_before
@@ -390,44 +352,48 @@ class TaskProgress:
     @property
     def too_large_bytes(self) -> int:
         """The least size of a process in which a step exceeded its limit and then succeeded in a fresh one; 0: none."""
-        return min((size for step, size in self._size_before_retry.items() if self._is_good(step)), default=0)
-
-    def _is_good(self, step: Step) -> bool:
-        progress = self._groups[step.group_position]
-        target = step.number - progress.group.n_replicates
-        return progress.done and target not in progress.failed_targets if target >= 0 else step.number in progress.good
+        sizes = []
+        for step, size in self._size_before_retry.items():
+            progress = self._groups[step.group_position]
+            target = step.number - progress.group.n_replicates
+            is_good = progress.done and target not in progress.failed_targets
+            if is_good if target >= 0 else step.number in progress.good:
+                sizes.append(size)
+        return min(sizes, default=0)
 
     def _settled(self, step: Step) -> bool:
         progress = self._groups[step.group_position]
         return progress.done or step.number in progress.good or step.number in progress.failed
 
+    def _which(self, step: Step) -> tuple[_GroupProgress, int | None, str | None]:
+        """Return the group of a step, and its replicate or the name of its target."""
+        progress = self._groups[step.group_position]
+        target = step.number - progress.group.n_replicates
+        return (progress, step.number, None) if target < 0 else (progress, None, self._request.context.targets[target])
+
     def running(self, step: Step, worker: str, seconds: float) -> RunningStep:
         """Return what a step is that has run on a host for some seconds."""
-        group = self._groups[step.group_position].group
-        target = step.number - group.n_replicates
-        replicate, name = (step.number, None) if target < 0 else (None, self._request.context.targets[target])
-        number, released = self._request.number, self._released.intervals
-        return RunningStep(group.index, group.param_id, replicate, name, worker, seconds, number, released)
+        progress, replicate, target = self._which(step)
+        what = (progress.group.index, progress.group.param_id, replicate, target)
+        return RunningStep(*what, worker, seconds, self._request.number, self._released.intervals)
 
     def describe(self, step: Step) -> str:
         """Name a simulation or target for people: ``group 5 (761edf35ca16) replicate 2``."""
-        group = self._groups[step.group_position].group
-        name = f"group {group.index} ({short_id(group.param_id)})"
-        if step.number < group.n_replicates:
-            return f"{name} replicate {step.number}"
-        return f"{name} target {self._request.context.targets[step.number - group.n_replicates]}"
+        progress, replicate, target = self._which(step)
+        name = f"group {progress.group.index} ({short_id(progress.group.param_id)})"
+        return f"{name} replicate {replicate}" if target is None else f"{name} target {target}"
 
     def _fail(self, step: Step, verdict: Verdict, *, died: bool = False) -> None:
-        progress = self._groups[step.group_position]
-        n, seeds, group = progress.group.n_replicates, progress.group.seeds, progress.group.index
+        progress, replicate, target = self._which(step)
         attempts = self._deaths[step] + (not died) + self._request.tries.get(step.number, 0)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
-        if step.number < n:
-            progress.failed[step.number] = Failure(group, step.number, seeds[step.number], None, *why)
+        seed = None if replicate is None else progress.group.seeds[replicate]
+        failure = Failure(progress.group.index, replicate, seed, target, *why)
+        if replicate is not None:
+            progress.failed[replicate] = failure
         else:
-            target = step.number - n
-            progress.failed_targets[target] = Failure(group, None, None, self._request.context.targets[target], *why)
+            progress.failed_targets[step.number - progress.group.n_replicates] = failure
 
     def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield how often each step of what runs again alone was tried, by group and number of the step."""

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from mops.child.process_state import TEMPORARY_FOLDERS
 from mops.errors import OptionsError, Problem
 
-Variables = Mapping[str, str | None]
-"""The variables that ``--env`` names; None as a value: the runner's environment has the value."""
+Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
 
 _THREAD_LIMITS = (
     "OMP_NUM_THREADS",
@@ -26,6 +25,16 @@ _THREAD_LIMITS = (
     "MOPS_CHILD_THREADS",
 )
 _HASH_SEED = "PYTHONHASHSEED"
+_RESERVED = {
+    **dict.fromkeys(
+        _THREAD_LIMITS, "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
+    ),
+    _HASH_SEED: "mops sets it to 0, so that Python sets have the same order in each simulation",
+    **dict.fromkeys(
+        TEMPORARY_FOLDERS,
+        "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead",
+    ),
+}
 # Where a Python finds its libraries: the worker's values are wrong for another interpreter.
 _OF_ONE_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,30 +44,14 @@ HINT = "write --env NAME=VALUE to store a value with the job, or --env NAME to r
 
 
 def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -> dict[str, str]:
-    """Return the environment of a child process.
-
-    Parameters
-    ----------
-    env
-        Variables for the model.
-    n_threads
-        Threads that a simulation may use.
-    python
-        The child's interpreter; None: this process's own.
-    """
+    """Return the environment of a child process; ``python``: its interpreter, None: this process's own."""
     dropped = _OF_ONE_PYTHON if python else ()
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**inherited, **env, **dict.fromkeys(_THREAD_LIMITS, str(n_threads)), _HASH_SEED: "0"}
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str | None]:
-    """Return the variables that ``NAME`` and ``NAME=VALUE`` give.
-
-    Raises
-    ------
-    OptionsError
-        Some are not valid. The error lists every problem.
-    """
+    """Return the variables that ``NAME`` and ``NAME=VALUE`` give, or raise an OptionsError with every problem."""
     found: dict[str, str | None] = {}
     problems: list[Problem] = []
     for text in given:
@@ -74,13 +67,7 @@ def read_variables(given: Iterable[str]) -> dict[str, str | None]:
 def problems_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> list[Problem]:
     """Return every reason why the model cannot get these variables.
 
-    Parameters
-    ----------
-    variables
-        The variables that ``--env`` names.
-    environ
-        The environment that has the values of names alone; None: the environment of another machine has them, and mops
-        checks only the names.
+    ``environ`` has the values of names alone; None: another machine has them, and mops checks only the names.
     """
     wrong = ((name, _wrong(name, value, environ)) for name, value in variables.items())
     return [_problem(name, message) for name, message in wrong if message]
@@ -103,8 +90,10 @@ def _problem(name: object, message: str) -> Problem:
 def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
-    if reserved := _reserved(name):
-        return reserved
+    if name in _RESERVED:
+        return _RESERVED[name]
+    if name.startswith("MODELOPS_"):
+        return "a setting of mops, not of the model; set it in the environment of the command instead"
     if value is None:
         is_there = environ is None or name in environ
         return None if is_there else "not set in this environment; set it, or write NAME=VALUE"
@@ -114,15 +103,3 @@ def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> st
         return f"the value is a {type(value).__name__}; write a string"
     is_text = "\0" not in value and value == value.encode(errors="ignore").decode()
     return None if is_text else "the value is not UTF-8 text without null characters"
-
-
-def _reserved(name: str) -> str | None:
-    if name in _THREAD_LIMITS:
-        return "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
-    if name == _HASH_SEED:
-        return "mops sets it to 0, so that Python sets have the same order in each simulation"
-    if name in TEMPORARY_FOLDERS:
-        return "mops sets it for each process; set TMPDIR in the environment of the command, or of the workers, instead"
-    if name.startswith("MODELOPS_"):
-        return "a setting of mops, not of the model; set it in the environment of the command instead"
-    return None

@@ -45,7 +45,7 @@ WORKER = pod(
         {"name": "DASK_WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "MALLOC_TRIM_THRESHOLD_", "value": "65536"},
     ],
-    lifecycle={"preStop": {"exec": {"command": ["python", "-m", "mops.worker.run_task"]}}},
+    lifecycle={"preStop": {"exec": {"command": ["python", "-m", "mops.worker.retire"]}}},
 )
 SCHEDULER = pod("scheduler", ports=[{"name": "scheduler", "containerPort": 8786}])
 

@@ -346,12 +346,13 @@ class TestWatching:
     def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
         """Regression: the request for a stack trace took the exit status, so the child's subprocesses survived."""
         pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
-        child = ChildProcess(pool.context, str(bench.folder), pool._starter.scratch)
+        child = pool._starter._spawn(ChildProcess)
+        assert child is not None
         try:
             assert child.ready() is None
             child._page.begin(0, 0)
             os.kill(child.pid, signal.SIGKILL)
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            assert child._process.await_end(10.0)
             time.sleep(0.02)
             child._enforce_limits()
             assert child.death().returncode == -signal.SIGKILL
@@ -422,7 +423,8 @@ class TestPrints:
 
     def test_only_the_end_of_a_long_output_is_in_memory(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
-        child = ChildProcess(pool.context, str(bench.folder), pool._starter.scratch)
+        child = pool._starter._spawn(ChildProcess)
+        assert child is not None
         try:
             assert child.ready() is None
             assert child.run(TaskProgress(request_for(child._context, {"a": 1})), 1 << 40) is None

@@ -21,6 +21,7 @@ from mops.errors import ClusterError
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
+from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
 from mops.worker.result_buffers import held_bytes
 from processes import descriptors
@@ -314,7 +315,7 @@ def test_a_late_start_of_a_child_creates_nothing_in_a_closed_pool(lab: PoolLab) 
     assert lab.run(pool, [{"a": 1}]).done == {0}
     reaper = pool._starter._reaper
     pool.close()
-    assert pool._starter._spawn() is None
+    assert pool._starter._spawn(ChildProcess) is None
     assert pool._starter._reaper is reaper
     with pytest.raises(ClusterError, match="closed"):
         _ = pool._starter.scratch.path

@@ -15,7 +15,6 @@ from pool_lab import PoolLab, values
 from mops.child.shared_state import UNSAFE
 from mops.errors import ModelError, SystemUnfit
 from mops.task import TaskResult
-from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
 from processes import descriptors
 from waiting import until
@@ -182,7 +181,7 @@ def test_a_request_to_a_template_that_closes_gets_the_error_that_it_has_ended(la
     template = pool._starter.template
     assert template is not None
     before = descriptors()
-    child = ChildProcess(pool.context, str(lab.folder), pool._starter.scratch, template)
+    child = template.fork()
     template._selector.close()  # close() does this first, and another thread may send a request before the rest
     with pytest.raises(ConnectionError):
         template._ask({"kind": "wait", "pid": 1})
@@ -195,8 +194,10 @@ def test_a_new_forked_process_can_be_killed_at_once(lab: PoolLab) -> None:
     """Regression: before the process had a group, a signal to the group was lost, and close() hung."""
     pool = lab.pool(COUNTS)
     pool.check()
+    template = pool._starter.template
+    assert template is not None
     for _ in range(60):
-        child = ChildProcess(pool.context, str(lab.folder), pool._starter.scratch, pool._starter.template)
+        child = template.fork()
         child.close()
         assert not psutil.pid_exists(child.pid)
 
@@ -317,7 +318,7 @@ def test_a_model_that_hangs_in_a_fork_handler_is_spawned(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
 ) -> None:
     """Regression: the worker waited without end for the template."""
-    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.template.ANSWER_SECONDS", 1.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler=handler))
     result = lab.run(pool, [{"a": 1}, {"a": 2}])
@@ -332,7 +333,7 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Regression: the pool held its lock during the fork, and a stop waited for the lock."""
-    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
+    monkeypatch.setattr("mops.worker.template.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
     got: list[TaskResult] = []

@@ -133,7 +133,7 @@ class TestImport:
         self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: str
     ) -> None:
         """Regression: an import that hung on one worker held its tasks for ever, and nothing said so."""
-        monkeypatch.setattr("mops.worker.limits.ImportWatch.SLOW_SECONDS", 0.2)
+        monkeypatch.setattr("mops.worker.child_process.SLOW_IMPORT_SECONDS", 0.2)
         pool = lab.pool(self.HANGS, import_s=1.5, start=start)
         for _ in range(2):  # the second task does not wait again
             with pytest.raises(ImportTimeout) as late:
