@@ -20,9 +20,9 @@ def compact(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small parts of complete jobs into larger ones, once.
+    """Merge small parts of complete jobs into larger ones.
 
-    Results do not change. The small parts stay until `mops jobs clean` removes them.
+    A job is merged once. Results do not change. The small parts stay until `mops jobs clean` removes them.
 
     Example:
 
