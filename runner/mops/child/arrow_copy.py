@@ -180,7 +180,5 @@ def _is_known_to_be_held(kind: pa.DataType) -> bool:
         return bool(kind.byte_width > 0)
     if is_.is_interval(kind):
         return False
-    held = (
-        *(is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating, is_.is_string, is_.is_binary, is_.is_temporal),
-    )
-    return any(is_it(kind) for is_it in held)
+    plain = (is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating)
+    return any(is_it(kind) for is_it in (*plain, is_.is_string, is_.is_binary, is_.is_temporal))

@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
     @property
     def schema(self) -> pa.Schema:
-        """As of a table, like the next two."""
+        """As of a table."""
         return self.block.layout.schema
 
     @property

@@ -51,6 +51,8 @@ def is_record(kind: type) -> bool:
 def fields_of(record: Any) -> Mapping[str, Any]:
     """Return the fields of a record; the records inside of it stay as they are."""
     kind = type(record)
+    if not is_record(kind):
+        raise TypeError(f"it mixes rows and {kind.__name__}; return only rows of one type")
     if not hasattr(kind, "model_dump"):
         return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     found = record.model_dump()

@@ -82,16 +82,15 @@ def is_tree(kind: type) -> bool:
     return issubclass(kind, Mapping) and is_of("xarray", kind) and reader_of(kind) is None
 
 
-# The classes that an annotation may name, and how each is made.
+# The classes that an annotation may name, and how each is made. An annotation that is not text holds the class itself,
+# so the module of the target has imported the library.
 _FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
     ("pandas", "DataFrame"): lambda table: table.to_pandas(),
     ("polars", "DataFrame"): lambda table: sys.modules["polars"].from_arrow(table),
     ("pyarrow", "Table"): lambda table: table,
 }
 # An annotation that names another class of these is a mistake.
-_LIBRARIES = (
-    *("pandas", "polars", "pyarrow", "numpy", "geopandas", "xarray", "duckdb", "_duckdb", "dask", "torch", "jax"),
-)
+_LIBRARIES = tuple("pandas polars pyarrow numpy geopandas xarray duckdb _duckdb dask torch jax".split())
 _LISTS = (list, Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 _MAPPINGS = (dict, Mapping, abc.MutableMapping)
 

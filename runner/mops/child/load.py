@@ -205,7 +205,7 @@ class _Call:
         *,
         bound: bool = False,  # whether the first argument of the function is its object
     ):
-        self._called, self._text = kind or function, text
+        self._called, self._text = function if kind is None else kind, text
         self._form = f"mops calls it as f({', '.join(roles)})"
         every = list(_parameters(function, text).values())[1 if bound else 0 :]
         self._names = [parameter.name for parameter in every if parameter.kind in _POSITIONAL]
@@ -300,8 +300,8 @@ def _evaluator(target: Any, text: str) -> Target:
     def evaluate(_params: dict[str, Any], replicates: list[dict[str, pa.Table]]) -> dict[str, float]:
         frames = importlib.import_module("polars").from_arrow  # which the framework uses, so it is installed
         result = target.evaluate([{name: frames(table) for name, table in one.items()} for one in replicates])
-        loss, logliks = getattr(result, "loss", None), getattr(result, "loglik_per_rep", None)
-        if loss is None and logliks is not None:
+        loss = getattr(result, "loss", None)
+        if loss is None and (logliks := getattr(result, "loglik_per_rep", None)) is not None:
             # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
             values = np.asarray(logliks, dtype=float)
             with np.errstate(divide="ignore", invalid="ignore"):  # without a mean the loss is not finite, and refused

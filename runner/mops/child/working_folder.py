@@ -80,7 +80,9 @@ class WorkingFolder:
 
     def __init__(
         self,
-        own: Path,  # the folder around it: <scratch>/<pid>, or <scratch>/<pid>.import where the model is imported
+        # The folder around it: <scratch>/<pid>, or <scratch>/<pid>.import where the model is imported, which is read-only
+        # once it is.
+        own: Path,
         tree: Tree,  # links_to(...)
         originals: Originals | None = None,
     ):

@@ -40,7 +40,8 @@ class Death:
     tail: str  # the last that the child printed
     peak_bytes: int | None = None  # the highest measured memory of its process tree while the step ran
     limit_bytes: int | None = None
-    kernel_kills: int | None = None  # processes killed meanwhile because memory ran out, in the container or machine
+    # Processes killed meanwhile because memory ran out, in the container or machine; None: unknown.
+    kernel_kills: int | None = None
     pid: int = 0
     size_before: int = 0  # resident bytes of the process after earlier simulations; 0: there were none
     is_exact: bool = False  # whether peak_bytes leaves out pages that other processes have too

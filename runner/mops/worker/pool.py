@@ -296,7 +296,7 @@ class Pool:
         self._report(Report("slow_import", what, then), at_once=True)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
-        """Log how a child died and what follows, and count it."""
+        """Log how a child died and what follows, and count it; ClusterError after too many deaths while nothing ran."""
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:

@@ -118,15 +118,14 @@ class Reaper:
             self._channel.send(question)
             for fd in fds:
                 self._channel.send({}, fd)
-            if readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
-                return self._channel.receive()[0]
+            if not readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
+                self._process.kill()  # a later answer would be taken for the answer to another question
+                self._fault = _SILENT
+                raise ConnectionError(_SILENT)
+            return self._channel.receive()[0]
         except (BrokenPipeError, ConnectionResetError, EOFError) as ended:
             self._fault = "the reaper has ended"
             raise ConnectionError(self._fault) from ended
-        else:
-            self._process.kill()  # a later answer would be taken for the answer to another question
-            self._fault = _SILENT
-            raise ConnectionError(_SILENT)
         finally:
             self._asking.release()
 

@@ -1,7 +1,7 @@
 """The result buffers in this process: read from children, and counted until their last reader frees them.
 
-This process has one count for each task, because it has one memory. Before a pool starts a task, it waits until its
-job's buffers leave room. The drain check reads which buffers are left.
+There is one count, because this process has one memory, and a count for each task. Before a pool starts a task, it
+waits until its job's buffers leave room. The drain check reads which buffers are left.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def held_names() -> set[str]:
 
 def wait_for_room(limit_bytes: int, stopping: Callable[[], bool], job: str, mark: str = "") -> None:
     """Wait while buffers take more than ``limit_bytes``, unless ``stopping``; log it every 30 s."""
-    # Only buffers with the mark count: a job does not wait for another job's runner.
+    # Only buffers with the mark count: a job does not wait for another job's runner. Buffers of unfinished groups count
+    # too: the runner frees them when it has put them on disk, without waiting for the rest of their group.
     with _changed:
         for poll in polls(_POLL_SECONDS, stopped=stopping, pause=_changed.wait):
             n_bytes = held_bytes(mark)

@@ -356,9 +356,11 @@ class TaskProgress:
         for step, size in self._size_before_retry.items():
             progress = self._groups[step.group_position]
             target = step.number - progress.group.n_replicates
-            is_good = progress.done and target not in progress.failed_targets
-            if is_good if target >= 0 else step.number in progress.good:
-                sizes.append(size)
+            if target < 0:
+                is_good = step.number in progress.good
+            else:
+                is_good = progress.done and target not in progress.failed_targets
+            sizes += [size] if is_good else []
         return min(sizes, default=0)
 
     def _settled(self, step: Step) -> bool:
