@@ -139,7 +139,7 @@ def check(
 
 
 class Trimmer:
-    """Trims heaps from time to time: pages that are given back must be cleared before their next use."""
+    """Trims heaps, but not often: the kernel clears pages that were given back before their next use."""
 
     def __init__(self, every_s: float = TRIM_SECONDS):
         self._every_s = every_s

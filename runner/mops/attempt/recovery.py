@@ -57,7 +57,7 @@ class TaskRecovery:
                 self._n_empty.pop(step, None)
 
     def came_back_empty(self, task: Task) -> TaskLost | None:
-        """Count an empty result; return a loss that blames the task after several in a row."""
+        """Count an empty result; after several in a row return a loss, which the caller delivers to :meth:`lost`."""
         # A replaced pool or another schema causes one empty result, and not several in a row. A partial result does not
         # count, because it leaves less to run.
         steps = _steps_of(task)
@@ -90,7 +90,7 @@ class TaskRecovery:
         return found
 
     def lost(self, loss: TaskLost) -> int:
-        """Send a lost task again. Return how often it was lost, if it must be quarantined instead; else 0."""
+        """Send a lost task again: 0; or return how often it was lost: the caller must then quarantine it."""
         self._n_lost_in_a_row += loss.connected
         if self._n_lost_in_a_row > max(_LOST_LIMIT, 2 * TASKS_PER_SLOT * self._plan.share.slots):
             raise ClusterError(
@@ -116,7 +116,7 @@ class TaskRecovery:
         return 0
 
     def raised(self, event: TaskRaised) -> TaskLost | None:
-        """Send a task that raised to another worker, or return a loss that blames it; raise if no task can run."""
+        """Send a task that raised to another worker, or return a loss, which the caller delivers to :meth:`lost`."""
         task, faulty, n_avoided = event.task, self._faulty_workers, len(self._faulty_workers.avoided)
         decision = faulty.raised(task, event.worker, event.error, self._cluster.addresses)
         said = " ".join(str(event.error).split())

@@ -297,15 +297,26 @@ class ResultReceiver:
             result.allowed_bytes,
             result.own_bytes,
         )
-        rest = (failed, result.postponed, result.tries, usage)
-        worker = (result.worker, result.is_empty, result.children)
+        partial = None
         if is_whole:
             self._so_far.add_targets(result)
             counts = self._put(result)  # from here on the committer owns its buffers
-            return TaskFinished(task.number, result.done, counts, *rest, None, *worker)
-        counts = Counts(len(result.replicates) - failed.total(), failed.total())
-        partial = self._partial_groups.keep(result)
-        return TaskFinished(task.number, frozenset(), counts, *rest, partial, *worker)
+        else:
+            counts = Counts(len(result.replicates) - failed.total(), failed.total())
+            partial = self._partial_groups.keep(result)
+        return TaskFinished(
+            task.number,
+            done=result.done if is_whole else frozenset(),
+            counts=counts,
+            failed=failed,
+            run_alone_later=result.postponed,
+            tries=result.tries,
+            usage=usage,
+            partial=partial,
+            worker=result.worker,
+            is_empty=result.is_empty,
+            children=result.children,
+        )
 
     def receive_group(self, group: int) -> GroupFinished:
         """Bring a group that ran as several tasks into the open checkpoint."""

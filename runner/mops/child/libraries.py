@@ -90,7 +90,8 @@ _FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
     ("pyarrow", "Table"): lambda table: table,
 }
 # An annotation that names another class of these is a mistake.
-_LIBRARIES = tuple("pandas polars pyarrow numpy geopandas xarray duckdb _duckdb dask torch jax".split())
+_TABLES = ("pandas", "polars", "pyarrow", "geopandas", "xarray", "duckdb", "_duckdb")
+_LIBRARIES = (*_TABLES, "numpy", "dask", "torch", "jax")
 _LISTS = (list, Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 _MAPPINGS = (dict, Mapping, abc.MutableMapping)
 

@@ -80,8 +80,8 @@ class WorkingFolder:
 
     def __init__(
         self,
-        # The folder around it: <scratch>/<pid>, or <scratch>/<pid>.import where the model is imported, which is read-only
-        # once it is.
+        # The folder around it: <scratch>/<pid>, or <scratch>/<pid>.import where the model is imported, which is
+        # read-only from then on.
         own: Path,
         tree: Tree,  # links_to(...)
         originals: Originals | None = None,

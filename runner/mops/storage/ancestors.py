@@ -70,11 +70,12 @@ def _complete(files: Files, parent: Parent, child: str) -> tuple[JobRecord, Whol
         where=f"{files.url}/{parent.paths.root}",
         hint="restore that folder from a backup or the storage's own history, or submit the study again",
     )
+    # A deletion removes the job's record first, so if that is still there, the log before it was whole.
+    log = read_whole(files, parent.paths)
     try:
         record = load_job(files, parent.job)
     except JobError as gone:
         raise lost from gone
-    log = read_whole(files, parent.paths)
     if record.id != parent.id or not log.view.complete:
         raise lost
     return record, log

@@ -72,8 +72,8 @@ class JsonCodec(Generic[T]):
             head = _HEAD.validate_json(data, strict=True)
             if head.format > FORMAT:  # checked first: a newer record may lack fields
                 what = f"this record has format {head.format}, and this mops reads {FORMAT}"
-                the_job_s = "the version of mops-runner that runs the job, or a newer one"
-                newer = f"mops-runner {head.mops} or newer" if head.mops else the_job_s
+                unnamed = "the version of mops-runner that runs the job, or a newer one"
+                newer = f"mops-runner {head.mops} or newer" if head.mops else unnamed
                 raise NewerFormat(what, where=where, hint=f"install {newer}")
             return self._adapter.validate_json(data, strict=True)
         except ValidationError as bad:

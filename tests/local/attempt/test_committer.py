@@ -170,7 +170,7 @@ def test_a_checkpoint_closes_by_age_bytes_or_groups(
     groups: GroupTable, seconds: float, groups_in: int, size: int, age: float, since_last: float, due: bool
 ) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    checkpoint._done = list(range(groups_in))
+    checkpoint._done = set(range(groups_in))
     checkpoint.bytes = size
     assert replace(LIMITS, seconds=seconds).due(checkpoint, age, since_last) is due
 
