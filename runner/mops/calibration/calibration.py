@@ -22,8 +22,7 @@ from mops.study.sampling.draw import Floats, column_of, varying
 from mops.study.sampling.space import Space, n_different_sets
 from mops.units import counted
 
-INTERVAL = (0.025, 0.975)
-"""The quantiles between which a parameter lies with a probability of 95 %."""
+INTERVAL = (0.025, 0.975)  # the quantiles between which a parameter lies with a probability of 95 %
 
 
 @dataclass(frozen=True)
