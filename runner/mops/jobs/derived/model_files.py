@@ -29,18 +29,13 @@ _LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(
 _IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
 
 
-def model_files(changed: Mapping[str, str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
-    """Return the changed files that may belong to the model.
-
-    Parameters
-    ----------
-    changed
-        How each file has changed: ``added``, ``removed`` or ``changed``. Paths are relative to the project root.
-    sources
-        The text of each Python and JSON file before and after the change, by its path.
-    spec
-        The model.
-    """
+def model_files(
+    # How each file, relative to the project root, has changed: `added`, `removed` or `changed`.
+    changed: Mapping[str, str],
+    sources: Mapping[str, str],  # the text of each Python and JSON file before and after the change, by its path
+    spec: ModelSpec,
+) -> list[str]:
+    """Return the changed files that may belong to the model."""
     python = {name: text for name, text in sources.items() if name.endswith(".py")}
     of_model = _named_by_model(python, spec)
     code = "\n".join(python[name] for name in of_model)
