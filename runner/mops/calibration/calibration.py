@@ -229,7 +229,6 @@ class Calibration:
         return f"{shared}, because the space has {counted(n, 'different set')} and a round simulates each once"
 
     def _check_weights(self) -> None:
-        """Raise JobError if no set has a weight; as :meth:`posterior`."""
         if not self.method.gives_posterior:
             raise JobError(
                 f"the method '{self.method}' searches for the smallest loss and gives no posterior",

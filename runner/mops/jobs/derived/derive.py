@@ -269,8 +269,6 @@ def extend(
 
 @dataclass(frozen=True)
 class _Derived:
-    """A job to derive."""
-
     view: LogView  # the log of its parent
     choice: Choice
     spec: ModelSpec
@@ -340,7 +338,6 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
 
 
 def _require_stored_inputs(job: Job, record: JobRecord) -> None:
-    """Raise if targets cannot be evaluated on the job's stored simulations."""
     if record.spec.outputs is not None:
         raise JobError(
             f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",

@@ -1,15 +1,7 @@
 """Decides which changed files of a project may change what its model computes. Pure.
 
 New code of targets may score stored simulations only if the model is the same. mops cannot know what a model reads. So
-every file counts as the model's, except:
-
-- Python files that the model's file does not name, directly or through other files. If one of these imports modules by
-  computed names, no file is excepted
-- files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
-- texts (``.md``, ``.rst``, ``.log``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
-- files with functions that a notebook or program defined, if the model is not among these
-
-The text of a model that a notebook or program defined is not a file of the project. So only the last two rules apply.
+every file counts as the model's, with few exceptions.
 """
 
 from __future__ import annotations
@@ -36,6 +28,13 @@ def model_files(
     spec: ModelSpec,
 ) -> list[str]:
     """Return the changed files that may belong to the model."""
+    # Every file does, except:
+    # - Python files that the model's file does not name, directly or through other files. If one of these imports
+    #   modules by computed names, no file is excepted.
+    # - files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
+    # - texts (.md, .rst, .log), notebooks, study files, mops.toml, .mopsignore and the registry
+    # - files with functions that a notebook or program defined, if the model is not among these
+    # The text of a model that a notebook or program defined is not a file of the project. So only the last two apply.
     python = {name: text for name, text in sources.items() if name.endswith(".py")}
     of_model = _named_by_model(python, spec)
     code = "\n".join(python[name] for name in of_model)

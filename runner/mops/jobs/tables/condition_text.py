@@ -85,8 +85,6 @@ def _short(text: str) -> str:
 
 
 class _Reader:
-    """Turns nodes of a syntax tree into conditions and operands."""
-
     def __init__(
         self,
         text: str,

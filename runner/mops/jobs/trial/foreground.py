@@ -154,7 +154,6 @@ def run_in_foreground(
 def _run(
     context: JobContext, request: dict[str, Any], folder: Path, *, prints_to_stderr: bool
 ) -> tuple[int, dict[str, Any]]:
-    """Run the program in the foreground; return its return code and its report."""
     asked, report = folder / "request.json", folder / "report.json"
     asked.write_text(json.dumps(request))
     report.write_text(

@@ -164,7 +164,6 @@ class _Ran:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the first replicate failed; None: it did not."""
         return next((failure for failure in self.result.failures if failure.replicate == 0), None)
 
     @property
@@ -198,8 +197,6 @@ class _Ran:
 
 @dataclass
 class _Process:
-    """A fresh process that imports the model."""
-
     pool: Pool
     began: float
     n_requests: int = 0
@@ -211,7 +208,6 @@ class _Process:
         return time.monotonic() - self.began
 
     def simulate(self, group: Group, *, keep_folder: bool = False) -> _Ran:
-        """Run a set's first replicate without targets."""
         return self.run(replace(group, seeds=group.seeds[:1]), targets=(), keep_folder=keep_folder)
 
     def run(self, group: Group, *, targets: tuple[str, ...] | None = None, keep_folder: bool = False) -> _Ran:
