@@ -1,23 +1,8 @@
 """Approximate Bayesian computation: keeps the sets with the smallest distances from the data, round by round.
 
-The total loss of a set counts as a distance between simulation and data. It need not be a likelihood. Round 1 is a
-design over the space. The population is the best half of a round's number of sets, of all rounds so far. Each later
-round chooses sets of the population by their weights and moves each by a normal distribution with twice the weighted
-covariance of the population (Beaumont et al. 2009). The weight of a set is 1 divided by the density from which it was
-drawn, because the prior is even in the unit cube (Toni et al. 2009). The tolerance is the greatest distance in the
-population, so it needs no schedule, and no simulation of the population is lost (Lenormand et al. 2013). Sets with
-this distance all belong to the population: integer distances are often equal.
-
-References
-----------
-Beaumont, M. A., Cornuet, J.-M., Marin, J.-M., Robert, C. P. (2009). Adaptive approximate Bayesian computation.
-Biometrika 96, 983-990.
-
-Toni, T., Welch, D., Strelkowa, N., Ipsen, A., Stumpf, M. P. H. (2009). Approximate Bayesian computation scheme for
-parameter inference and model selection in dynamical systems. Journal of the Royal Society Interface 6, 187-202.
-
-Lenormand, M., Jabot, F., Deffuant, G. (2013). Adaptive approximate Bayesian computation for complex models.
-Computational Statistics 28, 2777-2796.
+Round 1 is a design. Each later round moves sets of the population by a normal distribution with twice the weighted
+covariance of the population (Beaumont et al. 2009, Biometrika 96, 983-990). The total loss counts as a distance, and
+need not be a likelihood.
 """
 
 from __future__ import annotations
@@ -36,28 +21,21 @@ from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
 from mops.study.sampling.space import Space
 
-_SHARE_KEPT = 0.5
-"""The size of the population, as a share of the sets of the first round."""
+_SHARE_KEPT = 0.5  # the size of the population, as a share of the sets of the first round
 
+# With a sufficient effective sample size, the rounds end when less than this share of a round's sets comes below the
+# tolerance (Lenormand et al. 2013).
 _LEAST_ACCEPTED = 0.05
-"""With a sufficient effective sample size, the rounds end when less than this share of a round's sets comes below the
-tolerance (Lenormand et al. 2013)."""
 
 
 @dataclass(frozen=True)
 class AbcSmc:
-    """Draws the sets of each round near the population, and weighs the population.
-
-    Parameters
-    ----------
-    where
-        The space's file, for errors.
-    """
+    """Draws the sets of each round near the population, and weighs the population."""
 
     space: Space
     seed: int
     loss: TotalLoss
-    where: str
+    where: str  # the space's file, for errors
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
         """Return the sets of the round after these rounds."""
@@ -87,6 +65,8 @@ class AbcSmc:
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set: 0 outside of the population, None for a failed set."""
+        # 1 divided by the density from which the set was drawn, because the prior is even in the unit cube (Toni,
+        # Welch, Strelkowa, Ipsen, Stumpf 2009, Journal of the Royal Society Interface 6, 187-202).
         losses, kept = self._losses(history), self._population(history)
         weights = np.where(np.isnan(losses), math.nan, 0.0)
         if len(kept):
@@ -95,10 +75,8 @@ class AbcSmc:
         return [None if math.isnan(weight) else weight for weight in weights.tolist()]
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
-        """Tell whether the last round has hardly come below the tolerance of the rounds before it.
-
-        If the effective sample size is too small, more rounds are needed all the same.
-        """
+        """Tell whether the last round has hardly come below the tolerance of the rounds before it."""
+        # If the effective sample size is too small, more rounds are needed all the same.
         if len(history) < 2:
             return False
         n_last = len(history[-1].asked.sets)
@@ -109,17 +87,20 @@ class AbcSmc:
 
     def tolerance(self, history: Sequence[Round]) -> float:
         """Return the greatest distance in the population; infinite: there is none."""
+        # So the tolerance needs no schedule, and no simulation of the population is lost (Lenormand, Jabot, Deffuant
+        # 2013, Computational Statistics 28, 2777-2796).
         kept = self._population(history)
         return float(self._losses(history)[kept].max()) if len(kept) else math.inf
 
     def _population(self, history: Sequence[Round]) -> Any:
-        """Return the places of the sets with the smallest distances, with all that have the greatest of these."""
+        """Return the places of the sets with the smallest distances."""
+        # All sets with the greatest of these distances belong to the population: integer distances are often equal.
         losses = self._losses(history)
         smallest = np.sort(losses[~np.isnan(losses)])[: self._size(history)]
         return np.flatnonzero(losses <= smallest[-1]) if len(smallest) else np.zeros(0, np.int64)
 
     def _size(self, history: Sequence[Round]) -> int:
-        """Return the number of sets in the population, without those that have the distance of its last one."""
+        """Return the number of sets in the population, without further sets that have the distance of the last one."""
         return math.ceil(_SHARE_KEPT * len(history[0].asked.sets)) if history else 0
 
     def _losses(self, history: Sequence[Round]) -> Floats:

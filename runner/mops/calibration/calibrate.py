@@ -132,15 +132,12 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Run:
-    """One call of calibrate."""
-
     begun: Begun
     plan: Plan
     progress: Progress
     jobs: RoundJobs
 
     def to_the_end(self) -> Calibration:
-        """Run the rounds that are left."""
         records = self.begun.records
         while not self._is_over(now := self._calibration()):
             asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
@@ -155,7 +152,7 @@ class _Run:
         return now
 
     def _is_over(self, now: Calibration) -> bool:
-        """Tell whether no round is left. A round that has begun must end, even if the rounds before it are enough."""
+        # A round that has begun must end, even if the rounds before it are enough.
         k = len(now.rounds) + 1
         if k > self.plan.rounds:
             return True
@@ -164,7 +161,7 @@ class _Run:
         return self._fitted.fitting(now.rounds).is_over(now.rounds, self.plan.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
-        """Return the calibration so far, from its records, and store how this call weighs its sets."""
+        """Return the calibration so far, and store how this call weighs its sets."""
         history = self.plan.comparable(self.begun.records.rounds())
         if history:
             self.begun.records.keep_scoring(self.plan.scoring)
@@ -176,7 +173,6 @@ class _Run:
         return Fitted(begun.records, begun.record, begun.space, self.plan.scoring)
 
     def _ask(self, history: Sequence[Round]) -> Asked:
-        """Ask for the round after these, and store it."""
         self.begun.require_data(trust=self.plan.trust_data)
         records, k = self.begun.records, len(history) + 1
         draw = self._fitted.fitting(history).ask(history, self.plan.n)

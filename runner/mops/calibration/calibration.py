@@ -22,8 +22,7 @@ from mops.study.sampling.draw import Floats, column_of, varying
 from mops.study.sampling.space import Space, n_different_sets
 from mops.units import counted
 
-INTERVAL = (0.025, 0.975)
-"""The quantiles between which a parameter lies with a probability of 95 %."""
+INTERVAL = (0.025, 0.975)  # the quantiles between which a parameter lies with a probability of 95 %
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,6 @@ class Calibration:
         return f"{shared}, because the space has {counted(n, 'different set')} and a round simulates each once"
 
     def _check_weights(self) -> None:
-        """Raise JobError if no set has a weight; as :meth:`posterior`."""
         if not self.method.gives_posterior:
             raise JobError(
                 f"the method '{self.method}' searches for the smallest loss and gives no posterior",

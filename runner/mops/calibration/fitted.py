@@ -26,16 +26,12 @@ class Fitted:
     space: Space
     scoring: Scoring
 
-    def calibration(self, history: Sequence[Round], stopped: str | None = None) -> Calibration:
-        """Return the calibration with these rounds.
-
-        Parameters
-        ----------
-        history
-            The rounds, comparable by the losses that count (:func:`mops.calibration.rounds.comparable`).
-        stopped
-            As in :class:`Calibration`.
-        """
+    def calibration(
+        self,
+        history: Sequence[Round],  # comparable by the losses that count (`mops.calibration.rounds.comparable`)
+        stopped: str | None = None,  # as in `Calibration`
+    ) -> Calibration:
+        """Return the calibration with these rounds."""
         return Calibration(
             name=self.records.name,
             storage=self.records.files.url,
@@ -61,18 +57,15 @@ class Fitted:
         return Optimiser(self.space, method, seed, loss, self._objectives(history), "the space")
 
     def _objectives(self, history: Sequence[Round]) -> tuple[str, ...]:
-        """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
         if self.record.method == Method.NSGA2 and not self.scoring.objectives:
             return tuple(labels_of(history))
         return self.scoring.objectives
 
 
 def calibration_with(job: Job) -> Calibration | None:
-    """Return the calibration of which a job is a round; None: of none, or no round has ended.
-
-    Each call may have another temperature, other weights of losses, other objectives and another smallest effective
-    sample size. Those of the last call count.
-    """
+    """Return the calibration of which a job is a round; None: of none, or no round has ended."""
+    # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
+    # counts.
     name, _, k = job.name.rpartition("-r")
     if not (name and k.isdecimal()):
         return None

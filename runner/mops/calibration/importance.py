@@ -1,25 +1,8 @@
 """Importance resampling: a design over the space, then rounds near its best sets, each set with a posterior weight.
 
-The loss of a set counts as minus the logarithm of its likelihood, divided by the temperature. The prior is the space:
-each parameter spread evenly over its range (in the logarithm if the scale is ``log``), or over its values. In the unit
-cube of :func:`mops.study.sampling.draw.sets_at`, that prior has the density 1.
-
-Round 1 is a design. Each later round draws from a Student distribution with the weighted mean and covariance of all
-earlier sets, cut off at the borders of the cube. The weight of a set is its likelihood, divided by the mixture of all
-distributions from which sets were drawn (Cornuet et al. 2012). So no round is lost, and the weights are right even if a
-distribution fitted badly.
-
-References
-----------
-Rubin, D. B. (1988). Using the SIR algorithm to simulate posterior distributions. Bayesian Statistics 3, 395-402.
-
-Cornuet, J.-M., Marin, J.-M., Mira, A., Robert, C. P. (2012). Adaptive multiple importance sampling. Scandinavian
-Journal of Statistics 39, 798-812.
-
-Bissiri, P. G., Holmes, C. C., Walker, S. G. (2016). A general framework for updating belief distributions. Journal of
-the Royal Statistical Society B 78, 1103-1130. (A temperature, and losses that are not likelihoods.)
-
-Kish, L. (1965). Survey Sampling. Wiley. (The effective sample size.)
+Round 1 is a design; each later round draws from a Student distribution with the weighted mean and covariance of the
+sets so far. The prior spreads each parameter evenly over its range (in the logarithm if the scale is ``log``), so it
+has the density 1 in the unit cube. Rubin, D. B. (1988), Bayesian Statistics 3, 395-402.
 """
 
 from __future__ import annotations
@@ -38,28 +21,20 @@ from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, Method, sets_at, unit_points, varying
 from mops.study.sampling.space import Space
 
-_FREEDOM = 5
-"""Degrees of freedom of the Student distribution: its tails are heavier than those of a posterior."""
+_FREEDOM = 5  # degrees of freedom of the Student distribution: its tails are heavier than those of a posterior
 
+# The mean and covariance of a proposal come from at least this share of a round's sets, as effective sample size.
 _SHARE_KEPT = 0.1
-"""The mean and covariance of a proposal come from at least this share of a round's sets, as effective sample size."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A multivariate Student distribution, cut off at the borders of the unit cube.
-
-    Parameters
-    ----------
-    centre, scale
-        Its location and its scale matrix.
-    drawn
-        How many points were drawn, with those outside of the cube. ``drawn`` times the density of the distribution
-        without the cut is the density of the kept points times their number.
-    """
+    """A multivariate Student distribution, cut off at the borders of the unit cube."""
 
     centre: Floats
     scale: Floats
+    # How many points were drawn, with those outside of the cube. This times the density without the cut is the density
+    # of the kept points times their number.
     drawn: int
 
     def log_density(self, points: Floats) -> Floats:
@@ -74,21 +49,15 @@ class Proposal:
 
 @dataclass(frozen=True)
 class ImportanceResampling:
-    """Draws the sets of each round, and weighs all sets.
-
-    Parameters
-    ----------
-    temperature
-        The total loss is divided by it; 1: the loss is minus the logarithm of a likelihood.
-    where
-        The space's file, for errors.
-    """
+    """Draws the sets of each round, and weighs all sets."""
 
     space: Space
     seed: int
     loss: TotalLoss
+    # The total loss divided by it is minus the logarithm of the likelihood (Bissiri, Holmes, Walker 2016, Journal of
+    # the Royal Statistical Society B 78, 1103-1130).
     temperature: float
-    where: str
+    where: str  # the space's file, for errors
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
         """Return the sets of the round after these rounds: the design, or draws from a new proposal."""
@@ -112,6 +81,9 @@ class ImportanceResampling:
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return the weight of each set, None for a failed set."""
+        # The likelihood, divided by the mixture of all distributions from which sets were drawn (Cornuet, Marin, Mira,
+        # Robert 2012, Scandinavian Journal of Statistics 39, 798-812). So no round is lost, and the weights are right
+        # even if a distribution fitted badly.
         losses = self._losses(history)
         scored = ~np.isnan(losses)
         weights = np.full(len(losses), np.nan)
@@ -171,11 +143,9 @@ def normalised(log_weights: Floats) -> Floats:
 
 
 def tempered(log_likelihoods: Floats, log_q: Floats, draws: Counts, least: float) -> Floats:
-    """Return weights with an effective sample size of at least ``least``, if that is possible.
-
-    If a few simulations carry all weight, a covariance from them would be meaningless. So this raises the likelihoods
-    to the largest power of at most 1 that gives the wanted size.
-    """
+    """Return weights with an effective sample size of at least ``least``, if that is possible."""
+    # If a few simulations carry all weight, a covariance from them would be meaningless. So this raises the likelihoods
+    # to the largest power of at most 1 that gives the wanted size.
     low, high = 0.0, 1.0
     weights = normalised(log_likelihoods - log_q)
     if pooled_sample_size(weights, draws) >= least:

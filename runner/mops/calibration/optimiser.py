@@ -1,12 +1,8 @@
 """Optimisers of Optuna: TPE, CMA-ES, Gaussian processes and NSGA-II, by its public interface ask and tell.
 
-An optimiser searches for the smallest loss, or for the Pareto set of several losses. It gives no posterior weights.
-
-Round 1 is a design over the space. For each later round, mops makes a study of Optuna in memory and replays the rounds
-that have ended: the study is given their sets, and is told their losses and failures. Then it is asked for the next
-sets. Sets of a round that has begun are never asked again. docs/internals/calibration.md has the reasons.
-
-Only this module imports Optuna, at its first use: it is not installed with mops.
+Round 1 is a design. For each later round, mops replays all rounds into a study of Optuna in memory, so sets of a round
+that has begun are never asked again (docs/internals/calibration.md). Only this module imports Optuna, at its first use:
+it is not installed with mops.
 """
 
 from __future__ import annotations
@@ -30,41 +26,32 @@ from mops.study.sampling.draw import sets_at, unit_points, varying
 from mops.study.sampling.space import Choice, Range, Space
 
 _EXTRA = "pip install 'mops-runner[calibrate]'"
+# What each method imports, and how to install it.
 _PACKAGES = {
     Method.TPE: {"optuna": _EXTRA},
     Method.CMAES: {"optuna": _EXTRA, "cmaes": _EXTRA},
     Method.GP: {"optuna": _EXTRA, "torch": "pip install torch"},
     Method.NSGA2: {"optuna": _EXTRA},
 }
-"""What each method imports, and how to install it."""
 
+# These samplers mark a trial with its generation when they sample it, so a replay must sample too.
 _WITH_GENERATIONS = (Method.CMAES, Method.NSGA2)
-"""These samplers mark a trial with its generation when they sample it, so a replay must sample too."""
 
-_LEAST_SOURCES = 10
-"""CMA-ES starts from the best tenth of the design, which needs a set."""
+_LEAST_SOURCES = 10  # CMA-ES starts from the best tenth of the design, which needs a set
 
 _LEAST_GENERATION = 4
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Asks a sampler of Optuna for the sets of each round.
-
-    Parameters
-    ----------
-    objectives
-        The labels of the losses that are objectives by themselves; empty: the total loss is the only objective.
-    where
-        The space's file, for errors.
-    """
+    """Asks a sampler of Optuna for the sets of each round; it gives no posterior weights."""
 
     space: Space
     method: Method
     seed: int
     loss: TotalLoss
-    objectives: tuple[str, ...]
-    where: str
+    objectives: tuple[str, ...]  # labels; empty: the total loss is the only objective
+    where: str  # the space's file, for errors
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
         """Return the sets of the round after these rounds: the design, or what the sampler asks for."""
@@ -85,13 +72,7 @@ class Optimiser:
         return False
 
     def replayed(self, history: Sequence[Round], n: int) -> Any:
-        """Return a study of Optuna that has seen these rounds, with the sampler of the round after them.
-
-        Parameters
-        ----------
-        n
-            The number of sets of the round after them.
-        """
+        """Return a study of Optuna that has seen these rounds, with the sampler of the next round of ``n`` sets."""
         study = _optuna().create_study(directions=["minimize"] * max(1, len(self.objectives)))
         sizes = [*(len(each.asked.sets) for each in history), n]
         for each in history:
@@ -103,7 +84,6 @@ class Optimiser:
         return study
 
     def _asked(self, study: Any, params: Mapping[str, Any]) -> Any:
-        """Return a trial with the values of a stored set."""
         distributions = self._distributions()
         study.enqueue_trial({name: params[name] for name in distributions})
         trial = study.ask(distributions)
@@ -112,7 +92,6 @@ class Optimiser:
         return trial
 
     def _tell(self, study: Any, trial: Any, outcome: Outcome) -> None:
-        """Tell the losses of a set, or its failure."""
         total = self.loss.of(outcome)
         if total is None:
             study.tell(trial, state=_optuna().trial.TrialState.FAIL)
@@ -121,14 +100,12 @@ class Optimiser:
         else:
             study.tell(trial, total)
 
-    def _sampler(self, study: Any, k: int, sizes: Sequence[int]) -> Any:
-        """Return the sampler of round ``k``.
-
-        Parameters
-        ----------
-        sizes
-            The number of sets of each round, and of the next one.
-        """
+    def _sampler(
+        self,
+        study: Any,
+        k: int,
+        sizes: Sequence[int],  # the number of sets of each round, and of the next one
+    ) -> Any:
         samplers = _optuna().samplers
         seed = int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0])
         match self.method:
@@ -158,13 +135,7 @@ class Optimiser:
 
 
 def check_optimiser(method: Method, space: Space, where: str) -> None:
-    """Check that this machine has what a method imports, and that the method can search the space.
-
-    Raises
-    ------
-    UsageError
-        A package is missing, or the method cannot search the space.
-    """
+    """Raise UsageError if a package of a method is missing here, or the method cannot search the space."""
     for package, install in _PACKAGES.get(method, {}).items():
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"the method {method.value!r} needs {package}", where="this Python", hint=install)
@@ -179,7 +150,8 @@ def check_optimiser(method: Method, space: Space, where: str) -> None:
 
 
 def _generation(n: int) -> int:
-    """Return the size of a generation in rounds of ``n`` sets: an eighth may fail without delaying the next."""
+    """Return the size of a generation in rounds of ``n`` sets."""
+    # An eighth of the sets may fail without delaying the next generation.
     return max(_LEAST_GENERATION, n - n // 8)
 
 

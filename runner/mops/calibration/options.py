@@ -36,11 +36,11 @@ class Method(StrEnum):
         return self in (Method.IMPORTANCE, Method.ABC)
 
 
+# The smallest effective sample size for a posterior, if the caller gives none.
 LEAST_ESS = {Method.IMPORTANCE: 200.0, Method.ABC: 50.0}
-"""The smallest effective sample size for a posterior, if the caller gives none."""
 
+# The number of sets in a round with a posterior, and of an optimiser, if the caller gives none.
 SETS_TO_WEIGH, SETS_TO_SEARCH = 256, 32
-"""The number of sets in a round of a method that gives a posterior, and of an optimiser, if the caller gives none."""
 
 _WITH_OBJECTIVES = (Method.TPE, Method.GP, Method.NSGA2)
 
@@ -74,34 +74,18 @@ class CalibrateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """The options that may change from call to call, because they change no simulation.
-
-    Parameters
-    ----------
-    n
-        The number of sets in each new round.
-    rounds
-        The most rounds.
-    objectives
-        The losses that are objectives by themselves; empty: none was named.
-    ess
-        The smallest effective sample size for a posterior.
-    take_over
-        Whether to replace a runner that runs the job of the round.
-    trust_data
-        Whether to accept data files that differ from those of the rounds before.
-    """
+    """The options that may change from call to call, because they change no simulation."""
 
     method: Method
-    n: int
-    rounds: int
+    n: int  # the number of sets in each new round
+    rounds: int  # at most
     seed: int
     loss: TotalLoss
-    objectives: tuple[str, ...]
+    objectives: tuple[str, ...]  # losses; empty: none was named
     temperature: float
-    ess: float
-    take_over: bool
-    trust_data: bool
+    ess: float  # the smallest effective sample size for a posterior
+    take_over: bool  # replace a runner that runs the job of the round
+    trust_data: bool  # accept data files that differ from those of the rounds before
 
     @classmethod
     def of(cls, options: CalibrateOptions) -> Plan:
@@ -137,13 +121,8 @@ class Plan:
         return Scoring(weights, self.temperature, self.ess, self.objectives)
 
     def comparable(self, history: Sequence[Round]) -> list[Round]:
-        """Return the rounds with each set as failed that lacks a loss that counts.
-
-        Raises
-        ------
-        UsageError
-            An objective or a weight names no loss of these rounds: this must not look like a failure of all sets.
-        """
+        """Return the rounds with each set as failed that lacks a loss that counts."""
+        # A wrong name is a UsageError: it must not look like a failure of all sets.
         check_labels(self.loss.weights or {}, history, "the weights")
         check_labels(self.objectives, history, "the objectives")
         return comparable(history, self.loss.weights)

@@ -13,11 +13,8 @@ from mops.study.ids_and_seeds import param_id
 
 
 def outcomes_in(job: Job, sets: Sequence[dict[str, Any]]) -> list[Outcome]:
-    """Return the outcome of each set, in the order of the sets.
-
-    A set with a failed simulation or a failed target has failed. Its other losses would not compare with the losses of
-    complete sets.
-    """
+    """Return the outcome of each set, in the order of the sets. A set with a failed simulation or target has failed."""
+    # The other losses of a failed set would not compare with the losses of complete sets.
     losses = job.losses().to_arrow()
     labels = {pair: label for label, pair in loss_labels(losses).items()}
     of_set: dict[str, dict[str, float]] = {}

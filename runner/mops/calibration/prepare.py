@@ -28,23 +28,14 @@ from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Space, parse_space
 
-_NAME_LIMIT = 52
-"""So that the names of the rounds' jobs are not too long."""
+_NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
 
 _STUDY_KEYS = {"model": "model", "targets": "targets", "replicates": "n_replicates", "scenario": "scenario"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """The name of a calibration and the folder of its project, and where its rounds run.
-
-    Parameters
-    ----------
-    name, project
-        As for :func:`mops.calibration.calibrate.calibrate`.
-    launch
-        Where the jobs of the rounds run, and with which options.
-    """
+    """The name of a calibration and the folder of its project (as for `calibrate`), and where its rounds run."""
 
     name: str | None
     project: str | Path | None
@@ -53,38 +44,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Begun:
-    """A calibration that exists.
-
-    Parameters
-    ----------
-    record
-        What the calibration fits.
-    files
-        Checksums of the present files of the project, like those of the record.
-    study
-        The study without its sets.
-    prepared
-        The study with one set, and the files of the project: all rounds that this call starts run these.
-    service
-        The service that runs the rounds; None: this machine runs them.
-    """
+    """A calibration that exists."""
 
     records: CalibrationRecords
-    record: CalibrationRecord
-    files: dict[str, str]
+    record: CalibrationRecord  # what the calibration fits
+    files: dict[str, str]  # checksums of the project's present files, like those of the record
     space: Space
-    study: dict[str, Any]
-    prepared: PreparedStudy
-    service: Service | None
+    study: dict[str, Any]  # without its sets
+    prepared: PreparedStudy  # the study with one set, and the files: all rounds that this call starts run these
+    service: Service | None  # the service that runs the rounds; None: this machine
 
     def require_data(self, *, trust: bool) -> None:
-        """Check before a new round that the data files are those of the earlier rounds, or that the user trusts them.
-
-        Raises
-        ------
-        JobError
-            Data files have changed or were removed.
-        """
+        """Raise JobError if data files have changed since the earlier rounds, unless the user trusts them."""
         accepted = self.records.accepted_data()
         changed = changed_data(accepted.files if accepted else self.record.files, self.files)
         if not changed:
@@ -106,15 +77,7 @@ def begin(
     plan: Plan,
     options: CalibrateOptions,
 ) -> Begun:
-    """Check all input, and store what a new calibration fits once its model is imported.
-
-    Raises
-    ------
-    UsageError, StudyError, ModelError
-        The input is wrong.
-    JobError
-        The calibration of this name fits something else.
-    """
+    """Check all input, and store what a new calibration fits once its model is imported."""
     launch = place.launch
     raw, parsed = _space(space)
     check_optimiser(plan.method, parsed, "the space")
@@ -150,7 +113,6 @@ def begin(
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
-    """Return a space as JSON, and parsed."""
     found: object
     if isinstance(space, Mapping):
         where, found = "the space given to mops", dict(space)
@@ -182,11 +144,9 @@ def _study(
 
 
 def _files(prepared: PreparedStudy, space: object, study: Path | None, sets: object) -> dict[str, str]:
-    """Return a checksum of each file of the project that a model or target may read.
-
-    The files of the space and of the study do not count, because their contents are compared by themselves, and the
-    parameter sets of the study have no effect. Neither do files to which this process prints.
-    """
+    """Return a checksum of each file of the project that a model or target may read."""
+    # The files of the space and of the study do not count, because their contents are compared by themselves, and the
+    # parameter sets of the study have no effect. Neither do files to which this process prints.
     inputs = [Path(space)] if isinstance(space, str | Path) else []
     inputs += [study] if study is not None else []
     inputs += [study.parent / sets] if study is not None and isinstance(sets, str) else []
@@ -229,7 +189,6 @@ def _checked_name(name: str | None, prepared: PreparedStudy) -> str:
 
 
 def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: CalibrationRecord) -> None:
-    """Raise if two calibrations of one name do not fit the same."""
     names = {"method": "the method", "seed": "the seed", "space": "the space", "n_replicates": "the replicates"}
     before, now = asdict(old), asdict(new)
     different = [
@@ -251,7 +210,8 @@ def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 def changed_data(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the other files that differ or were removed. An added file is no input: no code has changed to read it."""
+    """Return the other files that differ or were removed."""
+    # An added file is no input: no code has changed to read it.
     return [name for name in sorted(before) if not _is_code(name) and before[name] != now.get(name)]
 
 

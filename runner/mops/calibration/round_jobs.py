@@ -25,27 +25,16 @@ ENDED = ("succeeded", "partial")
 
 @dataclass(frozen=True)
 class RoundJobs:
-    """The jobs of the rounds of one call.
-
-    Parameters
-    ----------
-    starts
-        Called with the sets of a round and its job, when the job exists and before it runs.
-    """
+    """The jobs of the rounds of one call."""
 
     begun: Begun
     plan: Plan
     options: RunOptions
+    # Called with the sets of a round and its job, when the job exists and before it runs.
     starts: Callable[[Asked, Job], None]
 
     def run(self, asked: Asked) -> Job:
-        """Run the job of a round, or what is left of it, and return it.
-
-        Raises
-        ------
-        JobError
-            A job has the name of the round's job, and is another one.
-        """
+        """Run the job of a round, or what is left of it; raise JobError if its name belongs to another job."""
         job = Job(self.begun.records.files, asked.job, local=self.begun.service is None)
 
         def starts(*_: object) -> None:
@@ -74,7 +63,6 @@ class RoundJobs:
         submit_prepared(pending, asked.job, launch, reuse=reuse, on_start=starts)
 
     def _refuse_other_job(self, job: Job, asked: Asked) -> None:
-        """Raise if a job with the name of the round's job is not the round."""
         begun = self.begun
         different = differs_from_round(job, begun.record, asked)
         if not different and job.record.bundle != begun.prepared.bundle.digest:

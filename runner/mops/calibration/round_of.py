@@ -1,7 +1,4 @@
-"""Tells whether a job is the round of a calibration, by what it simulates and not by its name.
-
-The name of a round's job is ``NAME-rk``, and a user may have given this name to another job.
-"""
+"""Tells whether a job is the round of a calibration by what it simulates: a user may have used the name ``NAME-rk``."""
 
 from __future__ import annotations
 

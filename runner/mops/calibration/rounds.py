@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from mops.errors import UsageError
 from mops.storage.calibration_records import Outcome, Round
 
-NO_LOSS = "no loss"
-"""The failure of a set that lacks a loss that other sets have."""
+NO_LOSS = "no loss"  # the failure of a set that lacks a loss that other sets have
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,7 @@ class Fitting(Protocol):
         """Return the ``n`` sets of the round after these rounds."""
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
-        """Return the posterior weight of each set of all rounds, None for a failed set.
-
-        The weights of all sets have the sum 1. An optimiser returns None for each set.
-        """
+        """Return the posterior weight of each set; None: it failed, or the method is an optimiser. The sum is 1."""
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
         """Tell whether more rounds are not needed; ``ess`` is the effective sample size that is enough."""
@@ -43,15 +39,9 @@ class Fitting(Protocol):
 
 @dataclass(frozen=True)
 class TotalLoss:
-    """The weighted sum of the losses of a set.
+    """The weighted sum of the losses of a set."""
 
-    Parameters
-    ----------
-    weights
-        The weight of each loss that counts, by its label; None: the sum of all losses.
-    """
-
-    weights: Mapping[str, float] | None = None
+    weights: Mapping[str, float] | None = None  # by the label of each loss that counts; None: the sum of all losses
 
     def of(self, outcome: Outcome) -> float | None:
         """Return the total loss; None: the set has failed."""
@@ -62,13 +52,7 @@ class TotalLoss:
         return sum(weight * outcome.losses[label] for label, weight in self.weights.items())
 
     def formula(self, labels: Iterable[str]) -> str:
-        """Return the sum for people: ``peak + 2 cases``.
-
-        Parameters
-        ----------
-        labels
-            The labels of all losses.
-        """
+        """Return the sum for people, ``peak + 2 cases``, of losses with these labels."""
         weights = dict.fromkeys(labels, 1.0) if self.weights is None else self.weights
         return " + ".join(label if weight == 1 else f"{weight:g} {label}" for label, weight in weights.items())
 
@@ -80,10 +64,8 @@ def outcomes_of(history: Sequence[Round]) -> Iterator[Outcome]:
 
 
 def is_from_prior(state: Mapping[str, Any]) -> bool:
-    """Tell by the state of a round whether its sets were drawn from the prior, with importance resampling and ABC.
-
-    The state of a round that was drawn from a proposal has the number of draws.
-    """
+    """Tell by the state of a round whether importance resampling or ABC drew its sets from the prior."""
+    # A round that was drawn from a proposal has the number of draws.
     return "drawn" not in state
 
 
@@ -93,15 +75,8 @@ def labels_of(history: Sequence[Round]) -> list[str]:
 
 
 def comparable(history: Sequence[Round], needed: Collection[str] | None = None) -> list[Round]:
-    """Return the rounds with each set as failed that lacks one of the needed losses.
-
-    A target may return other losses for other sets, so a later round may have losses that earlier rounds lack.
-
-    Parameters
-    ----------
-    needed
-        The labels of the losses; None: all of these rounds.
-    """
+    """Return the rounds with each set as failed that lacks a needed loss; None: the losses of all these rounds."""
+    # A target may return other losses for other sets, so a later round may have losses that earlier rounds lack.
     labels = set(labels_of(history) if needed is None else needed)
 
     def checked(outcome: Outcome) -> Outcome:

@@ -18,24 +18,20 @@ from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.study.ids_and_seeds import param_id, round_seed
 from mops.study.sampling.draw import Floats
 
+# So many repeats of sets with other seeds must all have had the same losses before a model counts as deterministic. A
+# loss of a few possible values is often equal by chance: of a model with two policies, each with the same loss in 70 %
+# of its simulations, 4 repeats are all equal in 1 of 7 calibrations, and 12 repeats in 1 of 150.
 LEAST_REPEATS = 12
-"""So many repeats of sets with other seeds must all have had the same losses before a model counts as deterministic.
-
-A loss of a few possible values is often equal by chance: of a model with two policies, each with the same loss in 70 %
-of its simulations, 4 repeats are all equal in 1 of 7 calibrations, and 12 repeats in 1 of 150.
-"""
 
 Counts = npt.NDArray[np.int64]
 
 
-def entries_of(asked: Asked, seed: int, n_replicates: int) -> list[dict[str, Any]]:
-    """Return the parameter sets of a round's job: each different set once for each replicate, with its seed.
-
-    Parameters
-    ----------
-    seed
-        The seed of the calibration.
-    """
+def entries_of(
+    asked: Asked,
+    seed: int,  # of the calibration
+    n_replicates: int,
+) -> list[dict[str, Any]]:
+    """Return the parameter sets of a round's job: each different set once for each replicate, with its seed."""
     different = dict(zip(asked.param_ids, asked.sets, strict=True))
     return [
         {"params": params, "seed": round_seed(identity, seed, asked.seeds_of_round(identity), replicate)}
@@ -56,10 +52,8 @@ def kept_seeds(history: Sequence[Round], sets: Iterable[Mapping[str, Any]]) -> d
 
 
 def is_deterministic(history: Sequence[Round]) -> bool:
-    """Tell whether the seeds have no effect: all repeats of sets with other seeds had the same losses.
-
-    The answer is False if there are fewer than :data:`LEAST_REPEATS` repeats. A set that failed tells nothing.
-    """
+    """Tell whether the seeds have no effect: all repeats of sets with other seeds had the same losses."""
+    # A set that failed tells nothing.
     losses: dict[str, dict[int, dict[str, float]]] = {}
     for identity, k, outcome in _simulated(history):
         if outcome.failure is None:
@@ -69,24 +63,18 @@ def is_deterministic(history: Sequence[Round]) -> bool:
 
 
 def draws_that_tell(history: Sequence[Round]) -> Counts:
-    """Return a number for each trial. Trials with the same number tell no more than one of them.
-
-    These are the trials that share a simulation. If the model is deterministic, each trial has another number: its loss
-    has no randomness that several trials could share.
-    """
+    """Return a number for each trial. Trials with the same number share a simulation, and count as one."""
+    # If the model is deterministic, each trial has another number: its loss has no randomness that trials could share.
     numbers: dict[tuple[str, int], int] = {}
     shared = [numbers.setdefault((identity, k), len(numbers)) for identity, k, _ in _simulated(history)]
     return np.arange(len(shared)) if is_deterministic(history) else np.array(shared, np.int64)
 
 
-def pooled_sample_size(weights: Floats, draws: Counts) -> float:
-    """Return the effective sample size, after the weights of trials that share a simulation are added.
-
-    Parameters
-    ----------
-    draws
-        Those of :func:`draws_that_tell`.
-    """
+def pooled_sample_size(
+    weights: Floats,
+    draws: Counts,  # from `draws_that_tell`
+) -> float:
+    """Return the effective sample size, after the weights of trials that share a simulation are added."""
     pooled: Floats = np.bincount(draws, weights).astype(np.float64)
     return effective_sample_size(pooled)
 

@@ -15,30 +15,16 @@ from mops.storage.job_records import job_names
 
 @dataclass(frozen=True)
 class Listed:
-    """One calibration of a list.
-
-    Parameters
-    ----------
-    created
-        When the calibration began (UTC, ISO 8601).
-    rounds
-        The number of rounds that have ended.
-    scored, failed
-        The number of parameter sets of these rounds, with and without losses.
-    open_job
-        The job of the round that has begun and not ended; None: there is no such round.
-    error
-        Why the records cannot be read; None: they can.
-    """
+    """One calibration of a list."""
 
     calibration: str
     method: str | None = None
-    created: str | None = None
-    rounds: int | None = None
-    scored: int | None = None
-    failed: int | None = None
-    open_job: str | None = None
-    error: str | None = None
+    created: str | None = None  # when it began (UTC, ISO 8601)
+    rounds: int | None = None  # that have ended
+    scored: int | None = None  # parameter sets of these rounds with losses
+    failed: int | None = None  # and without
+    open_job: str | None = None  # the job of the round that has begun and not ended
+    error: str | None = None  # why the records cannot be read
 
 
 def list_calibrations(files: Files) -> list[Listed]:
@@ -69,13 +55,7 @@ def _listed(records: CalibrationRecords) -> Listed:
 
 
 def stored_calibration(files: Files, name: str) -> CalibrationRecords:
-    """Return the records of a calibration.
-
-    Raises
-    ------
-    JobError
-        The calibration does not exist; the error gives similar names.
-    """
+    """Return the records of a calibration; raise JobError with similar names if it does not exist."""
     names = calibration_names(files)
     if name in names:
         return CalibrationRecords(files, name)
@@ -85,11 +65,9 @@ def stored_calibration(files: Files, name: str) -> CalibrationRecords:
 
 
 def jobs_of(records: CalibrationRecords) -> list[str]:
-    """Return the jobs of the rounds that exist.
-
-    A job of a round may have been deleted before. A job with the name of a round's job may be another one: it is left
-    out if the records can be read.
-    """
+    """Return the jobs of the rounds that exist."""
+    # A round's job may have been deleted before, or its name may belong to another job, which only readable records
+    # tell.
     existing = set(job_names(records.files))
     return [records.job(k) for k in records.begun() if records.job(k) in existing and not _is_other_job(records, k)]
 

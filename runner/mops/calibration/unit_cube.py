@@ -9,8 +9,7 @@ import numpy as np
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats
 
-LEAST_VARIANCE = 1e-12
-"""Added to variances, so that a covariance of equal points has an inverse."""
+LEAST_VARIANCE = 1e-12  # added to variances, so that a covariance of equal points has an inverse
 
 
 def points_of(history: Sequence[Round]) -> Floats:
@@ -18,14 +17,11 @@ def points_of(history: Sequence[Round]) -> Floats:
     return np.concatenate([np.array(each.asked.state["points"], dtype=float) for each in history])
 
 
-def inside_the_cube(propose: Callable[[int], Floats], n: int) -> tuple[Floats, int]:
-    """Draw points until ``n`` are in the cube; return these, and how many were drawn.
-
-    Parameters
-    ----------
-    propose
-        Draws this many points.
-    """
+def inside_the_cube(
+    propose: Callable[[int], Floats],  # draws this many points
+    n: int,
+) -> tuple[Floats, int]:
+    """Draw points until ``n`` are in the cube; return these, and how many were drawn."""
     kept: list[Floats] = []
     n_kept = drawn = 0
     while n_kept < n:
@@ -38,5 +34,5 @@ def inside_the_cube(propose: Callable[[int], Floats], n: int) -> tuple[Floats, i
 
 
 def effective_sample_size(weights: Floats) -> float:
-    """Return how many sets of equal weight tell as much (Kish 1965); 0: all weights are 0."""
+    """Return how many sets of equal weight tell as much (Kish 1965, Survey Sampling, Wiley); 0: all weights are 0."""
     return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0

@@ -1,7 +1,4 @@
-"""Removes parts that no record names or can name, and old temporary files.
-
-This is rules 13 and 20 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
-"""
+"""Removes parts that no record can name, and old temporary files (docs/internals/storage.md, rules 13 and 20)."""
 
 from __future__ import annotations
 
@@ -19,45 +16,29 @@ from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import PART_KINDS, is_compacted, numbers_of
 
-LEFTOVER_SECONDS = 3600.0
-"""Age after which a temporary file is removed; writing one takes seconds."""
+LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What ``clean`` removed, or would remove.
-
-    Parameters
-    ----------
-    bytes
-        Bytes of all these files.
-    kept
-        How many files of the last attempt or of a compaction do not count yet; their process may still make them count.
-    """
+    """What ``clean`` removed, or would remove."""
 
     job: str
     paths: tuple[str, ...]
-    bytes: int
+    bytes: int  # of all these files
+    # Files of the last attempt or of a compaction that do not count yet: their process may still make them count.
     kept: int
 
 
-def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -> Cleaned:
-    """Remove files that do not count from a job, while it runs or afterwards.
-
-    Parameters
-    ----------
-    last_attempt
-        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`), or those
-        of a killed compaction of a complete job, which then can no longer be compacted. A job without an attempt does
-        not change.
-    dry_run
-        Write and remove nothing.
-
-    Raises
-    ------
-    JobError
-        The job does not exist; or, with ``last_attempt``, a runner runs it.
-    """
+def clean(
+    job: JobState,
+    *,
+    # Also remove files of the last attempt, after a claim that stops its runner (`claimed`), or of a killed compaction
+    # of a complete job, which then can no longer be compacted. A job without an attempt does not change.
+    last_attempt: bool = False,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove files that do not count from a job, while it runs or afterwards."""
     if not last_attempt:
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
@@ -73,14 +54,13 @@ def clean(job: JobState, *, last_attempt: bool = False, dry_run: bool = False) -
         return _clean(job, dry_run=False)
 
 
-def _clean(job: JobState, *, dry_run: bool, assumed_over: bool = False) -> Cleaned:
-    """Remove files that no record names or can name.
-
-    Parameters
-    ----------
-    assumed_over
-        For a dry run, which claims nothing: whether a claim would end the last attempt, or a record every compaction.
-    """
+def _clean(
+    job: JobState,
+    *,
+    dry_run: bool,
+    # For a dry run, which claims nothing: whether a claim would end the last attempt, or a record every compaction.
+    assumed_over: bool = False,
+) -> Cleaned:
     files, paths = job.files, job.record.paths
     scraps = files.scraps(paths.root, LEFTOVER_SECONDS)
     leftovers = [entry for entry in scraps if not entry.path.startswith(f"{paths.log}/")]
@@ -108,30 +88,20 @@ def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
 
 
 def last_attempt_over(view: LogView) -> int:
-    """Return the last attempt that can commit no more: the last one of a complete job, else the last but one.
-
-    Use the view that shows which parts are named: it has every commit before its last claim.
-    """
+    """Return the last attempt that can commit no more: the last one of a complete job, else the last but one."""
+    # The view must be the one that shows which parts are named: it has every commit before its last claim.
     return view.attempt if view.complete else view.attempt - 1
 
 
 @contextmanager
-def claimed(job: JobState, idle: LogView) -> Iterator[JobLog]:
-    """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log.
-
-    The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an interrupted
-    job becomes cancelled. Until then the job counts as running, and no one can resume it.
-
-    Parameters
-    ----------
-    idle
-        The log that shows that the job has no runner (:meth:`JobState.require_no_runner`) and is not complete.
-
-    Raises
-    ------
-    Overtaken
-        Someone has resumed, cancelled or ended the job since.
-    """
+def claimed(
+    job: JobState,
+    idle: LogView,  # shows that the job has no runner (`JobState.require_no_runner`) and is not complete
+) -> Iterator[JobLog]:
+    """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log."""
+    # The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an
+    # interrupted job becomes cancelled. Until then the job counts as running, and no one can resume it. Raises
+    # Overtaken if someone has resumed, cancelled or ended the job since `idle` was read.
     log = JobLog(job.files, job.record.paths)
     log.claim("person", asked=Asked.behind(idle.k))
     try:

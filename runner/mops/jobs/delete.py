@@ -1,6 +1,6 @@
-"""Deletes jobs, so that a kill in between leaves no job that looks complete.
+"""Deletes jobs, so that a kill in between leaves no job that looks complete. Bundles stay: jobs share them.
 
-"Deleting a job" in docs/internals/storage.md explains the order of the steps. Bundles stay: jobs share them.
+"Deleting a job" in docs/internals/storage.md explains the order of the steps.
 """
 
 from __future__ import annotations
@@ -31,16 +31,11 @@ from mops.storage.paths import JobPaths, NamePaths, is_job_id
 
 @dataclass(frozen=True)
 class DeletionPlan:
-    """The files that a deletion would remove.
-
-    Parameters
-    ----------
-    state
-        The job's state; ``unreadable``: its record is damaged; ``incomplete``: it has no record, because a submit or a
-        deletion was killed.
-    """
+    """The files that a deletion would remove."""
 
     job: str
+    # The job's state; `unreadable`: its record is damaged; `incomplete`: it has no record, because a submit or a
+    # deletion was killed.
     state: str
     files: int
     bytes: int
@@ -56,13 +51,7 @@ class Deleted:
 
 
 def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
-    """Return what a deletion of these jobs would remove, in the order of deletion.
-
-    Raises
-    ------
-    JobError
-        A job does not exist, or runs, or is the parent of a job that is not among them; the error names all of these.
-    """
+    """Return what a deletion would remove, in its order; raise JobError that names all jobs that must stay."""
     jobs = list(jobs)
     derived = derived_jobs(files)
     found, refused = [], []
@@ -85,7 +74,6 @@ def _all_of(files: Files, job: str) -> list[Entry]:
 
 
 def _state(files: Files, job: str) -> str:
-    """Return the state of a job that may be deleted; raise JobError if it runs."""
     try:
         if not job_exists(files, job):
             return "incomplete"
@@ -145,21 +133,13 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
         raise JobError(what, where=files.url, hint="list the jobs and their states: mops jobs list")
 
 
-def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
-    """Delete jobs, or what a killed deletion or submit left; yield each job when it is deleted.
-
-    Parameters
-    ----------
-    jobs
-        From :func:`plan_deletion`, in its order.
-
-    Raises
-    ------
-    JobError
-        A runner has started since, or a job was derived: these jobs stay, and the others are deleted first.
-    StorageError
-        The storage refuses, or is out of reach. Another call continues where this one stopped.
-    """
+def delete(
+    files: Files,
+    jobs: Iterable[str],  # from `plan_deletion`, in its order
+) -> Iterator[Deleted]:
+    """Delete jobs, or what a killed deletion or submit left; yield each job when it is deleted."""
+    # A job that a runner has claimed since, or from which a job was derived, is a JobError after all others are
+    # deleted. After a StorageError, another call continues.
     marked, refused = [], []
     for job in jobs:
         try:
@@ -180,26 +160,14 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
 
 @dataclass(frozen=True)
 class _MarkedJob:
-    """What has the name of a job, each part of it marked as being deleted.
-
-    Parameters
-    ----------
-    record
-        The record of the job that has the name; None: there is none.
-    log
-        Its log; None: no runner can claim it.
-    attempts
-        How many attempts the log had before the mark.
-    folders
-        The folders of that job, and of jobs that a killed submit or deletion left.
-    """
+    """What has the name of a job, each part of it marked as being deleted."""
 
     files: Files
     job: str
-    record: bytes | None
-    log: JobLog | None
-    attempts: int
-    folders: Sequence[JobPaths]
+    record: bytes | None  # of the job that has the name; None: there is none
+    log: JobLog | None  # None: no runner can claim the job
+    attempts: int  # how many attempts the log had before the mark
+    folders: Sequence[JobPaths]  # of that job, and of jobs that a killed submit or deletion left
 
     def check_unused(self, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
         """Withdraw the marks and raise if someone has submitted, claimed or derived from the job before its mark."""
@@ -258,5 +226,4 @@ def _mark(files: Files, job: str) -> _MarkedJob:
 
 
 def _record(files: Files, job: str) -> bytes | None:
-    """Return the record of the job that has a name, as it is stored; None: no job."""
     return files.get_many([NamePaths(job).record])[0]

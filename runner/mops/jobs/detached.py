@@ -1,7 +1,4 @@
-"""Starts a detached runner, which keeps running after the terminal closes, and waits until it has claimed the job.
-
-The runner is the command ``mops jobs run``. Its output goes to a file in the user's state folder.
-"""
+"""Starts a detached runner, ``mops jobs run``, which outlives the terminal, and waits until it has claimed the job."""
 
 from __future__ import annotations
 
@@ -29,27 +26,15 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class DetachedRunner:
-    """A runner in a detached process.
-
-    Parameters
-    ----------
-    log
-        The path of the file with its output.
-    """
+    """A runner in a detached process."""
 
     job: str
     pid: int
-    log: str
+    log: str  # the file with its output
 
 
 def open_log(job: str) -> BinaryIO:
-    """Open the file for the output of a job's runner at its end: ``<job>.log`` in the user's folder for state.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Open the file for the output of a job's runner at its end: ``<job>.log`` in the user's folder for state."""
     path: Path | None = None
     try:
         path = state_path() / f"{job}.log"
@@ -65,15 +50,7 @@ def open_log(job: str) -> BinaryIO:
 
 @contextmanager
 def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
-    """Prepare a detached runner for a job, which the body creates; yield the function that starts the runner.
-
-    This is a :data:`mops.jobs.launch.Launcher`.
-
-    Raises
-    ------
-    UsageError
-        The runner would not reach this storage, or its output cannot be written.
-    """
+    """Prepare a detached runner for a job, which the body creates; yield what starts it (a ``Launcher``)."""
     if files.url.startswith("memory:"):
         raise UsageError(
             "a detached runner cannot reach a storage in this process's memory",
@@ -86,23 +63,14 @@ def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], st
         yield lambda environment, asked: start(files, job, log, inherited | dict(environment), asked)
 
 
-def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], asked: str) -> DetachedRunner:
-    """Start a job's runner in a new session; return when it has claimed the job.
-
-    Parameters
-    ----------
-    log
-        The file for its output, from :func:`open_log`.
-    environment
-        The runner's environment.
-    asked
-        The request that it carries out: :class:`mops.storage.joblog.records.Asked`, as text.
-
-    Raises
-    ------
-    RunnerEnded
-        The runner ended before its claim.
-    """
+def start(
+    files: Files,
+    job: str,
+    log: BinaryIO,  # from `open_log`
+    environment: Mapping[str, str],  # of the runner
+    asked: str,  # the request that it carries out: `mops.storage.joblog.records.Asked`, as text
+) -> DetachedRunner:
+    """Start a job's runner in a new session; return when it has claimed the job, or raise RunnerEnded."""
     job_log, output_start = JobLog(files, load_job(files, job).paths), log.tell()
     command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
     attempt = job_log.read().attempt
@@ -131,10 +99,8 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
 
 @contextmanager
 def _interrupts_delayed() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the body, when the process that the body starts is known.
-
-    This does not block the signal, because the new process would inherit that.
-    """
+    """Delay Ctrl-C until the end of the body, when the process that the body starts is known."""
+    # This does not block the signal, because the new process would inherit that.
     if threading.current_thread() is not threading.main_thread():
         yield  # Ctrl-C interrupts the main thread only
         return

@@ -44,13 +44,7 @@ _WRITERS: dict[Format, Callable[[Path, pa.Schema], pq.ParquetWriter | csv.CSVWri
 
 
 def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
-    """Write each table as one file. The errors are those of :meth:`mops.jobs.job.Job.export`.
-
-    Parameters
-    ----------
-    tables
-        The tables, by the names of their files.
-    """
+    """Write each table as one file, named by its key; raises as ``Job.export``."""
     paths = {name: folder / f"{name}.{file_format}" for name in tables}
     with _translated(folder):
         existing = [str(path) for path in paths.values() if path.exists()]
@@ -91,7 +85,6 @@ def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Translate errors of the file system in the body."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:

@@ -34,13 +34,12 @@ from mops.task import JobContext
 from mops.worker.install import ChildEnvironment, child_environment
 from mops.worker.variables import Variables
 
-StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner
-"""A runner in another process."""
+StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner  # a runner in another process
 
+# Starts runners in other processes: called with the storage and the job's name. Its context yields a function that
+# starts the runner, once the body has created the job. That function takes the settings as environment variables, and
+# the request that the runner carries out (`Asked`, as text).
 Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], StartedRunner]]]
-"""Starts runners in other processes: called with the storage and the job's name. Its context yields a function that
-starts the runner, once the body has created the job. That function takes the settings as environment variables, and the
-request that the runner carries out (:class:`mops.storage.joblog.records.Asked`, as text)."""
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -95,34 +94,16 @@ def shows_options(kinds: type[Any]) -> Callable[[F], F]:
 
 @dataclass(frozen=True)
 class Launch:
-    """Where a job runs, and with which checked options.
+    """Where a job runs, and with which checked options."""
 
-    Parameters
-    ----------
-    settings
-        The settings, with the limits that the job keeps.
-    service
-        The service whose pods run the job; None: this machine runs it.
-    wait
-        Whether the call returns when the job has ended. If not, this machine runs it in a detached process.
-    options
-        The job's options from now on.
-    changes
-        A line for each option that differs from what the job had before.
-    child
-        The checked variables and interpreter.
-    on_progress
-        None: a terminal or a notebook shows the progress.
-    """
-
-    settings: Settings
+    settings: Settings  # with the limits that the job keeps
     location: Location
-    service: Service | None
-    wait: bool
-    options: JobOptions
-    changes: list[str]
-    child: ChildEnvironment
-    on_progress: Callable[[Snapshot], None] | None
+    service: Service | None  # the service whose pods run the job; None: this machine runs it
+    wait: bool  # False: return at once; this machine then runs the job in a detached process
+    options: JobOptions  # the job's options from now on
+    changes: list[str]  # a line for each option that differs from what the job had before
+    child: ChildEnvironment  # the checked variables and interpreter
+    on_progress: Callable[[Snapshot], None] | None  # None: a terminal or a notebook shows the progress
     on_detach: Callable[[Job, StartedRunner], None]
 
     @classmethod
@@ -130,28 +111,11 @@ class Launch:
         cls,
         given: RunOptions,
         *,
-        storage: str | Path | None = None,
-        job: Job | None = None,
-        kept: JobOptions | None = None,
+        storage: str | Path | None = None,  # of a new job, as the user gave it
+        job: Job | None = None,  # None: the job is new
+        kept: JobOptions | None = None,  # the options kept with the job
     ) -> Launch:
-        """Return how a job runs: with the options given now, and otherwise with those kept with the job.
-
-        Parameters
-        ----------
-        storage
-            The storage of a new job, as the user gave it.
-        job, kept
-            The existing job, and the options kept with it; None: the job is new.
-
-        Raises
-        ------
-        TypeError
-            An option is unknown.
-        UsageError
-            The options contradict each other, or fit neither this machine nor the service.
-        ServiceError
-            The service is out of reach.
-        """
+        """Return how a job runs: with the options given now, and otherwise with those kept with the job."""
         if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
         before = kept or NO_OPTIONS
@@ -187,17 +151,14 @@ class Launch:
         return replace(self, settings=settings, options=replace(self.options, limits=settings.limits))
 
     def start(
-        self, files: Files, record: JobRecord, context: JobContext, create: Callable[[], None], asked: Asked
+        self,
+        files: Files,
+        record: JobRecord,
+        context: JobContext,
+        create: Callable[[], None],  # writes what the attempt needs, once the model is imported
+        asked: Asked,  # the request that the attempt carries out
     ) -> None:
-        """Run an attempt in this process, or start a runner for it elsewhere and wait for its end if asked.
-
-        Parameters
-        ----------
-        create
-            Writes what the attempt needs, once the model is imported.
-        asked
-            The request that the attempt carries out.
-        """
+        """Run an attempt in this process, or start a runner for it elsewhere and wait for its end if asked."""
         if self.service is None and self.wait:
             with nullcontext(self.on_progress) if self.on_progress else displayed() as on_progress:
                 Attempt(files, record, context, self.settings, create, on_progress, asked=asked).run()
@@ -225,19 +186,13 @@ def _located(given: RunOptions, settings: Settings, storage: str | Path | None) 
     return location, service
 
 
-def _with_pod(service: Service | None, pod: PodOptions, named: PodOptions) -> tuple[Service | None, PodOptions]:
-    """Return the service with a job's pod options, and the options with the kind of its Dask cluster.
-
-    Parameters
-    ----------
-    named
-        The options of ``pod`` that this command names.
-
-    Raises
-    ------
-    UsageError
-        This machine runs the job, and the command names pod options; or as :meth:`Service.with_options`.
-    """
+def _with_pod(
+    service: Service | None,
+    pod: PodOptions,
+    # The options of `pod` that this command names; if this machine runs the job, they are a UsageError.
+    named: PodOptions,
+) -> tuple[Service | None, PodOptions]:
+    """Return the service with a job's pod options, and the options with the kind of its Dask cluster."""
     if service is not None:
         service = service.with_options(pod)
         return service, replace(pod, dedicated=service.dedicated_size is not None)
@@ -253,14 +208,7 @@ def _with_pod(service: Service | None, pod: PodOptions, named: PodOptions) -> tu
 def _checked_environment(
     options: JobOptions, service: Service | None, settings: Settings, where: str | None
 ) -> ChildEnvironment:
-    """Check variables and interpreter, as far as this machine can tell.
-
-    Raises
-    ------
-    OptionsError
-        As :func:`mops.worker.install.child_environment`; or an interpreter of this machine is named for
-        pods.
-    """
+    """Check variables and interpreter, as far as this machine can tell; raise OptionsError."""
     if service is None:
         return child_environment(options.env, options.python, where=where, install=settings.install)
     if options.python is not None:

@@ -26,78 +26,50 @@ if TYPE_CHECKING:
 STATES = ("submitted", "running", "interrupted", "succeeded", "partial", "failed", "cancelled", "unreadable")
 _LOGS_AT_ONCE = 8  # each log reads several records at once
 _CHUNK_JOBS = 256
+# The age after which a list reads the record of a job again: a deleted job's name can get another job.
 RECORD_SECONDS = 30.0
-"""The age after which a list reads the record of a job again: a deleted job's name can get another job."""
+# A list reads at most this many old records again, the oldest first. So its cost does not grow with the jobs.
 OLD_RECORDS = 50
-"""A list reads at most this many old records again, the oldest first. So its cost does not grow with the jobs."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One job of a list.
-
-    Parameters
-    ----------
-    state
-        As in :class:`mops.jobs.status.Status`, or ``unreadable``: ``error`` says why.
-    groups, n_groups
-        The number of committed groups, and of all groups.
-    simulations_failed
-        The number of committed simulations that failed.
-    simulations_finished, simulations_durable, n_simulations
-        The number of simulations that have finished, of those that are committed, and of all simulations.
-    created
-        When the job was submitted (UTC, ISO 8601).
-    simulations_reused
-        How many of the simulations come from other jobs: from the parent of a derived job, or by a reuse.
-    host
-        The host of the runner's last sign of life; empty: no runner is expected.
-    """
+    """One job of a list."""
 
     job: str
-    state: str
-    groups: int | None = None
+    state: str  # as in `mops.jobs.status.Status`, or `unreadable`: `error` says why
+    groups: int | None = None  # committed
     n_groups: int | None = None
-    simulations_failed: int | None = None
-    created: str | None = None
+    simulations_failed: int | None = None  # committed
+    created: str | None = None  # when the job was submitted (UTC, ISO 8601)
     error: str | None = None
-    simulations_finished: int | None = None
-    simulations_durable: int | None = None
+    simulations_finished: int | None = None  # durable or not
+    simulations_durable: int | None = None  # committed
     n_simulations: int | None = None
-    simulations_reused: int = 0
-    host: str = ""
+    simulations_reused: int = 0  # from other jobs: from the parent of a derived job, or by a reuse
+    host: str = ""  # the host of the runner's last sign of life; empty: no runner is expected
 
 
 @dataclass(frozen=True)
 class _Known:
-    """The facts of a job that a list keeps.
+    """The facts of a job that a list keeps."""
 
-    Parameters
-    ----------
-    record
-        The job's record, or the line of the list that says why it cannot be read.
-    read_at
-        When the record was read.
-    complete
-        The line of the list, if the job is complete: then it stays the same.
-    """
-
-    record: JobRecord | Listed
-    read_at: float
-    complete: Listed | None = None
+    record: JobRecord | Listed  # or the line of the list that says why it cannot be read
+    read_at: float  # when the record was read
+    complete: Listed | None = None  # the line of the list, if the job is complete: then it stays the same
 
     @property
     def order(self) -> tuple[bool, str, str]:
-        """Unreadable jobs come first, then the oldest ones."""
+        # Unreadable jobs come first, then the oldest ones.
         return isinstance(self.record, JobRecord), str(self.record.created), self.record.job
 
 
 class JobLists:
-    """Lists the jobs of a storage again and again. It keeps records, and all that it shows of complete jobs.
+    """Lists the jobs of a storage again and again. Threads may share it."""
 
-    The first list reads two records of each complete job. A later list reads the names, the jobs that are new, some old
-    records, and the logs of unfinished jobs that it shows. Threads may share it.
-    """
+    # It keeps records, and all that it shows of complete jobs. The first list reads two records of each complete job. A
+    # later list reads the names, the jobs that are new, some old records, and the logs of unfinished jobs that it
+    # shows.
 
     def __init__(self, files: Files, clock: Callable[[], float] = time.monotonic):
         self._files, self._clock = files, clock
@@ -110,15 +82,10 @@ class JobLists:
         limit: int | None = None,
         *,
         contains: str = "",
+        # Returns a job with what the caller knows of it, such as a state, before `states` are compared.
         seen: Callable[[Listed], Listed] = lambda listed: listed,
     ) -> list[Listed]:
-        """Return the jobs; other arguments and errors as for :func:`list_jobs`.
-
-        Parameters
-        ----------
-        seen
-            Returns a job with what the caller knows of it, such as a state, before ``states`` are compared.
-        """
+        """Return the jobs; other arguments and errors as for ``list_jobs``."""
         _check(states)
         there = job_names(self._files)
         with self._changing:
@@ -147,7 +114,7 @@ class JobLists:
             self._replace(name, before, None if record is None else _Known(record, now, complete))
 
     def _replace(self, name: str, before: _Known | None, after: _Known | None) -> None:
-        """Keep what was read, unless another thread has changed it since: then its name may have another job."""
+        # If another thread has changed it since, its name may have another job.
         with self._changing:
             if self._known.get(name) is not before:
                 return
@@ -189,35 +156,15 @@ _COMPLETE = ("succeeded", "partial")
 
 def list_jobs(
     files: Files,
-    states: Collection[str] = (),
+    states: Collection[str] = (),  # empty: all
     limit: int | None = None,
     *,
-    contains: str = "",
+    contains: str = "",  # only jobs whose names contain this text, in upper or lower case
+    # Returns the phase of each job's runner, as `phases_of`. Called for each running job that may be in the list.
     phases: Callable[[], Mapping[str, Phase]] = dict,
 ) -> list[Listed]:
-    """Return the jobs of a storage, newest first; unreadable jobs come last.
-
-    A complete job costs two requests, in parallel for many jobs. For other jobs mops reads the log.
-
-    Parameters
-    ----------
-    states
-        Only jobs in these states; empty: all.
-    limit
-        At most this many; None: all.
-    contains
-        Only jobs whose names contain this text, in upper or lower case.
-    phases
-        Returns the phase of each job's runner, as :func:`mops.jobs.following.phases.phases_of`. Called for each
-        running job that may be in the list.
-
-    Raises
-    ------
-    UsageError
-        A state is unknown.
-    StorageError
-        The storage refuses, or is out of reach.
-    """
+    """Return the jobs of a storage, newest first; unreadable jobs come last. An unknown state is a UsageError."""
+    # A complete job costs two requests, in parallel for many jobs. For other jobs mops reads the log.
     changes_list = not states or not {"running", "interrupted"}.isdisjoint(states)
 
     def seen(listed: Listed) -> Listed:

@@ -1,8 +1,8 @@
 """Decides where commands and Python calls work: on the connected service, or on this machine.
 
 They work on the service that ``mops connect`` has saved, unless ``--local`` (in Python ``local=True``) or
-``MODELOPS_SCHEDULER`` is given. The storage is ``--storage``, else ``MODELOPS_STORAGE``, else the service's storage,
-else the folder ``mops-storage`` in the project around the working directory.
+``MODELOPS_SCHEDULER`` is given. The storage is ``--storage``, else ``MODELOPS_STORAGE``, else the service's, else
+``mops-storage`` in the project.
 """
 
 from __future__ import annotations
@@ -27,45 +27,20 @@ DEFAULT_STORAGE = "mops-storage"
 
 @dataclass(frozen=True)
 class Location:
-    """Where a command works.
+    """Where a command works."""
 
-    Parameters
-    ----------
-    profile
-        The connected service, if the command works there; None: it works on this machine.
-    local_by
-        What keeps the command on this machine although a service is connected: ``--local`` or
-        ``MODELOPS_SCHEDULER``; empty: nothing does.
-    storage
-        Folder or URL of the results, as the user gave it; None: ``mops-storage`` in the project.
-    storage_source
-        Where ``storage`` comes from.
-    """
-
-    profile: Profile | None
-    local_by: str
-    storage: str | None
-    storage_source: Literal["command line", "environment", "service", "default"]
+    profile: Profile | None  # the connected service, if the command works there; None: this machine
+    local_by: str  # `--local` or `MODELOPS_SCHEDULER`, if it keeps the command here although a service is connected
+    storage: str | None  # folder or URL, as the user gave it; None: `mops-storage` in the project
+    storage_source: Literal["command line", "environment", "service", "default"]  # where `storage` comes from
 
     def url(self, root: Path | None = None) -> str:
-        """Return the URL of the storage, which need not exist.
-
-        Parameters
-        ----------
-        root
-            The project root; None: the project around the working directory.
-        """
+        """Return the URL of the storage, which need not exist; ``root`` None: around the working directory."""
         default = (root or find_root(Path.cwd() / "study.json")) / DEFAULT_STORAGE
         return canonical_url(self.storage or str(default))
 
     def open(self, root: Path | None = None) -> Files:
-        """Open the storage. If it is the service's, set the variables that give access to it.
-
-        Raises
-        ------
-        UsageError
-            As for :meth:`mops.storage.files.Files.open`.
-        """
+        """Open the storage. If it is the service's, set the variables that give access to it."""
         url = self.url(root)
         if self.profile is not None and url == profiles.storage_of(self.profile):
             profiles.reach(self.profile)
@@ -79,33 +54,15 @@ class Location:
 
 
 def locate(
-    storage: str | Path | None = None,
+    storage: str | Path | None = None,  # that the caller names
     *,
     local: bool = False,
-    profile: Profile | None = None,
-    settings: Settings | None = None,
+    profile: Profile | None = None,  # that the caller has chosen; None: the connected one
+    settings: Settings | None = None,  # of the job; None: from the environment
 ) -> Location:
-    """Return where a command works.
-
-    Parameters
-    ----------
-    storage
-        Folder or URL that the caller names; None: none.
-    local
-        Work on this machine even when connected to a service.
-    profile
-        The service that the caller has chosen; None: the connected one.
-    settings
-        The job's settings; None: from the environment.
-
-    Raises
-    ------
-    UsageError
-        ``storage`` is neither a folder nor a URL; or the saved profile cannot be read. The latter also with ``local``,
-        because the commands that mops prints depend on the profile.
-    SettingsError
-        The environment's settings are not valid.
-    """
+    """Return where a command works."""
+    # A saved profile that cannot be read is an error also with `local`, because the commands that mops prints depend on
+    # it.
     settings = settings or Settings.from_environment()
     saved = profile or profiles.load()
     by_scheduler = profile is None and settings.scheduler is not None
@@ -132,32 +89,25 @@ def service_with(files: Files, *, local: bool) -> Service | None:
 
 
 def service_of(profile: Profile) -> Service:
-    """Connect to the service of a profile; errors as :meth:`Service.of`."""
+    """Connect to the service of a profile."""
     from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
 
     return Service.of(profile)
 
 
-def path_text(path: str | os.PathLike[str], argument: str, hint: str) -> str:
-    """Return a path or a URL of a Python caller as text.
-
-    Parameters
-    ----------
-    argument
-        The argument's name.
-
-    Raises
-    ------
-    UsageError
-        It is something else.
-    """
+def path_text(
+    path: str | os.PathLike[str],
+    argument: str,  # its name
+    hint: str,
+) -> str:
+    """Return a path or a URL of a Python caller as text; raise UsageError if it is something else."""
     if isinstance(path, (str, os.PathLike)):
         return os.fspath(path)
     raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
 
 
 def described(settings: Settings, location: Location) -> list[SettingLine]:
-    """List the settings as :meth:`~mops.settings.Settings.described`, with the values that a connected service sets."""
+    """List the settings as ``Settings.described``, with the values that a connected service sets."""
     lines = {line.name: line for line in settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)

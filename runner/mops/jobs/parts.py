@@ -32,7 +32,7 @@ class JobParts(JobState):
 
     @functools.cached_property
     def _ancestors(self) -> dict[str, list[ResultSource]]:
-        """The ancestors by the id of the job, because the name may have another job later."""
+        # By the id of the job, because the name may have another job later.
         return {}
 
     def _sources(self) -> list[ResultSource]:
@@ -42,7 +42,7 @@ class JobParts(JobState):
         return [*known[record.id], ResultSource(self.name, read_whole(self.files, record.paths))]
 
     def _sources_now(self) -> list[ResultSource]:
-        """Read also the logs of the ancestors again, whose parts a compaction may have replaced."""
+        # The logs of the ancestors are read again, because a compaction may have replaced their parts.
         self.__dict__.pop("_ancestors", None)
         return self._sources()
 

@@ -45,57 +45,26 @@ _STUDY_HINT = "pass the path of a study file, like mops.submit('study.json'), a 
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A checked study, with its packed project.
-
-    Parameters
-    ----------
-    text
-        The text of the study file.
-    root
-        The project root.
-    label, name
-        What a new job's name begins with (None: the project's name), and the name of the study for people.
-    file
-        The absolute path of the study file; empty: there is none.
-    own_sets
-        The study's file of parameter sets, relative to the root; empty: there is none in the project.
-    limits
-        The limits that the study sets: :attr:`mops.settings.Settings.limits`.
-    """
+    """A checked study, with its packed project."""
 
     study: Study
-    text: str
-    root: Path
+    text: str  # of the study file
+    root: Path  # of the project
     spec: ModelSpec
     bundle: Bundle
-    label: str | None
-    name: str
-    file: str
-    own_sets: str
-    limits: dict[str, Any]
+    label: str | None  # what a new job's name begins with; None: the project's name
+    name: str  # of the study, for people
+    file: str  # the absolute path of the study file; empty: there is none
+    own_sets: str  # the study's file of parameter sets, relative to the root; empty: there is none in the project
+    limits: dict[str, Any]  # that the study sets: `mops.settings.Settings.limits`
 
 
 def prepare(
-    study: str | Path | Mapping[str, Any], project: str | Path | None = None, storage: str | None = None
+    study: str | Path | Mapping[str, Any],
+    project: str | Path | None = None,  # None: mops finds it from the place of the study
+    storage: str | None = None,  # the bundle leaves it out if it is a folder in the project
 ) -> PreparedStudy:
-    """Read and check a study and its project; write nothing except to the cache of bundles.
-
-    Parameters
-    ----------
-    study
-        Path of the study file, or the study itself (:func:`mops.project.study_source.given_study`).
-    project
-        The project root; None: mops finds it from the place of the study.
-    storage
-        The storage for the results; the bundle leaves it out if it is a folder in the project.
-
-    Raises
-    ------
-    StudyError
-        The study has problems; the error lists all of them.
-    BundleError, ModelError, UsageError
-        The project cannot be packed, or does not name the model.
-    """
+    """Read and check a study and its project; write nothing except to the cache of bundles."""
     root = given_project(project) if project is not None else None
     if isinstance(study, Mapping):
         source = given_study(study, root)
@@ -135,21 +104,19 @@ def _parsed(source: StudySource) -> tuple[Study, dict[str, Any]]:
     return parsed, limits_of_study(parsed.limits, source.where)
 
 
-def with_sets(prepared: PreparedStudy, study: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]) -> PreparedStudy:
-    """Return a prepared study with other parameter sets and the same files.
-
-    Parameters
-    ----------
-    study
-        The study that was prepared, as a mapping.
-    """
+def with_sets(
+    prepared: PreparedStudy,
+    study: Mapping[str, Any],  # the study that was prepared
+    sets: Sequence[Mapping[str, Any]],
+) -> PreparedStudy:
+    """Return a prepared study with other parameter sets and the same files."""
     source = given_study({**study, "parameter_sets": sets}, prepared.root)
     parsed = parse_study(source.data, where=source.where, folder=source.folder)
     return replace(prepared, study=parsed, text=source.text)
 
 
 def _warn_too_large(bundle: Bundle, source: StudySource) -> None:
-    """Warn about files that the model cannot read. A file of parameter sets is stored with the job."""
+    # The model cannot read these files. A file of parameter sets is stored with the job.
     read = _own_sets(source)
     left_out = [(name, n_bytes) for name, n_bytes in bundle.too_large if name != read]
     if left_out:
@@ -208,14 +175,12 @@ def job_name(prepared: PreparedStudy, now: datetime) -> str:
     return f"{_slug(prepared.label or prepared.root.name) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
-def derived_name(parent: str, verb: str, now: datetime) -> str:
-    """Return a new name for a job derived from another, which may be derived itself.
-
-    Parameters
-    ----------
-    verb
-        retry, extend or rescore.
-    """
+def derived_name(
+    parent: str,
+    verb: str,  # retry, extend or rescore
+    now: datetime,
+) -> str:
+    """Return a new name for a job derived from another, which may be derived itself."""
     stem = re.sub(r"(-retry|-extend|-rescore)?-\d{6}-[0-9a-f]{4}$", "", parent)
     return f"{_slug(stem) or 'job'}-{verb}-{now:%y%m%d}-{secrets.token_hex(2)}"
 

@@ -59,16 +59,9 @@ class Reason:
 
 
 def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
-    """Count failures by reason, the most frequent first.
-
-    Messages have one reason if their first lines are equal without what varies, as for causes
-    (:mod:`mops.jobs.failures.causes`). A cause also has a place and a target, for which mops would read all tracebacks.
-
-    Parameters
-    ----------
-    batches
-        The columns ``reason`` and ``message``.
-    """
+    """Count failures by reason (columns ``reason`` and ``message``), the most frequent first."""
+    # Messages have one reason if their first lines are equal without what varies, as for causes
+    # (mops.jobs.failures.causes). A cause also has a place and a target, for which mops would read all tracebacks.
     reasons: dict[tuple[str, str], Reason] = {}
     for batch in batches:
         table = pa.Table.from_batches([batch])

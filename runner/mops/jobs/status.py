@@ -1,7 +1,6 @@
-"""The state of a job, and whether its runner is alive.
+"""The state of a job, and whether its runner is alive. mops/jobs/parts.py adds the results.
 
-It imports no Arrow, which costs a command that prints a state a quarter of its time. :mod:`mops.jobs.parts` adds the
-results.
+It imports no Arrow, which costs a command that prints a state a quarter of its time.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from mops.storage.paths import JobPaths
 from mops.units import counted, to_go
 from mops.verdicts import Counts
 
+# A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
 SILENT_SECONDS = 45.0
-"""A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted."""
 
 _SLOW_SHOWN = 5
 
-ALL_FAILED = "every simulation failed"
-"""The text of terminals and pages for a job for which :attr:`Status.all_failed` is true."""
+ALL_FAILED = "every simulation failed"  # the text of terminals and pages for a job for which `all_failed` is true
 
 
 @dataclass(frozen=True)
@@ -143,10 +141,8 @@ def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Live |
 
 
 def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tuple[LogView, str, Live | None]:
-    """Read a job's log, and return it with what :func:`job_state` returns.
-
-    A runner that is no longer alive may have ended the job after the first read.
-    """
+    """Read a job's log, and return it with what ``job_state`` returns."""
+    # A runner that is no longer alive may have ended the job after the first read.
     view = read()
     state, live = job_state(files, paths, view)
     if state == "interrupted":
@@ -167,14 +163,12 @@ def _ago(at: float) -> str:
     return f"{max(time.time() - at, 0):.0f} s ago"
 
 
-def is_alive(live: Live, *, here: bool) -> bool:
-    """Tell whether a runner is alive: on this host by its process, on other hosts by the age of its last sign of life.
-
-    Parameters
-    ----------
-    here
-        Whether this process itself runs the job.
-    """
+def is_alive(
+    live: Live,
+    *,
+    here: bool,  # whether this process itself runs the job
+) -> bool:
+    """Tell whether a runner is alive: on this host by its process, on others by the age of its last sign of life."""
     if live.host != os.uname().nodename:
         return time.time() - live.at < SILENT_SECONDS
     if live.pid == os.getpid():
@@ -187,7 +181,7 @@ def is_alive(live: Live, *, here: bool) -> bool:
 
 
 def storage_of(name: str, storage: str | Path | None = None, *, local: bool = False) -> Files:
-    """Return the storage of a job; arguments and errors as for :func:`mops.jobs.job.open_job`."""
+    """Return the storage of a job; arguments and errors as for ``open_job``."""
     location = locate(storage, local=local)
     files = location.open()
     try:
@@ -202,15 +196,15 @@ def storage_of(name: str, storage: str | Path | None = None, *, local: bool = Fa
 
 
 class JobState:
-    """One job without its results. Every method reads the present state.
+    """One job without its results. Every method reads the present state."""
 
-    Parameters
-    ----------
-    local
-        Whether the job runs on this machine even when connected to a service.
-    """
-
-    def __init__(self, files: Files, name: str, *, local: bool = False):
+    def __init__(
+        self,
+        files: Files,
+        name: str,
+        *,
+        local: bool = False,  # run on this machine even when connected to a service
+    ):
         self.files, self.name, self.local = files, name, local
 
     def __repr__(self) -> str:
@@ -272,18 +266,7 @@ class JobState:
         )
 
     def require_no_runner(self, hint: str) -> LogView:
-        """Raise if a runner runs the job; else return the log that shows that none does.
-
-        Parameters
-        ----------
-        hint
-            What the user can do instead.
-
-        Raises
-        ------
-        JobError
-            A runner runs the job; the error says where, and when it was last seen.
-        """
+        """Raise JobError with this hint if a runner runs the job; else return the log that shows that none does."""
         paths = self.record.paths
         view, state, live = read_state(self.files, paths, JobLog(self.files, paths).read)
         if state == "running":

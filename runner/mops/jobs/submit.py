@@ -192,22 +192,14 @@ def submit(
 
 
 def submit_prepared(
-    pending: list[PreparedStudy],
+    pending: list[PreparedStudy],  # holds the study, which this function removes so that its memory is freed
     name: str,
     launch: Launch,
     *,
     reuse: bool = False,
     on_start: Callable[[PreparedStudy, Job], None] | None = None,
 ) -> Job:
-    """Run a prepared study as a new job, and return the job; raises as :func:`submit`.
-
-    Parameters
-    ----------
-    pending
-        A list with the study, which this function removes from it.
-    reuse, on_start
-        As for :func:`submit`.
-    """
+    """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
     files = launch.location.open(prepared.root)
     job = Job(files, name, local=launch.service is None)
@@ -244,7 +236,6 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
-    """Return the options that are a study, and the others."""
     parts = {key: value for key, value in options.items() if key in StudyParts.__annotations__ and value is not None}
     others = {key: value for key, value in options.items() if key not in StudyParts.__annotations__}
     return cast("StudyParts", parts), cast("RunOptions", others)
@@ -266,10 +257,8 @@ def study_of_call(
 
 
 def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> None:
-    """Raise if an existing job does not have this study, these parameter sets and this code.
-
-    Files without code may differ: a notebook that was saved, or what a program writes into its folder.
-    """
+    """Raise if an existing job does not have this study, these parameter sets and this code."""
+    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
     old = job.record
     names = [name for name, _ in differing_files(prepared.bundle, unpacked(job.files, old)) if name.endswith(".py")]
     code = [f"the file {name}" for name in names if not is_function_file(name)]
@@ -373,53 +362,29 @@ def _pod_has_ended(job: Job, view: LogView, service: Service | None) -> bool:
 
 @dataclass(frozen=True)
 class RunnerProcess:
-    """The environment of a runner's process that another process started.
+    """The environment of a runner's process that another process started."""
 
-    Parameters
-    ----------
-    pods
-        Tells why pods of workers ended, if this process runs in a pod; None: nothing tells.
-    unwatched
-        Whether no person reads the first output of this process. If so, a model that cannot be imported, or whose
-        dependencies cannot be installed, ends the job as failed, unless another runner runs it.
-    grace_s
-        Seconds from SIGTERM to the kill, of which some are kept for the last commit; None: nothing kills this process.
-    """
-
-    pods: Pods | None = None
+    pods: Pods | None = None  # tells why pods of workers ended, if this process runs in a pod
+    # True: no person reads the first output of this process. So a model that cannot be imported, or whose dependencies
+    # cannot be installed, ends the job as failed, unless another runner runs it.
     unwatched: bool = False
+    # Seconds from SIGTERM to the kill, of which some are kept for the last commit; None: nothing kills this process.
     grace_s: float | None = None
 
 
 def run(
     job: Job,
     *,
+    # A person's request: it may continue a job that was cancelled or has failed, which otherwise stays as it is. A
+    # request counts once.
     asked: Asked | None = None,
-    settings: Settings | None = None,
+    settings: Settings | None = None,  # None: from the environment
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    process: RunnerProcess | None = None,
+    process: RunnerProcess | None = None,  # None: a person's own program runs the job
 ) -> str:
-    """Run a job that exists and return its state. Detached runners and pods run this.
-
-    Parameters
-    ----------
-    asked
-        A person's request, which this runner carries out: it may continue a job that was cancelled or has failed. A
-        request counts once. Without one, a job that was cancelled or has failed stays as it is.
-    settings
-        None: from the environment.
-    process
-        None: a person's own program runs the job.
-
-    Raises
-    ------
-    NothingToRun
-        There is nothing to run.
-    Overtaken
-        The request is void: someone has cancelled, ended or claimed the job since.
-    JobDeleted
-        The request is for a deleted job of the same name.
-    """
+    """Run a job that exists and return its state. Detached runners and pods run this."""
+    # Raises NothingToRun; Overtaken, if someone has cancelled, ended or claimed the job since the request; JobDeleted,
+    # if the request is for a deleted job of the same name.
     settings, process = settings or Settings.from_environment(), process or RunnerProcess()
     record = job.record
     if asked is not None and asked.job not in ("", record.id):
@@ -456,10 +421,8 @@ def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, setting
 
 
 def changed_settings(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
-    """Return a line for each setting that has changed since the job's last attempt.
-
-    On a service, storage and scheduler are the service's, and their changes are left out.
-    """
+    """Return a line for each setting that has changed since the job's last attempt."""
+    # On a service, storage and scheduler are the service's, and their changes are left out.
     before = read_live(job.files, job.record.paths, view.attempt)
     changes = settings.changes_since(before.settings) if before else []
     return [change for change in changes if service is None or change.startswith(PREFIX)]

@@ -1,8 +1,4 @@
-"""Reads a job's text log: all of it, its last lines, or as it grows.
-
-The runner writes an object of the log with each checkpoint (attempt/text_log.py,
-attempt/commit.py).
-"""
+"""Reads a job's text log, of which the runner writes an object with each checkpoint (mops/attempt/commit.py)."""
 
 from __future__ import annotations
 
@@ -21,23 +17,15 @@ POLL_SECONDS = 2.0
 _OBJECTS_AT_ONCE = 16  # in memory, each about 1 MiB at most
 
 
-def read(job: JobState, attempt: int | None = None, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-    """Yield the log's text in order.
-
-    Parameters
-    ----------
-    attempt
-        Only this attempt's log; None: all.
-    tail
-        Only this many last lines of the present log; None: all.
-    follow
-        Also yield new text, until no runner runs the job (or, with ``attempt``, until a newer attempt starts).
-
-    Raises
-    ------
-    JobError
-        The attempt does not exist.
-    """
+def read(
+    job: JobState,
+    attempt: int | None = None,  # None: all
+    *,
+    tail: int | None = None,  # only this many last lines of the present log
+    # Also yield new text, until no runner runs the job (or, with `attempt`, until a newer attempt starts).
+    follow: bool = False,
+) -> Iterator[str]:
+    """Yield the log's text in order; raise JobError if the attempt does not exist."""
     paths = job.record.paths
     log = JobLog(job.files, paths)
     if attempt is not None:

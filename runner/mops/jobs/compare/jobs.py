@@ -26,11 +26,10 @@ from mops.study.ids_and_seeds import short_id
 from mops.task import LOSSES
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+# Groups of the first and of the second job, which have the same parameter sets or are in one job only.
 Batch: TypeAlias = tuple[Numbers, Numbers]
-"""Groups of the first and of the second job, which have the same parameter sets or are in one job only."""
 
-Read: TypeAlias = Callable[[Numbers], pa.Table]
-"""Returns the rows of some groups."""
+Read: TypeAlias = Callable[[Numbers], pa.Table]  # returns the rows of some groups
 
 _SET, _SIMULATION, _LOSS = ("param_id",), ("param_id", "seed"), ("param_id", "target", "name")
 _IDENTITY = {field.name for field in IDENTITY_FIELDS}
@@ -40,27 +39,14 @@ _GROUPS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one part of two jobs' results has in common, and what differs.
+    """What one part of two jobs' results has in common, and what differs."""
 
-    Parameters
-    ----------
-    what
-        ``parameter sets``, ``simulations``, ``output NAME`` or ``losses``.
-    same, different
-        How many of both jobs are equal, and how many are not. Of parameter sets and simulations none can differ: they
-        are equal or only in one job.
-    only_a, only_b
-        How many only one job has.
-    examples
-        Some that differ or are only in one job, as text.
-    """
-
-    what: str
-    same: int
-    different: int
-    only_a: int
+    what: str  # `parameter sets`, `simulations`, `output NAME` or `losses`
+    same: int  # how many of both jobs are equal
+    different: int  # Parameter sets and simulations cannot differ: they are equal or only in one job.
+    only_a: int  # how many only one job has
     only_b: int
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # some that differ or are only in one job, as text
 
     @property
     def is_equal(self) -> bool:
@@ -69,16 +55,10 @@ class Comparison:
 
 
 def compare(a: Job, b: Job) -> list[Comparison]:
-    """Compare the results of two jobs.
-
-    Simulations belong together if they have the same parameters and seed, whatever their group and replicate. The rows
-    of a simulation are equal if they have the same values in the same order, after both jobs' columns got one type.
-
-    Returns
-    -------
-    list of Comparison
-        For the parameter sets, the simulations, each output, and the losses.
-    """
+    """Compare two jobs' parameter sets, simulations, outputs and losses."""
+    # Simulations belong together if they have the same parameters and seed, whatever their group and replicate. The
+    # rows of a simulation are equal if they have the same values in the same order, after both jobs' columns got one
+    # type.
     tables = [load_groups(job.files, job.record.paths) for job in (a, b)]
     batches = list(_batches(*tables))
     found = [
@@ -157,7 +137,7 @@ def _common(a: ds.Dataset, b: ds.Dataset) -> tuple[pa.Schema, list[str]]:
 
 
 def _compare(what: str, keys: Sequence[str], reads: Sequence[Read], batches: Sequence[Batch]) -> Comparison:
-    """Compare rows. Rows with the same keys belong together, in their order."""
+    # Rows with the same keys belong together, in their order.
     found = Comparison(what, 0, 0, 0, 0, ())
     for batch in batches:
         a, b = (read(groups) for read, groups in zip(reads, batch, strict=True))

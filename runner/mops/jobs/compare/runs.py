@@ -14,8 +14,7 @@ import pyarrow as pa
 from mops.jobs.compare.values import differing, without_times
 
 Tables = Mapping[str, pa.Table]
-Losses = Mapping[tuple[str, str], float]
-"""Losses by target and name."""
+Losses = Mapping[tuple[str, str], float]  # by target and name
 
 _ABSENT = "absent"
 _SHOWN_CHARACTERS = 80
@@ -23,17 +22,9 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference.
+    """One difference; the values as text."""
 
-    Parameters
-    ----------
-    what
-        The place: ``output 'daily', column 'y', row 3``.
-    first, second
-        The values, as text.
-    """
-
-    what: str
+    what: str  # the place: `output 'daily', column 'y', row 3`
     first: str
     second: str
 
@@ -78,13 +69,11 @@ def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Differenc
 
 
 def _first_row(a: pa.Array, b: pa.Array) -> int | None:
-    """Return the first row in which two arrays of one type and length differ."""
     rows = np.flatnonzero(differing(a, b))
     return int(rows[0]) if len(rows) else None
 
 
 def _text(value: pa.Array) -> str:
-    """Return the only value of an array as text."""
     plain = without_times(value)[0].as_py()
     text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -22,13 +22,7 @@ from mops.verdicts import VERDICTS, Counts
 
 
 def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
-    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``.
-
-    Raises
-    ------
-    UsageError
-        No verdict is named, or a verdict is unknown.
-    """
+    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``; raise UsageError."""
     words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
     names = [text for word in words if (text := word.strip())]
     unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
@@ -42,13 +36,7 @@ def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
 
 
 def complete_view(job: Job) -> LogView:
-    """Return the view of a complete job's log.
-
-    Raises
-    ------
-    JobError
-        The job is not complete.
-    """
+    """Return the view of a job's log; raise JobError if the job is not complete."""
     view = JobLog(job.files, job.record.paths).read()
     if view.complete:
         return view
@@ -63,18 +51,10 @@ def complete_view(job: Job) -> LogView:
 
 @dataclass(frozen=True)
 class Choice:
-    """The groups that a derived job runs.
+    """The groups that a derived job runs."""
 
-    Parameters
-    ----------
-    again
-        Groups whose losses and failures of the parent do not count: the job runs them again.
-    simulated
-        Those of ``again`` whose simulations of the parent count.
-    """
-
-    again: Ranges
-    simulated: Ranges
+    again: Ranges  # their losses and failures of the parent do not count: the job runs them again
+    simulated: Ranges  # those of `again` whose simulations of the parent count
 
 
 def parent_of(record: JobRecord, choice: Choice, counts: Counts) -> Parent:
@@ -82,19 +62,12 @@ def parent_of(record: JobRecord, choice: Choice, counts: Counts) -> Parent:
     return Parent(record.job, record.id, choice.again, counts, choice.simulated)
 
 
-def retried(job: Job, verdicts: frozenset[str], failures: pa.Table) -> Choice:
-    """Choose the groups of a job that have certain failures. If only targets failed, the simulations count.
-
-    Parameters
-    ----------
-    failures
-        The job's failures (:func:`mops.jobs.reuse.sources.failures_of`).
-
-    Raises
-    ------
-    JobError
-        The job has no failure with these verdicts.
-    """
+def retried(
+    job: Job,
+    verdicts: frozenset[str],
+    failures: pa.Table,  # from `failures_of`
+) -> Choice:
+    """Choose the groups of a job that have certain failures. If only targets failed, the simulations count."""
     if not failures.num_rows:
         raise JobError(
             f"no simulation or target of job {job.name!r} has failed",
@@ -114,13 +87,7 @@ def retried(job: Job, verdicts: frozenset[str], failures: pa.Table) -> Choice:
 
 
 def scored_again(job: Job, failures: pa.Table) -> Choice:
-    """Choose all groups without a failed simulation, to evaluate their targets again on the stored simulations.
-
-    Raises
-    ------
-    JobError
-        Every group has a failed simulation.
-    """
+    """Choose all groups without a failed simulation, to evaluate their targets again on the stored simulations."""
     failed = with_failed_simulations(failures)
     good = failed.complement(job.record.n_groups)
     if not good:
@@ -134,10 +101,8 @@ def scored_again(job: Job, failures: pa.Table) -> Choice:
 
 
 def with_groups(job: Job, choice: Choice, groups: ExtendedGroups, failures: pa.Table) -> Choice:
-    """Add the groups that have more seeds now, and the new ones.
-
-    Of the parent's simulations of a group with a failed one, those that are good come by a reuse (:func:`with_gaps`).
-    """
+    """Add the groups that have more seeds now, and the new ones."""
+    # Of the parent's simulations of a group with a failed one, those that are good come by a reuse (`with_gaps`).
     longer = Ranges.of(groups.longer)
     added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
     failed = with_failed_simulations(failures)
@@ -162,13 +127,7 @@ def with_stored_inputs(record: JobRecord, groups: Ranges) -> Ranges:
 
 
 def taken_over_counts(job: Job, choice: Choice, n_targets: int, failures: pa.Table) -> Counts:
-    """Count what a derived job takes over from its parent.
-
-    Parameters
-    ----------
-    n_targets
-        The number of targets of the derived job.
-    """
+    """Count what a derived job with ``n_targets`` targets takes over from its parent."""
     table = load_groups(job.files, job.record.paths)
     whole = choice.again.complement(len(table))
     n_simulated = sum(map(table.n_replicates, choice.simulated))
@@ -180,18 +139,13 @@ def _groups(failures: pa.Table) -> list[int]:
     return groups
 
 
-def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: int) -> Counts:
-    """Count the simulations and targets of some committed groups.
-
-    Parameters
-    ----------
-    failures
-        The job's failures: columns ``group``, ``target`` and ``reason``.
-    table
-        The job's groups.
-    n_targets
-        The number of targets of each group.
-    """
+def counts_of(
+    groups: Ranges,
+    failures: pa.Table,  # of the job: columns `group`, `target` and `reason`
+    table: GroupTable,
+    n_targets: int,  # of each group
+) -> Counts:
+    """Count the simulations and targets of some committed groups."""
     theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
     rows = _counted(theirs["target"])
     simulations_failed = rows.pop(None, 0)

@@ -269,40 +269,16 @@ def extend(
 
 @dataclass(frozen=True)
 class _Derived:
-    """A job to derive.
-
-    Parameters
-    ----------
-    view
-        The log of its parent.
-    spec
-        Its model and targets.
-    failures
-        The failures of its parent.
-    code
-        New files of the project; None: the parent's.
-    groups
-        Its groups, if they are not the parent's.
-    files
-        The files of these groups.
-    notes
-        Lines for people.
-    advice
-        What a person may want if the project has changed and the parent's files run.
-    reuse
-        The good simulations of sets with a failed one, of which only the others run again; None: there are none.
-    """
-
-    view: LogView
+    view: LogView  # the log of its parent
     choice: Choice
     spec: ModelSpec
-    failures: pa.Table
-    code: NewCode | None = None
-    groups: ExtendedGroups | None = None
-    files: DerivedFiles = field(default_factory=DerivedFiles)
-    notes: Sequence[str] = ()
-    advice: str = ""
-    reuse: Reuse | None = None
+    failures: pa.Table  # of its parent
+    code: NewCode | None = None  # new files of the project; None: the parent's
+    groups: ExtendedGroups | None = None  # None: the parent's
+    files: DerivedFiles = field(default_factory=DerivedFiles)  # of these groups
+    notes: Sequence[str] = ()  # for people
+    advice: str = ""  # what a person may want if the project has changed and the parent's files run
+    reuse: Reuse | None = None  # the good simulations of sets with a failed one, of which only the others run again
 
 
 def _named_launch(
@@ -362,7 +338,6 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
 
 
 def _require_stored_inputs(job: Job, record: JobRecord) -> None:
-    """Raise if targets cannot be evaluated on the job's stored simulations."""
     if record.spec.outputs is not None:
         raise JobError(
             f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
@@ -412,13 +387,8 @@ def _check_replicates(job: Job, replicates: int, n_now: int, n_sets: int) -> Non
 
 
 def _new_names(old: GroupTable, added: Study) -> list[str]:
-    """Return a note on parameters of added sets that the job's first set lacks.
-
-    Raises
-    ------
-    UsageError
-        A parameter of the job is missing, and a new one has nearly its name.
-    """
+    """Return a note on parameters of added sets that the job's first set lacks."""
+    # A UsageError, if a parameter of the job is missing, and a new one has nearly its name.
     known, there = old.group(0).params, added.groups.kinds
     missing, new = [name for name in known if name not in there], [name for name in there if name not in known]
     for name in new:

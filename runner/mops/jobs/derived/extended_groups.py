@@ -19,10 +19,8 @@ from mops.study.values import kind_of
 
 
 class _Entry(NamedTuple):
-    """A group: its param_id, its parameters as canonical JSON, its seeds."""
-
-    id: str
-    params: str
+    id: str  # the param_id
+    params: str  # canonical JSON
     seeds: list[int]
 
 
@@ -37,36 +35,19 @@ def n_replicates_of(groups: GroupTable) -> int:
 
 
 class ExtendedGroups:
-    """The groups of a job with more replicates, and then the new groups of more parameter sets.
+    """The groups of a job with more replicates, and then the new groups of more parameter sets."""
 
-    A new seed comes after the seeds that a group has. So group and replicate of each simulation stay the same.
-
-    Parameters
-    ----------
-    old
-        The groups of the job.
-    n_replicates
-        The replicates of parameter sets without an own seed; None: as many as they have.
-    added
-        The groups of the added parameter sets; None: there are none. Sets that the job has add their seeds.
-    columns
-        The columns of the job's parameters (:func:`mops.storage.params_file.parameter_columns`).
-
-    Attributes
-    ----------
-    kinds
-        The kinds of each parameter's values.
-    longer
-        The numbers of the job's groups that have more seeds now. Filled, like the two below, by :meth:`pieces`.
-    n_groups, n_simulations
-        How many groups and simulations there are.
-    """
+    # A new seed comes after the seeds that a group has. So group and replicate of each simulation stay the same.
 
     def __init__(
-        self, old: GroupTable, n_replicates: int | None, added: StudyGroups | None, columns: Sequence[str] = ()
+        self,
+        old: GroupTable,  # the groups of the job
+        n_replicates: int | None,  # of parameter sets without an own seed; None: as many as they have
+        added: StudyGroups | None,  # the groups of the added parameter sets; sets that the job has add their seeds
+        columns: Sequence[str] = (),  # of the job's parameters (`mops.storage.params_file.parameter_columns`)
     ):
         self._old, self._n_replicates, self._added = old, n_replicates, added
-        self.kinds: dict[str, set[str]] = {}
+        self.kinds: dict[str, set[str]] = {}  # of each parameter's values
         for piece in old.pieces():
             for text in piece.params.to_pylist():
                 for name, value in json.loads(text).items():
@@ -77,17 +58,12 @@ class ExtendedGroups:
         self.kinds = {name: self.kinds[name] for name in order}
         for name, kinds in added.kinds.items() if added is not None else ():
             self.kinds.setdefault(name, set()).update(kinds)
+        # `pieces` fills these: the numbers of the job's groups that have more seeds now, and the size of all groups.
         self.longer: list[int] = []
         self.n_groups = self.n_simulations = 0
 
     def pieces(self) -> Iterator[GroupChunk]:
-        """Yield the groups in order, as :meth:`mops.study.groups.GroupTable.pieces`.
-
-        Raises
-        ------
-        UsageError
-            There are too many simulations.
-        """
+        """Yield the groups in order, as ``GroupTable.pieces``; raise UsageError if there are too many simulations."""
         self.longer, self.n_groups, self.n_simulations = [], 0, 0
         waiting: list[_Entry] = []
         n_waiting = 0

@@ -1,15 +1,7 @@
 """Decides which changed files of a project may change what its model computes. Pure.
 
 New code of targets may score stored simulations only if the model is the same. mops cannot know what a model reads. So
-every file counts as the model's, except:
-
-- Python files that the model's file does not name, directly or through other files. If one of these imports modules by
-  computed names, no file is excepted
-- files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
-- texts (``.md``, ``.rst``, ``.log``), notebooks, study files, ``mops.toml``, ``.mopsignore`` and the registry
-- files with functions that a notebook or program defined, if the model is not among these
-
-The text of a model that a notebook or program defined is not a file of the project. So only the last two rules apply.
+every file counts as the model's, with few exceptions.
 """
 
 from __future__ import annotations
@@ -29,18 +21,20 @@ _LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(
 _IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
 
 
-def model_files(changed: Mapping[str, str], sources: Mapping[str, str], spec: ModelSpec) -> list[str]:
-    """Return the changed files that may belong to the model.
-
-    Parameters
-    ----------
-    changed
-        How each file has changed: ``added``, ``removed`` or ``changed``. Paths are relative to the project root.
-    sources
-        The text of each Python and JSON file before and after the change, by its path.
-    spec
-        The model.
-    """
+def model_files(
+    # How each file, relative to the project root, has changed: `added`, `removed` or `changed`.
+    changed: Mapping[str, str],
+    sources: Mapping[str, str],  # the text of each Python and JSON file before and after the change, by its path
+    spec: ModelSpec,
+) -> list[str]:
+    """Return the changed files that may belong to the model."""
+    # Every file does, except:
+    # - Python files that the model's file does not name, directly or through other files. If one of these imports
+    #   modules by computed names, no file is excepted.
+    # - files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
+    # - texts (.md, .rst, .log), notebooks, study files, mops.toml, .mopsignore and the registry
+    # - files with functions that a notebook or program defined, if the model is not among these
+    # The text of a model that a notebook or program defined is not a file of the project. So only the last two apply.
     python = {name: text for name, text in sources.items() if name.endswith(".py")}
     of_model = _named_by_model(python, spec)
     code = "\n".join(python[name] for name in of_model)

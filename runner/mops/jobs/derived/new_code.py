@@ -24,20 +24,12 @@ from mops.study.entry_point import EntryPoint
 
 @dataclass(frozen=True)
 class NewCode:
-    """The present files of a project.
-
-    Parameters
-    ----------
-    changes
-        A line for people if files have changed since the submit.
-    of_model
-        The changed files that may belong to the model.
-    """
+    """The present files of a project."""
 
     bundle: Bundle
     root: Path
-    changes: list[str]
-    of_model: list[str]
+    changes: list[str]  # a line for people if files have changed since the submit
+    of_model: list[str]  # the changed files that may belong to the model
 
     def check_model(self, job: Job, *, trust_model: bool) -> None:
         """Raise JobError if a file has changed that may change what the model computes, unless a person trusts it."""
@@ -50,24 +42,13 @@ class NewCode:
 
 
 def present_bundle(
-    job: Job, record: JobRecord, project: Path | None, functions: FunctionFiles = MappingProxyType({})
+    job: Job,
+    record: JobRecord,
+    project: Path | None,  # None: where it was at the submit
+    # Files with more functions than those that a notebook or program defined before the submit.
+    functions: FunctionFiles = MappingProxyType({}),
 ) -> tuple[Bundle, Path]:
-    """Pack the project of a job as it is now, and unpack the bundle into the cache; return it and the project's folder.
-
-    Parameters
-    ----------
-    project
-        The folder; None: where it was at the submit.
-    functions
-        Files with more functions than those that a notebook or program defined before the submit.
-
-    Raises
-    ------
-    UsageError
-        The project is not there.
-    BundleError
-        The project cannot be packed.
-    """
+    """Pack the project of a job as it is now, unpack the bundle into the cache; return it and the project's folder."""
     root = project or Path(record.project)
     if not (project or record.project) or not root.is_dir():
         raise UsageError(
@@ -81,27 +62,13 @@ def present_bundle(
     return bundle, root
 
 
-def _read_new_code(job: Job, project: Path | None, spec: ModelSpec, functions: FunctionFiles) -> NewCode:
-    """Pack the project of a job as it is now.
-
-    Functions that a notebook or program defined stay as at the submit.
-
-    Parameters
-    ----------
-    project
-        Its folder; None: where it was at the submit.
-    spec
-        The model, and the targets of the old and of the new job.
-    functions
-        Files with more functions.
-
-    Raises
-    ------
-    UsageError
-        The project is not there.
-    BundleError
-        The project cannot be packed.
-    """
+def _read_new_code(
+    job: Job,
+    project: Path | None,  # None: where it was at the submit
+    spec: ModelSpec,  # the model, and the targets of the old and of the new job
+    functions: FunctionFiles,  # files with more functions
+) -> NewCode:
+    """Pack the project of a job as it is now. Functions that a notebook or program defined stay as at the submit."""
     record = job.record
     bundle, root = present_bundle(job, record, project, functions)
     difference = CodeChange.between(unpacked(job.files, record), bundle, root)
@@ -123,15 +90,9 @@ def with_code(
     project: str | Path | None,
     *,
     model: Code | None = None,
-    targets: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,  # entry points that `given` has named
 ) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with another model or other targets, and the present files of the project, which have them.
-
-    Parameters
-    ----------
-    targets
-        Entry points that ``given`` has named.
-    """
+    """Return a job's spec with another model or other targets, and the project's present files, which have them."""
     spec = job.record.spec
     if model is not None:
         spec = replace(spec, model=_named(given.model(model), "the model"))
@@ -148,13 +109,7 @@ def with_code(
 def with_targets(
     job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
 ) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with targets added or replaced, and the code that has them.
-
-    Raises
-    ------
-    UsageError, OptionsError
-        One target is wrong; several are.
-    """
+    """Return a job's spec with targets added or replaced, and the code that has them."""
     given = given_code(job, project)
     entries = given.targets(targets)
     kept = () if replaced else job.record.spec.targets
@@ -169,7 +124,6 @@ def with_targets(
 
 
 def _named(entry: str, where: str) -> str:
-    """Return an entry point; raise UsageError if it names only a module."""
     if EntryPoint.parse(entry).name is None:
         raise UsageError(f"{entry!r} names no function", where=where, hint=f"write '{entry}:function'")
     return entry
@@ -187,14 +141,12 @@ def _check_target(target: str, kept: Sequence[str]) -> None:
         )
 
 
-def changed_model(record: JobRecord, spec: ModelSpec, code: NewCode | None) -> list[str]:
-    """Return what differs between the model of a job, whose simulations a derived job takes over, and the present one.
-
-    Parameters
-    ----------
-    spec, code
-        The model of the derived job, and its own files; None: those of the job.
-    """
+def changed_model(
+    record: JobRecord,
+    spec: ModelSpec,  # of the derived job
+    code: NewCode | None,  # its own files; None: those of the job
+) -> list[str]:
+    """Return what differs between a job's model, whose simulations a derived job takes over, and the present one."""
     of_model = code.of_model if code else []
     names = dict.fromkeys("the model's function" if is_function_file(name) else name for name in of_model)
     return list(names) or ([f"the model {record.spec.model}"] if spec.model != record.spec.model else [])

@@ -15,20 +15,12 @@ from mops.project.project import ModelSpec
 
 @dataclass(frozen=True)
 class CodeChange:
-    """The files that differ between a job's project and a bundle: ``added``, ``removed`` or ``changed``.
-
-    Parameters
-    ----------
-    before
-        The folder with the job's files.
-    root
-        The folder that was packed as ``bundle``.
-    """
+    """The files that differ between a job's project and a bundle: ``added``, ``removed`` or ``changed``."""
 
     files: Mapping[str, str]
-    before: Path
+    before: Path  # the folder with the job's files
     bundle: Bundle
-    root: Path
+    root: Path  # the folder that was packed as `bundle`
 
     @classmethod
     def between(cls, before: Path, bundle: Bundle, root: Path) -> CodeChange:
@@ -36,7 +28,7 @@ class CodeChange:
         return cls(dict(differing_files(bundle, before)), before, bundle, root)
 
     def of_model(self, spec: ModelSpec) -> list[str]:
-        """Return the files that may belong to the model; arguments as for :func:`model_files`."""
+        """Return the files that may belong to the model."""
         # A file that is left out now and still there: .mopsignore says that the model does not read it.
         known = {n: how for n, how in self.files.items() if how != "removed" or not (self.root / n).is_file()}
         return model_files(known, self._sources(), spec) if known else []

@@ -9,30 +9,20 @@ from mops.errors import OptionsError, Problem, SettingsError, StudyError, UsageE
 
 
 class WrongOptions:
-    """Collects what is wrong with options.
+    """Collects what is wrong with options."""
 
-    Parameters
-    ----------
-    what
-        What the options cannot do, for the error that lists several problems.
-    where
-        The job.
-    """
-
-    def __init__(self, what: str, where: str):
+    def __init__(
+        self,
+        what: str,  # what the options cannot do, for the error that lists several problems
+        where: str,  # the job
+    ):
         self._what, self._where = what, where
         self._errors: list[UsageError] = []
         self._problems: list[Problem] = []
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """Keep an error of the body.
-
-        Parameters
-        ----------
-        place
-            The option. An error that lists problems has their places.
-        """
+        """Keep an error of the body as one of this option, unless the error itself lists problems with their places."""
         try:
             yield
         except UsageError as bad:
@@ -40,15 +30,7 @@ class WrongOptions:
             self._problems += _problems_of(bad, place)
 
     def raise_if_any(self) -> None:
-        """Raise the only error as it is, or one error that lists the problems of all.
-
-        Raises
-        ------
-        UsageError
-            An option is wrong.
-        OptionsError
-            Several options are wrong.
-        """
+        """Raise the only UsageError as it is, or one OptionsError that lists the problems of all."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:

@@ -42,27 +42,21 @@ CAUSES = pa.schema(
     ]
 )
 
+# The most causes with ranges: a person reads no more, and each costs time for each chunk of parameter sets.
 _WITH_RANGES = 50
-"""The most causes with ranges: a person reads no more, and each costs time for each chunk of parameter sets."""
 
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A job, and its committed failures.
-
-    Parameters
-    ----------
-    finished
-        The groups that have run.
-    """
+    """A job, and its committed failures."""
 
     files: Files
     paths: JobPaths
     failures: Sequence[PartRows]
-    finished: Ranges
+    finished: Ranges  # the groups that have run
 
     def causes(self) -> pa.Table:
-        """Return the table of :meth:`mops.jobs.job.Job.causes`."""
+        """Return the table of ``Job.causes``."""
         dataset = dataset_of(self.files, self.paths.job, self.failures, FAILURES, dictionaries=("traceback",))
         batches = dataset.to_batches(columns=list(COLUMNS), batch_size=CHUNK_ROWS, fragment_readahead=1)
         causes = causes_of(batches)

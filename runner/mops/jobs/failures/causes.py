@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from mops.units import VARYING
 
+# The columns of failures that `Causes` needs; `traceback` as a dictionary.
 COLUMNS = ("param_id", "group", "replicate", "seed", "target", "reason", "message", "traceback")
-"""The columns of failures that :class:`Causes` needs; ``traceback`` as a dictionary."""
 
 OTHER_CAUSES = "other messages"
 
@@ -37,42 +37,28 @@ Groups = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Cause:
-    """Failures with one cause.
+    """Failures with one cause."""
 
-    Parameters
-    ----------
-    n
-        The number of simulations, or of scores of the target.
-    groups
-        The groups in which they are, sorted.
-    place
-        The last place in the project's code: ``model.py:12 in run``; empty: unknown.
-    first
-        The row of the first failure, in study order.
-    """
-
-    n: int
-    groups: Groups = field(repr=False)
-    place: str
-    first: dict[str, Any] = field(repr=False)
+    n: int  # the number of simulations, or of scores of the target
+    groups: Groups = field(repr=False)  # in which they are, sorted
+    place: str  # the last place in the project's code: `model.py:12 in run`; empty: unknown
+    first: dict[str, Any] = field(repr=False)  # the row of the first failure, in study order
 
 
 def without_varying(messages: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return :func:`mops.units.without_varying` of the first line of each message."""
+    """Return ``mops.units.without_varying`` of the first line of each message."""
     lines = pc.replace_substring_regex(messages, _LATER_LINES, "")
     for pattern, instead in VARYING:
         lines = pc.replace_substring_regex(lines, pattern, instead)
     return lines
 
 
-def place_in_project(traceback: str, *, exact: bool = True) -> str:
-    """Return the last place in the project's code that a traceback or the last output of a process names.
-
-    Parameters
-    ----------
-    exact
-        Whether the line counts. Simulations that run too long are in many lines of one loop.
-    """
+def place_in_project(
+    traceback: str,
+    *,
+    exact: bool = True,  # False: without the line, because simulations that run too long are in many lines of one loop
+) -> str:
+    """Return the last place in the project's code that a traceback or the last output of a process names."""
     frames = _FRAME.findall(traceback)
     if not frames:
         return ""
@@ -84,8 +70,6 @@ def place_in_project(traceback: str, *, exact: bool = True) -> str:
 
 @dataclass
 class _Counted:
-    """Failures of one cause so far."""
-
     n: int = 0
     groups: list[Groups] = field(default_factory=list)
     place: str = ""
@@ -100,7 +84,7 @@ class Causes:
         self._found: dict[tuple[Any, ...], _Counted] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count a chunk of the columns :data:`COLUMNS`."""
+        """Count a chunk of the columns ``COLUMNS``."""
         rows = pa.Table.from_batches([batch])
         rows = rows.filter(pc.fill_null(pc.not_equal(rows["target"], "*"), fill_value=True))
         if not len(rows):
@@ -134,13 +118,7 @@ class Causes:
 
 
 def causes_of(batches: Iterable[pa.RecordBatch]) -> list[Cause]:
-    """Return the causes of failures, the most frequent first.
-
-    Parameters
-    ----------
-    batches
-        The columns :data:`COLUMNS`.
-    """
+    """Return the causes of failures (columns ``COLUMNS``), the most frequent first."""
     causes = Causes()
     for batch in batches:
         causes.add(batch)

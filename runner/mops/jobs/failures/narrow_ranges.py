@@ -1,9 +1,8 @@
 """Finds parameters whose range in some parameter sets is clearly narrower than in all of them.
 
-A range is narrow if so few of all sets have a value in it that this would seldom happen by chance: with random sets
-instead of those that failed, a range with at most as many sets has a probability of at most 5 %. A single value is also
-named if all sets with it failed, and no other set did. The ranges come from two passes over the table of parameter
-sets, chunk by chunk.
+A range is narrow if so few of all sets have a value in it that, with random sets instead of those that failed, a range
+with at most as many sets has a probability of at most 5 %. A single value is also named if all sets with it failed, and
+no other set did.
 """
 
 from __future__ import annotations
@@ -30,24 +29,14 @@ Chunks = Callable[[], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class NarrowRange:
-    """The values of a parameter in some sets and in all sets.
-
-    Parameters
-    ----------
-    some, all
-        Numbers: the least and the greatest. Otherwise: each value.
-    share
-        The share of all sets that have a value of ``some``.
-    is_exact
-        Whether each set with a value of ``some`` failed.
-    """
+    """The values of a parameter in some sets and in all sets."""
 
     parameter: str
-    some: tuple[Any, ...]
+    some: tuple[Any, ...]  # numbers: the least and the greatest; otherwise: each value
     all: tuple[Any, ...]
-    share: float
+    share: float  # of all sets that have a value of `some`
     is_number: bool
-    is_exact: bool
+    is_exact: bool  # whether each set with a value of `some` failed
 
     def __str__(self) -> str:
         """Return it for people: ``beta: 0.41 to 0.5 (all sets: 0.01 to 0.5)``."""
@@ -67,18 +56,13 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
 
 
-def narrow_ranges(chunks: Chunks, some: Sequence[Groups], finished: Ranges) -> list[list[NarrowRange]]:
-    """Return the narrow ranges of each selection of parameter sets, the narrowest first.
-
-    Parameters
-    ----------
-    chunks
-        Returns the table of parameter sets: the column ``group``, and a column for each parameter. Called twice.
-    some
-        The groups of each selection, sorted.
-    finished
-        The groups that have run. Only they are all sets, because sets often come in the order of a parameter.
-    """
+def narrow_ranges(
+    chunks: Chunks,  # returns the parameter sets: the column `group`, and one for each parameter; called twice
+    some: Sequence[Groups],  # the groups of each selection, sorted
+    # The groups that have run. Only they are all sets, because sets often come in the order of a parameter.
+    finished: Ranges,
+) -> list[list[NarrowRange]]:
+    """Return the narrow ranges of each selection of parameter sets, the narrowest first."""
     parameters: dict[str, _Parameter] = {}
     for step in (_Parameter.take, _Parameter.count):
         for chunk in chunks():
@@ -101,14 +85,11 @@ def _mask(finished: Ranges, first: int, n: int) -> npt.NDArray[np.bool_]:
 
 @dataclass
 class _Values:
-    """The values of a parameter in some sets."""
-
     n: int = 0
     low: float = inf
     high: float = -inf
     texts: set[Any] = field(default_factory=set)
-    n_all: int = 0
-    """How many of all sets have a value in the range."""
+    n_all: int = 0  # how many of all sets have a value in the range
 
     def take(self, values: npt.NDArray[Any], *, is_number: bool) -> None:
         self.n += len(values)
@@ -128,7 +109,6 @@ class _Parameter:
         self._is_number = False
 
     def take(self, column: pa.Array, has_run: npt.NDArray[np.bool_], rows: list[Groups]) -> None:
-        """Take the values of a chunk."""
         self._is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
         values, is_there = _values(column)
         self._all.take(values[has_run & is_there], is_number=self._is_number)
@@ -186,5 +166,4 @@ def _ratio(m: int, n_all: int, n: int) -> float:
 
 
 def _log_ways(n: int, k: int) -> float:
-    """Return the logarithm of the number of ways to choose k of n things."""
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) if 0 <= k <= n else -inf

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
     from mops.service.service import Service
 
-PHASE_SECONDS = 3.0
-"""The pause between two questions to Kubernetes about runners."""
-OPEN_STATES = ("submitted", "running", "interrupted")
-"""The states of a job that a runner may still change."""
+PHASE_SECONDS = 3.0  # the pause between two questions to Kubernetes about runners
+OPEN_STATES = ("submitted", "running", "interrupted")  # the states of a job that a runner may still change
 
 
 class SeenJob(Protocol):
-    """A dataclass with the state of a job, as :class:`Status` and the lines of a list."""
+    """A dataclass with the state of a job, as ``Status`` and the lines of a list."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -78,23 +76,18 @@ def phases_of(files: Files, *, local: bool) -> Callable[[], Mapping[str, Phase]]
 
 
 def with_runner(now: Seen, phase: Phase | None) -> Seen:
-    """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended.
-
-    The sign of life alone would tell this only after 45 s. Read the job after the phase; else use
-    :func:`with_later_phase`.
-    """
+    """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended."""
+    # The sign of life alone would tell this only after 45 s. Read the job after the phase; else use `with_later_phase`.
     has_ended = phase is not None and phase.over and phase.is_of(now.host)
     return replace(now, state="interrupted") if now.state == "running" and has_ended else now
 
 
-def with_later_phase(now: Seen, phase: Phase | None, again: Callable[[], Seen]) -> Seen:
-    """Return the job as :func:`with_runner` does, if it was read before Kubernetes told the phase.
-
-    Parameters
-    ----------
-    again
-        Reads the job again: the runner may have finished it before Kubernetes answered.
-    """
+def with_later_phase(
+    now: Seen,
+    phase: Phase | None,
+    again: Callable[[], Seen],  # reads the job again: the runner may have finished it before Kubernetes answered
+) -> Seen:
+    """Return the job as ``with_runner`` does, if it was read before Kubernetes told the phase."""
     return now if with_runner(now, phase) is now else with_runner(again(), phase)
 
 

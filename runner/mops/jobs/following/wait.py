@@ -31,23 +31,16 @@ POLL_SECONDS = 1.0
 _END = ": attempt {attempt} ends"
 _ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
 _CAUSE_LINES = 200
+# The errors that an attempt may end with; those that derive from them take other arguments.
 _KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError, ClusterError, JobFailed)
-"""The errors that an attempt may end with; those that derive from them take other arguments."""
 
 
-def follow(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None] | None) -> Status:
-    """Show the progress of a job until it is over; return its last status.
-
-    Parameters
-    ----------
-    on_progress
-        Called with the progress; None: a terminal or a notebook shows it.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Ctrl-C stopped this call, and the job continues.
-    """
+def follow(
+    job: JobState,
+    phases: Phases,
+    on_progress: Callable[[Snapshot], None] | None,  # None: a terminal or a notebook shows it
+) -> Status:
+    """Show the progress of a job until it is over, and return its last status. Ctrl-C ends only this call."""
     status = job.follower()
     try:
         with nullcontext(on_progress) if on_progress else displayed() as show:
@@ -63,22 +56,12 @@ def follow(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None
 
 
 def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None] | None) -> None:
-    """Show the progress of a job until it is over; raises as :func:`follow` and :func:`_raise_failure`."""
+    """Show the progress of a job until it is over; raise if it ended without a result."""
     _raise_failure(job, follow(job, phases, on_progress))
 
 
 def _raise_failure(job: JobState, now: Status) -> None:
-    """Raise if a job ended without a result: as failed, or because its runner ended.
-
-    Raises
-    ------
-    MopsError
-        The runner's own error, if it is in the job's log.
-    JobFailed
-        The job has failed.
-    RunnerEnded
-        The runner ended early.
-    """
+    """Raise if a job ended without a result: the runner's error from the job's log, else JobFailed or RunnerEnded."""
     if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
         return
     kind, cause = cause_of(job, now.attempt)
@@ -97,10 +80,7 @@ def _raise_failure(job: JobState, now: Status) -> None:
 
 
 def cause_of(job: JobState, attempt: int) -> tuple[type[MopsError], str]:
-    """Return the class and the first line of the error that ended an attempt, from its log.
-
-    If the log does not have them, they are JobFailed and no text.
-    """
+    """Return the class and the first line of the error that ended an attempt, from its log; else JobFailed, no text."""
     text = "".join(text_log.read(job, attempt, tail=_CAUSE_LINES))
     _, found, end = text.rpartition(_END.format(attempt=attempt))
     match = _ERROR.match(end) if found else None

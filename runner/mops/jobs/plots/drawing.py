@@ -51,8 +51,7 @@ from mops.units import counted
 
 _MOST_TICKS = 8
 _TEXT, _LONG_TEXT = 14, 28  # characters of a tick
-_COLOURED = 0.75
-"""The share of the sets, those with the least losses, whose colours tell their losses apart."""
+_COLOURED = 0.75  # the share of the sets, those with the least losses, whose colours tell their losses apart
 
 
 def draw_distribution(ax: Axes, figure: Distribution) -> None:
@@ -92,14 +91,13 @@ def draw_profile(ax: Axes, figure: Profile, sets: ShownSets) -> None:
     ax.set(xlabel=figure.parameter, ylabel=figure.title)
 
 
-def draw_fan(ax: Axes, figure: Fan, data: Observed | None, axis: Decades | None) -> None:
-    """Draw the median and the bands along x, in one colour for each division, and data as points.
-
-    Parameters
-    ----------
-    axis
-        The logarithmic vertical axis; None: the axis is linear.
-    """
+def draw_fan(
+    ax: Axes,
+    figure: Fan,
+    data: Observed | None,
+    axis: Decades | None,  # the logarithmic vertical axis; None: the axis is linear
+) -> None:
+    """Draw the median and the bands along x, in one colour for each division, and data as points."""
     divided = figure.divided()
     for number, one in enumerate(divided):
         colour, rows = COLOURS[number % len(COLOURS)], one.table
@@ -134,7 +132,6 @@ def _draw_data(ax: Axes, data: Observed | None, colour: str, label: str) -> None
 
 
 def _draw_simulations(ax: Axes, lines: pa.Table, colour: str, label: str) -> None:
-    """Draw a line for each simulation."""
     rows = zip(*(lines[column].to_pylist() for column in ("group", "replicate", "x", "y")), strict=True)
     for number, (_, some) in enumerate(groupby(rows, key=lambda row: row[:2])):
         _, _, x, y = zip(*some, strict=True)
@@ -355,7 +352,7 @@ def _scale_of(ax: Axes, bins: Bins, *, vertical: bool = False) -> None:
 
 
 def _ticks_of(ax: Axes, bins: Bins, *, vertical: bool = False) -> None:
-    """Name the values of the bins, if they are few or texts."""
+    # The values of the bins have names only if they are few or texts.
     if not bins.is_text and len(bins) > _MOST_TICKS:
         return
     axis: Any = ax.yaxis if vertical else ax.xaxis

@@ -111,21 +111,11 @@ def course_of(
     x: str | None = None,
     ys: Sequence[str] = (),
     data: Sequence[tuple[str, str, str]] = (),
-    by: str | Sequence[str] | Literal[False] | None = None,
-    where: Where | None = None,
+    by: str | Sequence[str] | Literal[False] | None = None,  # as in `fans_of`
+    where: Where | None = None,  # as in `fans_of`
 ) -> Course | None:
-    """Return what a fan chart of the job shows: :func:`mops.figures.choices.choose_course`, with its keys.
-
-    Parameters
-    ----------
-    by, where
-        Those of :func:`fans_of`. What the caller names divides the fan, so mops does not look for keys.
-
-    Raises
-    ------
-    UsageError
-        As :func:`mops.figures.choices.choose_course` and :func:`keys_of`.
-    """
+    """Return what a fan chart of the job shows: ``mops.figures.choices.choose_course``, with its keys."""
+    # What the caller names divides the fan, so mops does not look for keys.
     schemas = {name: job.dataset("outputs", name).schema for name in job.output_names()}
     course = choose_course(schemas, output, x, ys, data)
     if course is None:
@@ -143,22 +133,14 @@ def course_of(
 
 
 def keys_of(
-    job: JobTables, output: str, at: Sequence[str], without: Collection[str] = (), where: Where | None = None
+    job: JobTables,
+    output: str,
+    at: Sequence[str],  # the columns of the place; empty: each simulation should have one row
+    without: Collection[str] = (),  # columns that a figure shows, so that they do not divide it
+    where: Where | None = None,
 ) -> tuple[str, ...]:
-    """Return the columns that tell the rows of a simulation at a place apart; empty: it has one row at each.
-
-    Parameters
-    ----------
-    at
-        The columns of the place; empty: each simulation should have one row.
-    without
-        Columns that a figure shows, so that they do not divide it.
-
-    Raises
-    ------
-    UsageError
-        No column tells them apart, or the columns have too many values to divide a figure.
-    """
+    """Return the columns that tell the rows of a simulation at a place apart; empty: it has one row at each."""
+    # A UsageError, if no column tells them apart, or the columns have too many values to divide a figure.
     read = sample_of_sets(groups_run(job), len(job.outputs(output)))
     if has_one_row(_placed_rows(job, output, at, read, where), at):
         return ()
@@ -197,28 +179,13 @@ def declared(observed: list[Observed] | MopsError) -> list[tuple[str, str, str]]
 def fans_of(
     job: JobTables,
     course: Course,
+    # The parameters and the columns of the output that divide the fan. None: the keys of the course, or without keys
+    # the parameter of `choose_division`. False: the keys of the course.
     by: str | Sequence[str] | Literal[False] | None = None,
-    best: Integers | None = None,
-    where: Where | None = None,
+    best: Integers | None = None,  # only these parameter sets, from `best_groups`; None: all that have run
+    where: Where | None = None,  # only these rows; None: all
 ) -> list[Fan]:
-    """Return a fan for each column of a course.
-
-    Parameters
-    ----------
-    by
-        The parameters and the columns of the output that divide the fan. None: the keys of the course, or without keys
-        the parameter of :func:`mops.figures.choices.choose_division`. False: the keys of the course.
-    best
-        Only these parameter sets, from :func:`best_groups`; None: all that have run.
-    where
-        Only these rows; None: all.
-
-    Raises
-    ------
-    UsageError
-        What divides the fan does not exist or has too many values, or a simulation has several rows for an ``x`` and a
-        division.
-    """
+    """Return a fan for each column of a course; raise UsageError if it cannot be divided."""
     every = groups_run(job)
     groups = every if best is None else best
     n_rows = len(job.outputs(course.output)) * len(groups) // max(len(every), 1)
@@ -236,7 +203,6 @@ def fans_of(
 
 
 def _named_divisions(job: JobTables, course: Course, by: str | Sequence[str] | Literal[False] | None) -> list[str]:
-    """Return the parameters and the columns of the output that divide a fan chart."""
     if by is False or (by is None and course.keys):
         return list(course.keys)
     own = job.dataset("outputs", course.output).schema.names
@@ -253,16 +219,13 @@ def _named_divisions(job: JobTables, course: Course, by: str | Sequence[str] | L
     return named
 
 
-def divisions_of(job: JobTables, own: Collection[str], rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray | None:
-    """Return the division of each row by parameters and by columns of its output; None: it is not divided.
-
-    Parameters
-    ----------
-    own
-        All columns of the output.
-    rows
-        The column ``group``, and those columns of the output that divide.
-    """
+def divisions_of(
+    job: JobTables,
+    own: Collection[str],  # all columns of the output
+    rows: pa.Table,  # the column `group`, and those columns of the output that divide
+    names: Sequence[str],
+) -> pa.ChunkedArray | None:
+    """Return the division of each row by parameters and by columns of its output; None: it is not divided."""
     if not names:
         return None
     parameters = _parameters_next_to(job, own)
@@ -351,13 +314,7 @@ def axes_of(figures: Sequence[Fan], data: Sequence[Observed | None]) -> list[Dec
 
 
 def best_groups(scored: ScoredSets, n: int) -> Integers:
-    """Return the groups of the ``n`` best sets.
-
-    Raises
-    ------
-    UsageError
-        There are no losses, or several without weights.
-    """
+    """Return the groups of the ``n`` best sets; raise UsageError if there are no losses, or several without weights."""
     if not scored.labels:
         hint = "add targets to the job: mops jobs extend, or leave out 'best'"
         raise UsageError("the job has no losses, so it has no best sets", where="best", hint=hint)

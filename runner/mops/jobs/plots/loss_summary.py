@@ -7,27 +7,17 @@ from dataclasses import dataclass
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.jobs.plots.figure_data import JobTables, scored_without_parameters
 
+# mops reads all losses for a summary. Up to this number, that takes less time than the start of the command.
 MOST_LOSSES = 100_000
-"""mops reads all losses for a summary. Up to this number, that takes less time than the start of the command."""
 
 
 @dataclass(frozen=True)
 class LossSpread:
-    """The smallest, the middle and the largest of one loss.
+    """The smallest, the middle and the largest of one loss."""
 
-    Parameters
-    ----------
-    label
-        The loss; ``loss``: the only one.
-    title
-        What the table calls the loss.
-    n
-        The number of parameter sets that have the loss.
-    """
-
-    label: str
-    title: str
-    n: int
+    label: str  # the loss; `loss`: the only one
+    title: str  # what the table calls the loss
+    n: int  # the number of parameter sets that have the loss
     least: float
     median: float
     greatest: float
@@ -35,37 +25,21 @@ class LossSpread:
 
 @dataclass(frozen=True)
 class BestSet:
-    """A parameter set with one of the smallest losses.
-
-    Parameters
-    ----------
-    ranked_by
-        The title of the loss.
-    """
+    """A parameter set with one of the smallest losses."""
 
     param_id: str
     group: int
     loss: float
-    ranked_by: str
+    ranked_by: str  # the title of the loss
 
 
 @dataclass(frozen=True)
 class LossSummary:
-    """The committed losses of a job.
-
-    Parameters
-    ----------
-    n_losses
-        The number of losses.
-    spreads
-        Each loss. None: the job has more than :data:`MOST_LOSSES` losses.
-    best
-        The best parameter sets by the first loss, the best first, then those by the next one. None as for ``spreads``.
-    """
+    """The committed losses of a job."""
 
     n_losses: int
-    spreads: list[LossSpread] | None
-    best: list[BestSet] | None
+    spreads: list[LossSpread] | None  # each loss; None: the job has more than `MOST_LOSSES` losses
+    best: list[BestSet] | None  # by the first loss, the best first, then those by the next one; None as for `spreads`
 
 
 def loss_summary_of(job: JobTables, n_best: int = 5, most_losses: int = MOST_LOSSES) -> LossSummary:

@@ -35,60 +35,32 @@ _LISTED = 12
 
 @dataclass(frozen=True)
 class Wanted:
-    """The results that a caller names for the sensitivity to parameters; without names, mops chooses.
+    """The results that a caller names for the sensitivity to parameters; without names, mops chooses."""
 
-    Parameters
-    ----------
-    output
-        Only the results of this output, and no losses; None: the losses and the first results of all outputs.
-    ys
-        The columns of the output; empty: all numbers.
-    where
-        Only these rows of the output; None: all.
-    """
-
-    output: str | None = None
-    ys: Sequence[str] = ()
-    where: Where | None = None
+    output: str | None = None  # None: the losses and the first results of all outputs; else no losses
+    ys: Sequence[str] = ()  # columns of the output; empty: all numbers
+    where: Where | None = None  # only these rows of the output; None: all
 
 
 @dataclass(frozen=True)
 class MeasuredSets:
-    """The parameter sets that have a loss or a result, for the sensitivity to parameters.
+    """The parameter sets that have a loss or a result, for the sensitivity to parameters."""
 
-    Parameters
-    ----------
-    table
-        A row for each set: ``group``, then the columns of the measures and of the parameters.
-    design
-        The Saltelli design of all sets of the job, or None if these sets are not a Saltelli design.
-    notes
-        Which results have no measure, and why: a sentence for each reason.
-    """
-
-    table: pa.Table
+    table: pa.Table  # a row for each set: `group`, then the columns of the measures and of the parameters
     measures: tuple[str, ...]
     parameters: tuple[str, ...]
-    design: SaltelliDesign | None
-    notes: tuple[str, ...]
+    design: SaltelliDesign | None  # of all sets of the job; None: these sets are not a Saltelli design
+    notes: tuple[str, ...]  # which results have no measure, and why: a sentence for each reason
 
 
 @dataclass(frozen=True)
 class _Result:
-    """A column of an output whose last values are measures.
-
-    Parameters
-    ----------
-    x
-        The column along which the values have a last one; None: each simulation has one row.
-    keys
-        The columns for whose values the measures are apart.
-    """
+    """A column of an output whose last values are measures."""
 
     output: str
     y: str
-    x: str | None
-    keys: tuple[str, ...]
+    x: str | None  # the column along which the values have a last one; None: each simulation has one row
+    keys: tuple[str, ...]  # the columns for whose values the measures are apart
 
 
 @dataclass
@@ -102,17 +74,10 @@ class _Measures:
 
 
 def measured_of(job: JobTables, wanted: Wanted = Wanted()) -> MeasuredSets:
-    """Return the sets with each loss and the last values of the outputs.
-
-    Without a named output, these are at most 8 measures: the losses, then the results with one row for each simulation,
-    then the last values of the others. In a large job they come from the sample of sets that a fan chart shows. A
-    sample would break the blocks of a Saltelli design, so mops reads all its sets, some at a time.
-
-    Raises
-    ------
-    UsageError
-        The named output or a column does not exist, or its simulations have several rows that no column tells apart.
-    """
+    """Return the sets with each loss and the last values of the outputs; raise UsageError if a name is wrong."""
+    # Without a named output, these are at most 8 measures: the losses, then the results with one row for each
+    # simulation, then the last values of the others. In a large job they come from the sample of sets that a fan chart
+    # shows. A sample would break the blocks of a Saltelli design, so mops reads all its sets, some at a time.
     design = saltelli_design(parameters_of(job))
     found = _losses_of(job) if wanted.output is None else _Measures(_no_sets(), [])
     most = MOST_MEASURES if wanted.output is None else MOST_NAMED
@@ -157,13 +122,7 @@ def _in_order(job: JobTables, wanted: Wanted) -> list[str]:
 
 
 def _results_of(job: JobTables, output: str, wanted: Wanted) -> list[_Result]:
-    """Return the columns of an output that can be measures.
-
-    Raises
-    ------
-    UsageError
-        A named column is no number, or simulations have several rows that no column tells apart.
-    """
+    """Return the columns of an output that can be measures; raise UsageError if a named one cannot."""
     schema = job.dataset("outputs", output).schema
     x = None if is_single_row(job, output) else index_column(schema)
     known = number_columns(schema, [x])
@@ -191,7 +150,6 @@ def _last_values_of(
 
 
 def _add(found: _Measures, results: Sequence[_Result], last: Mapping[str | None, pa.Table], most: int) -> None:
-    """Add columns of one output as measures, until there are ``most`` of them."""
     for one, division in product(results, last):
         of = f", {division_text(' and '.join(one.keys), division)}" if one.keys else ""
         if len(found.names) >= most:

@@ -418,13 +418,7 @@ def _figure(found: Any) -> Figure:
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Import what draws.
-
-    Raises
-    ------
-    UsageError
-        matplotlib is not installed.
-    """
+    """Import what draws; raise UsageError if matplotlib is not installed."""
     try:
         return importlib.import_module("mops.jobs.plots.drawing"), importlib.import_module("mops.jobs.plots.style")
     except ModuleNotFoundError as missing:

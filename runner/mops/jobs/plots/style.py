@@ -27,8 +27,7 @@ from mops.project.bundle import MARK
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 GREY, INK = "#8a8a8a", "#222222"
-MAP = "viridis"
-"""The colours of losses: the least is the darkest."""
+MAP = "viridis"  # the colours of losses: the least is the darkest
 
 _CAPTION_POINTS = 8.0
 _CAPTION_WIDTH = 0.85  # of the figure; hinting at few dots per inch widens a text by several percent
@@ -62,8 +61,8 @@ _LOOK: Any = {
 }
 
 
+# The formats whose metadata can say who made them, and the key for it.
 _MARKED_BY = {"png": "Software", **dict.fromkeys(("svg", "svgz", "pdf", "ps", "eps"), "Creator")}
-"""The formats whose metadata can say who made them, and the key for it."""
 _SOFTWARE_TAG = 0x0131  # of Exif and TIFF
 
 
@@ -73,11 +72,11 @@ def _exif() -> bytes:
     return exif.tobytes()
 
 
+# The formats that Pillow writes for matplotlib, and its option that says who made a picture.
 _MARKED_BY_PILLOW: dict[str, dict[str, Any]] = {
     **{key: {"exif": _exif()} for key in ("jpg", "jpeg", "webp")},
     **{key: {"software": MARK} for key in ("tif", "tiff")},
 }
-"""The formats that Pillow writes for matplotlib, and its option that says who made a picture."""
 
 
 class Plot(Figure):
@@ -106,14 +105,13 @@ def look() -> Iterator[None]:
         yield
 
 
-def panels(n: int, columns: int = 3, *, share: bool = False) -> tuple[Plot, list[Axes]]:
-    """Return a figure with ``n`` axes, in rows of at most ``columns``.
-
-    Parameters
-    ----------
-    share
-        Whether the axes of a column have the same horizontal axis.
-    """
+def panels(
+    n: int,
+    columns: int = 3,
+    *,
+    share: bool = False,  # whether the axes of a column have the same horizontal axis
+) -> tuple[Plot, list[Axes]]:
+    """Return a figure with ``n`` axes, in rows of at most ``columns``."""
     across = max(1, min(n, columns))
     down = max(1, -(-n // across))
     width = 6.4 if across == 1 else _PANEL_WIDTH * across
@@ -142,14 +140,12 @@ def use_decades(ax: Axes, axis: Decades) -> None:
     use_log_ticks(ax.yaxis, axis.linear_below)
 
 
-def use_log_ticks(axis: Axis, linear_below: float | None = None) -> None:
-    """Give a logarithmic axis the ticks of all figures, as plain numbers. Matplotlib writes a power of ten for 120.
-
-    Parameters
-    ----------
-    linear_below
-        The end of the linear part of the axis, which has a tick at 0. None: the whole axis is logarithmic.
-    """
+def use_log_ticks(
+    axis: Axis,
+    # The end of the linear part of the axis, which has a tick at 0; None: all is logarithmic.
+    linear_below: float | None = None,
+) -> None:
+    """Give a logarithmic axis the ticks of all figures, as plain numbers. Matplotlib writes a power of ten for 120."""
     axis.set_major_locator(_LogTicks(linear_below))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     axis.set_minor_formatter(NullFormatter())
@@ -172,12 +168,11 @@ class _LogTicks(Locator):
         self._linear_below = linear_below
 
     def __call__(self) -> Sequence[float]:
-        """Return the ticks between the limits of the axis."""
         axis: Any = self.axis
         return self.tick_values(*axis.get_view_interval())
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
-        """Return the ticks between two limits; of a part without regular ticks, those of a linear axis."""
+        # A part without regular ticks gets those of a linear axis.
         low, high = sorted((vmin, vmax))
         start = low if self._linear_below is None else max(low, self._linear_below)
         if not 0 < start < high:

@@ -26,10 +26,8 @@ from mops.study.groups import GroupChunk
 
 _GROUPS_AT_ONCE = 1 << 16
 _SIMULATIONS_AT_ONCE = 1 << 20
-_REFUSED = 1 << 30
-"""The number of a job from which nothing may be taken."""
-_MOST_REFUSED = 5
-"""How many refused jobs are read for one warning."""
+_REFUSED = 1 << 30  # the number of a job from which nothing may be taken
+_MOST_REFUSED = 5  # how many refused jobs are read for one warning
 
 Numbers = npt.NDArray[np.intp]
 
@@ -73,20 +71,16 @@ class Found:
 
 
 class Refused:
-    """Jobs from which a new job may take nothing. One of them may have simulations that no other job has.
+    """Jobs from which a new job may take nothing. One of them may have simulations that no other job has."""
 
-    It reads only the first few jobs, and looks in them for the first missing simulations only.
+    # It reads only the first few jobs, and looks in them for the first missing simulations only.
 
-    Parameters
-    ----------
-    sources
-        The jobs, those to name first.
-    """
-
-    def __init__(self, sources: Sequence[Source] = ()):
+    def __init__(
+        self,
+        sources: Sequence[Source] = (),  # those to name first
+    ):
         self._left = list(sources[:_MOST_REFUSED])
-        self.n_lost = 0
-        """How many simulations only the job ``source`` has."""
+        self.n_lost = 0  # how many simulations only the job `source` has
         self.source: Source | None = None
 
     def look(self, batch: _Batch) -> None:
@@ -105,20 +99,12 @@ class Refused:
 
 
 def match(
-    groups: Pieces, offers: Sequence[Source], spool: Callable[[], Spool], refused: Refused | None = None
+    groups: Pieces,
+    offers: Sequence[Source],
+    spool: Callable[[], Spool],
+    refused: Refused | None = None,  # looks at what is not found
 ) -> Found | None:
-    """Find each simulation of a study in the first of several jobs that has it; None: none has any.
-
-    Parameters
-    ----------
-    refused
-        Looks at what is not found.
-
-    Raises
-    ------
-    StorageError
-        The disk has no room for the table.
-    """
+    """Find each simulation of a study in the first of several jobs that has it; None: none has any."""
     counts: Counter[str] = Counter()
     readable = dict(enumerate(offers))
 
@@ -165,11 +151,9 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        """Whether every simulation was found."""
         return bool((self.sources >= 0).all())
 
     def add(self, number: int, source: Source) -> None:
-        """Look for the simulations in one job."""
         for piece in source.groups.pieces():
             at = pc.index_in(piece.ids, self.ids)
             is_there = at.is_valid().to_numpy(zero_copy_only=False)
@@ -193,7 +177,6 @@ class _Batch:
         return int(found.sum())
 
     def table(self, names: Sequence[str]) -> pa.Table:
-        """Return the simulations that were found."""
         found = np.flatnonzero(self.sources >= 0)
         groups = np.searchsorted(self.offsets, found, side="right") - 1
         columns = [

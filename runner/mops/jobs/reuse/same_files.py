@@ -30,13 +30,8 @@ class SameFiles:
         self._different: dict[tuple[str, str], list[str]] = {}
 
     def different(self, record: JobRecord) -> list[str]:
-        """Return a text for each file that must be the same and is not.
-
-        Raises
-        ------
-        FileNotFoundError, BundleError
-            The job's bundle is missing or damaged.
-        """
+        """Return a text for each file that must be the same and is not."""
+        # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
         if record.bundle == self._prepared.bundle.digest:
             return []
         key = record.bundle, _study_in_project(record)

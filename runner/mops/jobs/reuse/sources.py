@@ -36,23 +36,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse.
+    """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse."""
 
-    Simulations that a derived job takes over belong to its parent.
-
-    Parameters
-    ----------
-    only
-        The groups of which the job offers simulations; None: all.
-    failures
-        The job's failures; None: not read yet.
-    """
+    # Simulations that a derived job takes over belong to its parent.
 
     files: Files
     record: JobRecord
     view: LogView
-    only: Ranges | None = None
-    failures: pa.Table | None = None
+    only: Ranges | None = None  # the groups of which the job offers simulations; None: all
+    failures: pa.Table | None = None  # None: not read yet
 
     def open(self) -> None:
         """Read what the properties need. Their first use raises the errors of a job that cannot be read."""
@@ -79,7 +71,6 @@ class Offer:
 
     @cached_property
     def _failed(self) -> dict[int, list[int]]:
-        """The replicates of each group that have failed."""
         found: dict[int, list[int]] = {}
         if self.view.counts.simulations_failed:
             failures = self.failures if self.failures is not None else failures_of(Job(self.files, self.record.job))
@@ -101,11 +92,9 @@ class Offer:
 
 
 def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found | None:
-    """Find the simulations that a new job takes from other jobs; None: there are none.
-
-    A warning names the newest job that is left out because of its files or variables and has simulations that no
-    other job offers. Raises as :func:`find_offers`.
-    """
+    """Find the simulations that a new job takes from other jobs; None: there are none."""
+    # A warning names the newest job that is left out because of its files or variables and has simulations that no
+    # other job offers.
     offers, reasons = find_offers(files, new, prepared)
     refused = Refused(list(reasons))
     found = match(prepared.study.groups, offers, files.spool, refused)
@@ -119,16 +108,10 @@ def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found |
 
 
 def find_offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[list[Offer], dict[Offer, str]]:
-    """Return the jobs whose simulations a new job may take, the newest first, and those left out, with the reasons.
-
-    They are complete, and have the model, scenario, variables, interpreter and files of the new job. A job that cannot
-    be read is left out with a warning.
-
-    Raises
-    ------
-    UsageError
-        The study stores only some outputs, so its targets cannot be evaluated on stored rows.
-    """
+    """Return the jobs whose simulations a new job may take, the newest first, and those left out, with the reasons."""
+    # They are complete, and have the model, scenario, variables, interpreter and files of the new job. A job that
+    # cannot be read is left out with a warning. A study that stores only some outputs is a UsageError, because its
+    # targets cannot be evaluated on stored rows.
     if new.spec.outputs is not None:
         raise UsageError(
             "a study that stores only some outputs cannot reuse simulations, because its targets may need the others",
@@ -154,27 +137,14 @@ def failures_of(job: Job) -> pa.Table:
     return job.failures(columns=["group", "replicate", "target", "reason"]).to_arrow()
 
 
-def find_good_simulations(job: Job, view: LogView, groups: Pieces, wanted: Ranges, failures: pa.Table) -> Found | None:
-    """Find the good simulations of some groups of a complete job, for a job derived from it; None: there are none.
-
-    Parameters
-    ----------
-    view
-        The job's log.
-    groups
-        The groups of the derived job, which have the numbers of the job's groups.
-    wanted
-        The numbers of the groups.
-    failures
-        The job's failures (:func:`failures_of`).
-
-    Raises
-    ------
-    CorruptRecord
-        The records of the job or of its parent are missing or damaged.
-    StorageError
-        The disk has no room for the table.
-    """
+def find_good_simulations(
+    job: Job,
+    view: LogView,  # the job's log
+    groups: Pieces,  # of the derived job, which have the numbers of the job's groups
+    wanted: Ranges,  # the numbers of the groups
+    failures: pa.Table,  # from `failures_of`
+) -> Found | None:
+    """Find the good simulations of some groups of a complete job, for a job derived from it; None: there are none."""
     offers = [Offer(job.files, job.record, view, wanted, failures)]
     for source in reversed(ancestors(job.files, job.record)):
         record = load_job(job.files, source.job)
@@ -199,12 +169,10 @@ def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
 
 
 class _Search:
-    """Decides whether a new job may take the simulations of other jobs."""
-
     def __init__(self, files: Files, new: JobRecord, same: SameFiles):
         self._files, self._new, self._same = files, new, same
+        # The jobs that are left out because of their files or variables, and why, as the end of a sentence.
         self.refused: dict[Offer, str] = {}
-        """The jobs that are left out because of their files or variables, and why, as the end of a sentence."""
 
     def offer(self, record: JobRecord) -> tuple[Offer | None, Families]:
         """Return what a job offers, and the families of its columns; None: nothing."""

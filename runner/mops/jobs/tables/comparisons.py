@@ -1,7 +1,6 @@
-"""Compares and computes values of rows as Python does, in Arrow expressions.
+"""Compares and computes values of rows as Python does, in Arrow expressions: in 64 bits, by exact values.
 
-Arrow itself computes in the narrowest type of its operands: integers wrap around, and constants lose digits. Here,
-integers have 64 bits, all floats are 64-bit floats, and numbers of different types compare by their exact values. A
+Arrow itself computes in the narrowest type of its operands: integers wrap around, and constants lose digits. A
 condition is true or not, as in Python, and never unknown, as in SQL: a missing value is equal to None only, and neither
 less nor greater than anything.
 """
@@ -22,8 +21,7 @@ import pyarrow.compute as pc
 
 from mops.study.casts import converted, converted_expression
 
-Operator: TypeAlias = Callable[[Any, Any], Any]
-"""A comparison or a computation of :mod:`operator`."""
+Operator: TypeAlias = Callable[[Any, Any], Any]  # a comparison or a computation of `operator`
 
 NEVER, ALWAYS = pc.scalar(False), pc.scalar(True)
 MIRRORED: dict[Operator, Operator] = {
@@ -37,8 +35,7 @@ _OF_INTEGERS = {operator.add: pc.add_checked, operator.sub: pc.subtract_checked,
 _OF_FLOATS = {operator.add: pc.add, operator.sub: pc.subtract, operator.mul: pc.multiply, operator.truediv: pc.divide}
 _INT64 = range(-(2**63), 2**63)
 _BEYOND_ALL = 2**70
-_ANY_INTEGER = pa.decimal128(20, 0)
-"""Holds the values of int64 and of uint64."""
+_ANY_INTEGER = pa.decimal128(20, 0)  # holds the values of int64 and of uint64
 
 
 class Incomparable(Exception):
@@ -47,15 +44,9 @@ class Incomparable(Exception):
 
 @dataclass(frozen=True)
 class Values:
-    """A value for each row: a column, or what was computed from columns.
+    """A value for each row: a column, or what was computed from columns."""
 
-    Parameters
-    ----------
-    name
-        The values, for errors.
-    """
-
-    name: str
+    name: str  # for errors
     expression: pc.Expression
     type: pa.DataType
 
@@ -101,21 +92,12 @@ def joined(join: Operator, conditions: Sequence[pc.Expression]) -> pc.Expression
     return conditions[0] if conditions else ALWAYS
 
 
-def compared(compare: Operator, left: Any, right: Any) -> pc.Expression:
-    """Return the condition that two operands compare.
-
-    Parameters
-    ----------
-    compare
-        A comparison of :mod:`operator`.
-    left, right
-        :class:`Values` or constants.
-
-    Raises
-    ------
-    Incomparable
-        The types of the operands do not fit together.
-    """
+def compared(
+    compare: Operator,  # a comparison of `operator`
+    left: Any,  # `Values` or a constant
+    right: Any,  # as `left`
+) -> pc.Expression:
+    """Return the condition that two operands compare; raise Incomparable if their types do not fit together."""
     if compare is operator.ne:
         return opposite(compared(operator.eq, left, right))
     if isinstance(left, Values):
@@ -187,13 +169,7 @@ def _compared_values(compare: Operator, left: Values, right: Values) -> pc.Expre
 
 
 def one_of(values: Values, constants: Sequence[Any]) -> pc.Expression:
-    """Return the condition that values are among constants. None finds missing values, and NaN finds NaN.
-
-    Raises
-    ------
-    Incomparable
-        A constant has not the type of the values.
-    """
+    """Return the condition that values are among constants of their type. None finds missing values, NaN finds NaN."""
     expression, kind = values.expression, values.type
     wanted = [_plain(one) for one in constants if one is not None]
     if _is_number(values):
@@ -216,16 +192,9 @@ def one_of(values: Values, constants: Sequence[Any]) -> pc.Expression:
 
 
 def computed(compute: Operator, left: Any, right: Any) -> Any:
-    """Return the sum, difference, product or quotient of two operands, as values or as a constant.
-
-    A quotient is a float, and a division of values by 0 gives infinity or NaN. An integer result beyond 64 bits is an
-    error of the scan. Decimals count as floats.
-
-    Raises
-    ------
-    Incomparable
-        An operand is no number.
-    """
+    """Return the sum, difference, product or quotient of two operands, as values or a constant; raise Incomparable."""
+    # A quotient is a float, and a division of values by 0 gives infinity or NaN. An integer result beyond 64 bits is an
+    # error of the scan. Decimals count as floats.
     operands = (_as_number(left), _as_number(right))
     if not all(_is_number(one) or _is_decimal(one) for one in operands):
         raise Incomparable(f"{_said(left)} cannot be combined with {_said(right)}")
@@ -264,7 +233,6 @@ def _is_integer(operand: Any) -> bool:
 
 
 def _is_number(operand: Any) -> bool:
-    """Tell whether an operand is of integers, booleans or floats."""
     return operand.is_whole or operand.is_float if isinstance(operand, Values) else isinstance(operand, int | float)
 
 

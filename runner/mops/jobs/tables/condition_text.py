@@ -46,24 +46,14 @@ _ARITHMETIC: dict[type[ast.operator], Operator] = {
 _TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]+)`""", re.DOTALL)
 
 
-def parsed(text: str, schema: pa.Schema, full_ids: Callable[[Sequence[str]], list[str]]) -> pc.Expression:
-    """Return the expression of a condition in Python's notation.
-
-    It may have names of columns, numbers and strings, comparisons, ``and``, ``or``, ``not``, ``in``, ``is None``, and
-    arithmetic. A name that Python does not accept stands in backticks.
-
-    Parameters
-    ----------
-    schema
-        The columns.
-    full_ids
-        Returns the param_ids that begin with some characters.
-
-    Raises
-    ------
-    UsageError
-        The text is not such a condition, or does not fit the columns.
-    """
+def parsed(
+    text: str,
+    schema: pa.Schema,
+    full_ids: Callable[[Sequence[str]], list[str]],  # returns the param_ids that begin with some characters
+) -> pc.Expression:
+    """Return the expression of a condition in Python's notation; raise UsageError if it is none for these columns."""
+    # It may have names of columns, numbers and strings, comparisons, `and`, `or`, `not`, `in`, `is None`, and
+    # arithmetic. A name that Python does not accept stands in backticks.
     quoted: dict[str, str] = {}
 
     def placeholder(found: re.Match[str]) -> str:
@@ -95,18 +85,10 @@ def _short(text: str) -> str:
 
 
 class _Reader:
-    """Turns nodes of a syntax tree into conditions and operands.
-
-    Parameters
-    ----------
-    quoted
-        The names that the text has in backticks, by the names that stand for them.
-    """
-
     def __init__(
         self,
         text: str,
-        quoted: dict[str, str],
+        quoted: dict[str, str],  # the names that the text has in backticks, by the names that stand for them
         schema: pa.Schema,
         full_ids: Callable[[Sequence[str]], list[str]],
     ):
@@ -130,7 +112,6 @@ class _Reader:
         return found.expression
 
     def _operand(self, node: ast.expr) -> Any:
-        """Return what a node stands for: values, or a constant."""
         match node:
             case ast.Constant(None | bool() | int() | float() | str() as value):
                 return value
@@ -173,10 +154,8 @@ class _Reader:
         return Values.of_column(self._schema.field(name))
 
     def _name(self, node: ast.expr) -> str:
-        """Return the name of a column as the text has it; that of a parameter may have a dot: ``param.day``.
-
-        Python's parser changes some characters of names (NFKC).
-        """
+        """Return the name of a column as the text has it; that of a parameter may have a dot: ``param.day``."""
+        # Python's parser changes some characters of names (NFKC).
         if not isinstance(node, ast.Name | ast.Attribute):
             self._refuse(node, "is not the name of a column")
         names = self._source(node).split(".")

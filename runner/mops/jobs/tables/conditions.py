@@ -20,11 +20,11 @@ from mops.jobs.tables.comparisons import Incomparable, Values, joined, one_of
 from mops.jobs.tables.condition_text import columns_said, unknown_column
 from mops.study.ids_and_seeds import told_apart
 
+# A condition for rows: a text such as `"beta > 0.3 and name == 'peak'"`, an expression such as `pc.field("beta") >
+# 0.3`, or a value, or a list of values, for each column: `{"beta": 0.3, "name": ["peak", "total"]}`. In a text, missing
+# values are None, and names that Python does not accept stand in backticks. In a mapping, None finds missing values,
+# and NaN finds NaN. A param_id may be shortened.
 Where: TypeAlias = str | pc.Expression | Mapping[str, object]
-"""A condition for rows: a text such as ``"beta > 0.3 and name == 'peak'"``, an expression such as
-``pc.field("beta") > 0.3``, or a value, or a list of values, for each column: ``{"beta": 0.3, "name": ["peak",
-"total"]}``. In a text, missing values are None, and names that Python does not accept stand in backticks. In a mapping,
-None finds missing values, and NaN finds NaN. A param_id may be shortened."""
 
 
 _TYPES = re.compile(r"no kernel matching input types \((.*?)\)$")
@@ -35,41 +35,21 @@ _LEAST_EXACT = (-(2**53), -(2**24))
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition, in the three places where a scan can compute it.
+    """A condition, in the three places where a scan can compute it."""
 
-    Parameters
-    ----------
-    stored
-        For the columns that are stored with the rows, so Parquet files without any of these rows are not read.
-    parameters
-        For the parameters, before the rows are read.
-    joined
-        For rows that have their parameters.
-    """
-
+    # For the columns that are stored with the rows, so Parquet files without any of these rows are not read.
     stored: pc.Expression | None = None
-    parameters: pc.Expression | None = None
-    joined: pc.Expression | None = None
+    parameters: pc.Expression | None = None  # for the parameters, before the rows are read
+    joined: pc.Expression | None = None  # for rows that have their parameters
 
 
-def condition(where: Where | None, stored: pa.Schema, parameters: pa.Schema, ids: Callable[[], pa.Array]) -> Condition:
-    """Return a condition for rows with these columns.
-
-    Parameters
-    ----------
-    stored
-        The columns of the rows.
-    parameters
-        The columns of the parameters, which the rows do not have, and ``group``.
-    ids
-        Returns the param_id of each parameter set of the job.
-
-    Raises
-    ------
-    UsageError
-        The condition names an unknown column, compares a column with a value of another type, or has the beginning of
-        no param_id or of several.
-    """
+def condition(
+    where: Where | None,
+    stored: pa.Schema,  # the columns of the rows
+    parameters: pa.Schema,  # the columns of the parameters, which the rows do not have, and `group`
+    ids: Callable[[], pa.Array],  # returns the param_id of each parameter set of the job
+) -> Condition:
+    """Return a condition for rows with these columns; raise UsageError if it does not fit them."""
     if where is None:
         return Condition()
     whole = pa.schema([*stored, *(field for field in parameters if field.name not in stored.names)])
@@ -116,13 +96,7 @@ def _of_column(name: str, value: object, schema: pa.Schema, ids: Callable[[], pa
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the errors of a scan that computes a condition into errors of the condition.
-
-    Raises
-    ------
-    UsageError
-        A number is too large for the computation.
-    """
+    """Turn the errors of a scan that computes a condition, such as an overflow, into UsageErrors of the condition."""
     try:
         yield
     except pa.ArrowInvalid as bad:
@@ -150,19 +124,11 @@ def _refusal(expression: pc.Expression, schema: pa.Schema) -> str | None:
     return None
 
 
-def full_ids(starts: Sequence[str], ids: pa.Array) -> list[str]:
-    """Return the param_ids that begin with some characters.
-
-    Parameters
-    ----------
-    ids
-        The param_id of each parameter set of the job.
-
-    Raises
-    ------
-    UsageError
-        No param_id begins with them, or several do.
-    """
+def full_ids(
+    starts: Sequence[str],
+    ids: pa.Array,  # the param_id of each parameter set of the job
+) -> list[str]:
+    """Return the param_ids that begin with some characters; raise UsageError unless each begins exactly one."""
     ids, found = ids.unique(), []
     for length, some in itertools.groupby(sorted(set(starts), key=len), len):
         wanted, short = list(some), pc.utf8_slice_codeunits(ids, 0, length)

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     import polars as pl
     import xarray as xr
 
-_EXACT = 2**53
-"""Floats hold all integers up to this one."""
+_EXACT = 2**53  # floats hold all integers up to this one
 
 
 def to_pandas(rows: pa.Table) -> pd.DataFrame:
-    """Return a pandas frame. Columns with few different texts may be categorical.
-
-    Integers with missing values get pandas' nullable type: as floats, they would lose digits beyond 2^53.
-    """
+    """Return a pandas frame. Columns with few different texts may be categorical."""
+    # Integers with missing values get pandas' nullable type: as floats, they would lose digits beyond 2^53.
     pandas = _library("pandas")
     frame = rows.to_pandas(integer_object_nulls=True)
     for field in rows.schema:
@@ -46,23 +43,14 @@ def to_duckdb(rows: object) -> duckdb.DuckDBPyRelation:
     return _library("duckdb").from_arrow(rows)
 
 
-def to_xarray(rows: pa.Table, dims: Sequence[str], of_set: Sequence[str], *, where: str) -> xr.Dataset:
-    """Return an xarray dataset.
-
-    Parameters
-    ----------
-    dims
-        The columns that become dimensions; empty: the dimension ``row``.
-    of_set
-        The columns with one value for each parameter set. They become coordinates of the dimension ``group``.
-    where
-        The table, for an error.
-
-    Raises
-    ------
-    UsageError
-        Several rows have the same values in the columns ``dims``, or a column of ``dims`` does not exist.
-    """
+def to_xarray(
+    rows: pa.Table,
+    dims: Sequence[str],  # the columns that become dimensions; empty: the dimension `row`
+    of_set: Sequence[str],  # with one value for each parameter set; they become coordinates of the dimension `group`
+    *,
+    where: str,  # the table, for an error
+) -> xr.Dataset:
+    """Return an xarray dataset; raise UsageError if rows have the same values in ``dims``, or one does not exist."""
     _library("xarray")
     frame = to_pandas(rows)
     if not dims:
@@ -100,13 +88,7 @@ def _without_nullable(frame: pd.DataFrame, gaps_in: Collection[str] = ()) -> pd.
 
 
 def _library(name: str) -> Any:
-    """Import a library.
-
-    Raises
-    ------
-    UsageError
-        It is not installed.
-    """
+    """Import a library; raise UsageError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:

@@ -16,10 +16,9 @@ from mops.storage.paths import JobPaths
 
 
 class Parameters:
-    """The parameters of a job, of which only the columns are read that are needed.
+    """The parameters of a job's sets; only the columns are read that are needed."""
 
-    Row ``i`` of ``params.parquet`` is group ``i``.
-    """
+    # Row i of params.parquet is group i.
 
     def __init__(self, files: Files, paths: JobPaths):
         filesystem, path = files.arrow(paths.params)

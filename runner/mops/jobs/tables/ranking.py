@@ -11,38 +11,22 @@ import pyarrow.compute as pc
 from mops.errors import UsageError
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
 
-RANKED_BY = "ranked_by"
-"""The column with the loss that ranks a set, if several losses do so."""
+RANKED_BY = "ranked_by"  # the column with the loss that ranks a set, if several losses do so
 
 _FIRST = ("param_id", "group", TOTAL)
 _BETWEEN = "\0"
 
 
 def scored_sets(
-    losses: pa.Table,
+    losses: pa.Table,  # the columns `param_id`, `group`, `target`, `name` and `loss`
+    # Only its losses: its entry point, or its function if no other target has a function of this name.
     target: str | None = None,
+    # Of each loss that counts, by its label; None: of one loss 1, and several have no sum.
     weights: Mapping[str, float] | None = None,
     *,
-    sets_run: int | None = None,
+    sets_run: int | None = None,  # as in `mops.figures.losses.ScoredSets`
 ) -> ScoredSets:
-    """Return the parameter sets with their losses, without the parameters.
-
-    Parameters
-    ----------
-    losses
-        The columns ``param_id``, ``group``, ``target``, ``name`` and ``loss``.
-    target
-        Only the losses of this target: its entry point, or its function if no other target has a function of this name.
-    weights
-        The weight of each loss that counts, by its label; None: of one loss 1, and several have no sum.
-    sets_run
-        As in :class:`~mops.figures.losses.ScoredSets`.
-
-    Raises
-    ------
-    UsageError
-        The target has no loss, or a weight names no loss; the error lists those that exist.
-    """
+    """Return the parameter sets with their losses, without the parameters; raise UsageError that lists the losses."""
     labels, weights = _of_target(target, loss_labels(losses)), weights or None
     if unknown := sorted((weights or {}).keys() - labels.keys()):
         raise UsageError(
@@ -54,11 +38,9 @@ def scored_sets(
 
 
 def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | None) -> pa.Table:
-    """Rank parameter sets by their loss, or by the weighted sum of their losses; arguments as for :func:`scored_sets`.
-
-    The columns are those of :meth:`mops.jobs.job.Job.best` without the parameters. Several losses without weights rank
-    the sets one after the other, and the column ``ranked_by`` has the label of the loss.
-    """
+    """Rank parameter sets by their loss, or by the weighted sum of their losses; arguments as for ``scored_sets``."""
+    # The columns are those of `Job.best` without the parameters. Several losses without weights rank the sets one after
+    # the other, and the column `ranked_by` has the label of the loss.
     scored = scored_sets(losses, target, weights)
     if scored.has_total or not scored.labels:
         return _rows(scored)
@@ -99,10 +81,8 @@ def _of_target(target: str | None, labels: dict[str, tuple[str, str]]) -> dict[s
 
 
 def loss_labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
-    """Return target and name of each loss by its label: the target's function, and the name if there are several.
-
-    If two functions have the same name, or one has the name of another column, the label has the whole entry point.
-    """
+    """Return target and name of each loss by its label: the target's function, and the name if there are several."""
+    # If two functions have the same name, or one has the name of another column, the label has the whole entry point.
     # In the order of the rows, which group_by does not keep.
     keys = pc.unique(pc.binary_join_element_wise(losses["target"], losses["name"], _BETWEEN)).to_pylist()
     pairs = [tuple(key.split(_BETWEEN)) for key in keys]

@@ -19,8 +19,7 @@ class Rows(Protocol):
     """Rows that are read when they are needed."""
 
     schema: pa.Schema
-    of_set: Sequence[str]
-    """The columns with one value for each parameter set."""
+    of_set: Sequence[str]  # the columns with one value for each parameter set
 
     def count(self) -> int:
         """Return the number of rows."""
@@ -31,34 +30,18 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows and columns that a caller wants of a table.
+    """The rows and columns that a caller wants of a table."""
 
-    Parameters
-    ----------
-    params
-        Whether the table has a column for each parameter.
-    where
-        Which rows; None: all.
-    columns
-        Which columns, in this order; None: all.
-    """
-
-    params: bool = False
-    where: Where | None = None
-    columns: Sequence[str] | None = None
+    params: bool = False  # whether the table has a column for each parameter
+    where: Where | None = None  # None: all rows
+    columns: Sequence[str] | None = None  # in this order; None: all
 
     def may_name_parameters(self, own: Sequence[str]) -> bool:
         """Tell whether a parameter may be in the result or in the condition."""
         return self.params or self.where is not None or not set(self.columns or ()) <= set(own)
 
     def names(self, own: Sequence[str], parameters: Sequence[str]) -> list[str]:
-        """Return the names of the columns.
-
-        Raises
-        ------
-        UsageError
-            A column does not exist.
-        """
+        """Return the names of the columns; raise UsageError if one does not exist."""
         if self.columns is None:
             return [*own, *(parameters if self.params else ())]
         known = [*own, *parameters]
@@ -70,15 +53,16 @@ class Selection:
 
 
 class Scan:
-    """The selected rows of a dataset that has a column ``group``.
+    """The selected rows of a dataset that has a column ``group``."""
 
-    Parameters
-    ----------
-    order
-        The columns by which rows are sorted, which reads all of them first; empty: as they are stored.
-    """
-
-    def __init__(self, dataset: ds.Dataset, parameters: Parameters, selection: Selection, order: Sequence[str] = ()):
+    def __init__(
+        self,
+        dataset: ds.Dataset,
+        parameters: Parameters,
+        selection: Selection,
+        # The columns by which rows are sorted, which reads all of them first; empty: as they are stored.
+        order: Sequence[str] = (),
+    ):
         stored = dataset.schema
         fields = parameters.fields(stored.names) if selection.may_name_parameters(stored.names) else {}
         shown = [field.name for field in fields.values()]
@@ -129,33 +113,23 @@ def filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
 
 
 def _groups(parameters: Parameters, fields: dict[str, pa.Field], where: pc.Expression) -> pa.Array:
-    """Return the groups whose parameters meet a condition."""
     sets = parameters.columns(["group", *fields])
     names = ["group", *(field.name for field in fields.values())]
     return filtered(sets.rename_columns(names), where)["group"].combine_chunks()
 
 
 class Computed:
-    """Selected rows of a table in memory.
-
-    Parameters
-    ----------
-    ids
-        Returns the param_id of each parameter set of the job.
-    first
-        The most rows; None: all.
-    each
-        The column of which each value may have ``first`` rows; None: the whole table.
-    """
+    """Selected rows of a table in memory."""
 
     def __init__(
         self,
         table: pa.Table,
         selection: Selection,
+        # Returns the param_id of each parameter set of the job.
         ids: Callable[[], pa.Array] = lambda: pa.array([], pa.string()),
         of_set: Sequence[str] = (),
-        first: int | None = None,
-        each: str | None = None,
+        first: int | None = None,  # the most rows; None: all
+        each: str | None = None,  # the column of which each value may have `first` rows; None: the whole table
     ):
         where = condition(selection.where, table.schema, pa.schema([]), ids).stored
         kept = table if where is None else filtered(table, where)

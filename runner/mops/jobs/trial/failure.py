@@ -13,13 +13,7 @@ _PARAMS_SHOWN = 200  # characters
 
 
 def raise_failure(trial: Trial) -> None:
-    """Raise an error if the trial failed.
-
-    Raises
-    ------
-    TrialFailed
-        A simulation or a target of the first parameter set failed; the error has its reason and its last output.
-    """
+    """Raise TrialFailed with the reason and the last output if a simulation or target of the first set failed."""
     if not trial.failures:
         return
     lines = []

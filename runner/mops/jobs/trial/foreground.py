@@ -1,6 +1,6 @@
 """Runs one simulation of a study or a job at the terminal, or one parameter set with its targets.
 
-:mod:`mops.child.foreground` is the program that runs it. Limits of time and memory do not apply: a person watches.
+mops/child/foreground.py is the program that runs it. Limits of time and memory do not apply: a person watches.
 """
 
 from __future__ import annotations
@@ -48,26 +48,14 @@ from mops.worker.variables import environment
 
 @dataclass(frozen=True)
 class Source:
-    """A study or a job whose simulations can run alone.
-
-    Parameters
-    ----------
-    reference
-        The families of the job's outputs, which a result must fit; None: no job has run.
-    """
+    """A study or a job whose simulations can run alone."""
 
     context: JobContext
     groups: GroupTable
-    reference: Families | None
+    reference: Families | None  # the families of the job's outputs, which a result must fit; None: no job has run
 
     def group(self, prefix: str | None) -> Group:
-        """Return the parameter set whose id begins with this text; None: the first set.
-
-        Raises
-        ------
-        UsageError
-            No set has such an id, or several have one.
-        """
+        """Return the only parameter set whose id begins with this text (None: the first set); else raise UsageError."""
         if prefix is None:
             return self.groups.group(0)
         if not prefix:
@@ -94,23 +82,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Foreground:
-    """What ran at the terminal.
-
-    Parameters
-    ----------
-    replicates, losses
-        What succeeded, as in :class:`mops.child.foreground.ForegroundRun`.
-    failed
-        The step that failed: ``replicate 2 (seed 7)``; empty: none did.
-    message, traceback
-        Why it failed.
-    """
+    """What ran at the terminal."""
 
     group: Group
-    replicates: list[dict[str, Any]]
-    losses: list[dict[str, Any]]
-    failed: str = ""
-    message: str = ""
+    replicates: list[dict[str, Any]]  # that succeeded, as in `mops.child.foreground.ForegroundRun`
+    losses: list[dict[str, Any]]  # as `replicates`
+    failed: str = ""  # the step that failed: `replicate 2 (seed 7)`; empty: none did
+    message: str = ""  # why it failed
     traceback: str = ""
 
 
@@ -119,23 +97,14 @@ def of_study(prepared: PreparedStudy, settings: Settings, child: ChildEnvironmen
     return Source(context_of_check(prepared, settings, child), prepared.study.groups, None)
 
 
-def of_job(job: Job, settings: Settings, *, with_new_code: bool = False, project: str | Path | None = None) -> Source:
-    """Return the simulations of a job, with the options that the job keeps.
-
-    Parameters
-    ----------
-    with_new_code
-        Use the present files of the project, not those that the job keeps.
-    project
-        The folder of these files; None: where the project was at the submit.
-
-    Raises
-    ------
-    UsageError
-        The project is not on this machine.
-    OptionsError
-        A variable that the job takes from the environment is not set, or its interpreter no longer exists.
-    """
+def of_job(
+    job: Job,
+    settings: Settings,
+    *,
+    with_new_code: bool = False,  # use the present files of the project, not those that the job keeps
+    project: str | Path | None = None,  # the folder of these files; None: where the project was at the submit
+) -> Source:
+    """Return the simulations of a job, with the options that the job keeps."""
     record = job.record
     options = read_options(job.files, record).options
     child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
@@ -152,29 +121,12 @@ def of_job(job: Job, settings: Settings, *, with_new_code: bool = False, project
 def run_in_foreground(
     source: Source,
     group: Group,
-    replicate: int | None = None,
+    replicate: int | None = None,  # None: all
     *,
-    debug: bool = False,
-    prints_to_stderr: bool = False,
+    debug: bool = False,  # start a debugger where an exception was raised
+    prints_to_stderr: bool = False,  # whether the output of the model goes to stderr, because stdout is for data
 ) -> Foreground:
-    """Run one replicate of a parameter set; or all of them, and then the targets.
-
-    Parameters
-    ----------
-    replicate
-        The replicate; None: all.
-    debug
-        Start a debugger where an exception was raised.
-    prints_to_stderr
-        Whether the output of the model goes to stderr, because stdout is for data.
-
-    Raises
-    ------
-    UsageError
-        The set does not have this replicate.
-    InstallError
-        The model's dependencies cannot be installed.
-    """
+    """Run one replicate of a parameter set; or all of them, and then the targets."""
     if replicate is not None and not 0 <= replicate < group.n_replicates:
         raise UsageError(
             f"the parameter set has no replicate {replicate}",
@@ -202,7 +154,6 @@ def run_in_foreground(
 def _run(
     context: JobContext, request: dict[str, Any], folder: Path, *, prints_to_stderr: bool
 ) -> tuple[int, dict[str, Any]]:
-    """Run the program in the foreground; return its return code and its report."""
     asked, report = folder / "request.json", folder / "report.json"
     asked.write_text(json.dumps(request))
     report.write_text(

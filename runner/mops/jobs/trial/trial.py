@@ -1,19 +1,6 @@
 """Runs one simulation of a study several times, to find out whether the model is reproducible, and more.
 
-::
-
-    process 1    the simulation, then the simulation again; once more if it differs and has written files
-    process 2    another simulation, then the simulation with all its replicates, then each target twice
-    process 3    the simulation, only if something differed; it starts like a process of a job, which may be forked
-    process 4    like process 3, and further ones: the next replicates of the simulation's set, while they are equal
-
-If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
-something gives another result, that process has kept something. The second run finds in its working folder what the
-first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote. If
-replicates are equal in fresh processes, the outputs do not depend on the seed: the model draws nothing at random, or it
-draws from a generator with a fixed seed.
-
-jobs/compare/runs.py compares results, and cli/study/trial_report.py shows them.
+mops/jobs/compare/runs.py compares results, and mops/cli/study/trial_report.py shows them.
 """
 
 from __future__ import annotations
@@ -121,26 +108,21 @@ class Trial:
     equal_replicates: int = 0
 
 
-def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[[], None] = lambda: None) -> Trial:
-    """Run the first simulation three times, another one in between, a second replicate, and the targets twice.
-
-    Parameters
-    ----------
-    context
-        As for a job.
-    groups
-        The study's first two groups, or its only one.
-    on_imported
-        Called when the model is imported, before anything runs.
-
-    Raises
-    ------
-    ModelError, InstallError, DataError
-        The model or a target cannot be imported, their dependencies cannot be installed, or data that the project
-        declares is missing.
-    UsageError
-        The study keeps an output that the model does not return.
-    """
+def try_out(
+    context: JobContext,
+    groups: Sequence[Group],  # the study's first two groups, or its only one
+    on_imported: Callable[[], None] = lambda: None,  # called when the model is imported, before anything runs
+) -> Trial:
+    """Run the first simulation three times, another one in between, a second replicate, and the targets twice."""
+    # Process 1: the simulation, then the simulation again; once more if it differs and has written files.
+    # Process 2: another simulation, then the simulation with all its replicates, then each target twice.
+    # Process 3: the simulation, only if something differed; it starts like a process of a job, which may be forked.
+    # Process 4 and further ones: like process 3, the next replicates of the simulation's set, while they are equal.
+    # If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
+    # something gives another result, that process has kept something. The second run finds in its working folder what
+    # the first run wrote there, which does not happen in a job: if only that run differs, the model reads what it
+    # wrote. If replicates are equal in fresh processes, the outputs do not depend on the seed: the model draws nothing
+    # at random, or it draws from a generator with a fixed seed.
     like_a_job = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT)
     # Spawned, because what an import draws at random differs between fresh processes only.
     alone = replace(like_a_job, start="spawn")
@@ -177,14 +159,11 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
 
 @dataclass(frozen=True)
 class _Ran:
-    """The results of a set's simulations."""
-
     result: TaskResult
     kept: tuple[str, ...] | None
 
     @property
     def failure(self) -> Failure | None:
-        """Why the first replicate failed; None: it did not."""
         return next((failure for failure in self.result.failures if failure.replicate == 0), None)
 
     @property
@@ -218,8 +197,6 @@ class _Ran:
 
 @dataclass
 class _Process:
-    """A fresh process that imports the model."""
-
     pool: Pool
     began: float
     n_requests: int = 0
@@ -231,11 +208,9 @@ class _Process:
         return time.monotonic() - self.began
 
     def simulate(self, group: Group, *, keep_folder: bool = False) -> _Ran:
-        """Run a set's first replicate without targets."""
         return self.run(replace(group, seeds=group.seeds[:1]), targets=(), keep_folder=keep_folder)
 
     def run(self, group: Group, *, targets: tuple[str, ...] | None = None, keep_folder: bool = False) -> _Ran:
-        """Run all replicates of a set and its targets."""
         context = self.pool.context
         self.n_requests += 1
         request = TaskRequest(
@@ -322,39 +297,25 @@ def _differing(first: _Ran, other: _Ran) -> list[Difference]:
 
 
 def check_model(
-    prepared: PreparedStudy, settings: Settings, child: ChildEnvironment, *, other_packages: bool = False
+    prepared: PreparedStudy,
+    settings: Settings,
+    child: ChildEnvironment,
+    *,
+    # The simulations run with other packages than this machine has, so a package may be missing here.
+    other_packages: bool = False,
 ) -> None:
-    """Import the model and the targets from the bundle, in a child process.
-
-    Parameters
-    ----------
-    other_packages
-        Whether the simulations run with other packages than this machine has. If so, a package may be missing here.
-
-    Raises
-    ------
-    ModelError
-        The model or a target cannot be imported, or has the wrong signature.
-    """
+    """Import the model and the targets from the bundle, in a child process; raise ModelError."""
     with started_children(context_of_check(prepared, settings, child), warm=False) as pool:
         check_import(pool, other_packages=other_packages)
 
 
 def try_model(
-    prepared: PreparedStudy, settings: Settings, child: ChildEnvironment, on_imported: Callable[[], None] = lambda: None
+    prepared: PreparedStudy,
+    settings: Settings,
+    child: ChildEnvironment,
+    on_imported: Callable[[], None] = lambda: None,  # called when the model is imported, before anything runs
 ) -> Trial:
-    """Run the study's first simulation three times from the bundle; store nothing.
-
-    Parameters
-    ----------
-    on_imported
-        Called when the model is imported, before anything runs.
-
-    Raises
-    ------
-    ModelError
-        The model or a target cannot be imported, or has the wrong signature.
-    """
+    """Run the study's first simulation three times from the bundle; store nothing. Raise ModelError."""
     groups = prepared.study.groups
     first = groups.groups(range(min(len(groups), 2)))
     return try_out(context_of_check(prepared, settings, child), first, on_imported)
