@@ -288,13 +288,7 @@ class TrialFailed(MopsError):
 
 
 class Terminated(MopsError):
-    """A signal stopped the runner after it committed what was finished; the job's next runner continues the job.
-
-    Parameters
-    ----------
-    number
-        The signal.
-    """
+    """A signal stopped the runner after it committed what was finished; the job's next runner continues the job."""
 
     exit_code = 143  # of SIGTERM
 

@@ -20,17 +20,10 @@ class Phase(ObjectState):
 
     The word is ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
     ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed`` or ``gone``.
-
-    Parameters
-    ----------
-    pod
-        The newest pod; empty: there is none.
-    restarts
-        How many pods failed before.
     """
 
-    pod: str = ""
-    restarts: int = 0
+    pod: str = ""  # the newest; empty: there is none
+    restarts: int = 0  # how many pods failed before
 
     def __str__(self) -> str:
         times = "once" if self.restarts == 1 else f"{self.restarts} times"

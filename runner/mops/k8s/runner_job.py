@@ -169,5 +169,4 @@ def _environment(pod: RunnerPod, request: Request) -> list[Object]:
 
 
 def _non_empty(**fields: Any) -> Object:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}

@@ -90,7 +90,6 @@ def _find(wanted: Wanted) -> Profile:
 
 
 def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
-    """Return the chart's ConfigMap for clients."""
     # A modeller may read only this ConfigMap. For other ConfigMaps, Kubernetes does not say whether they exist.
     if not kubernetes.may("get", "configmaps", name=name):
         raise ServiceError(
