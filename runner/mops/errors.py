@@ -94,15 +94,9 @@ class UsageError(MopsError):
 
 
 def path_refused(path: object, what: str, reason: Exception, *, hint: str = "use another path") -> UsageError:
-    """Return the error for a user's path that the system refuses: too long, a circle of links, no access.
-
-    Parameters
-    ----------
-    what
-        What the path names: ``the project folder``.
-    reason
-        What the system raised: OSError; ValueError for a null character; RuntimeError for an unknown home folder.
-    """
+    """Return the error for a user's path that the system refuses: too long, a circle of links, no access."""
+    # ``what``: what the path names: ``the project folder``
+    # ``reason``: OSError; ValueError for a null character; RuntimeError for an unknown home folder
     return UsageError(f"{what} cannot be used: {path_fault(reason)}", where=printable_path(path), hint=hint)
 
 
@@ -128,15 +122,9 @@ def printable_path(path: object) -> str:
 
 
 def not_written(path: Path, what: str, reason: OSError, *, hint: str) -> MopsError:
-    """Return the error for a user's file that cannot be written: of usage if the path is wrong, else of storage.
-
-    Parameters
-    ----------
-    what
-        What the file holds: ``the report``.
-    hint
-        What to do, unless the folder is missing.
-    """
+    """Return the error for a user's file that cannot be written: of usage if the path is wrong, else of storage."""
+    # ``what``: what the file holds: ``the report``
+    # ``hint``: what to do, unless the folder is missing
     if isinstance(reason, FileNotFoundError):
         hint = f"create the folder, or {hint}"
     where = printable_path(path)
@@ -300,13 +288,7 @@ class TrialFailed(MopsError):
 
 
 class Terminated(MopsError):
-    """A signal stopped the runner after it committed what was finished; the job's next runner continues the job.
-
-    Parameters
-    ----------
-    number
-        The signal.
-    """
+    """A signal stopped the runner after it committed what was finished; the job's next runner continues the job."""
 
     exit_code = 143  # of SIGTERM
 
@@ -341,13 +323,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def nearest(name: str, known: Iterable[str], least_ratio: float = 0.6) -> str | None:
-    """Return the known name that the user may have meant, in upper or lower case; None: no name is similar.
-
-    Parameters
-    ----------
-    least_ratio
-        The least similarity of two names, from 0 to 1, as :class:`difflib.SequenceMatcher` measures it.
-    """
+    """Return the known name that the user may have meant, in upper or lower case; None: no name is similar."""
+    # ``least_ratio``: of the similarity of two names, from 0 to 1, as difflib.SequenceMatcher measures it
     return next(iter(similar(name, known, 1, least_ratio)), None)
 
 

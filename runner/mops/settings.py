@@ -22,15 +22,17 @@ from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
 _BYTES = (ByteSize, ByteSize | None)
+# Settings that affect more than a job, so their variables lack the prefix.
 _PLACES = {
     "storage": "MODELOPS_STORAGE",
     "scheduler": "MODELOPS_SCHEDULER",
     "metrics_port": "MODELOPS_METRICS_PORT",
 }
-"""Settings that affect more than a job, so their variables lack the prefix."""
 
 NO_LIMIT = "none"
 
+# The settings that depend on the model and not on the machine. A job keeps them, and a study may set them.
+# ``max_failures`` is not one of them: who resumes a job that it has ended wants to run the rest.
 LIMITS = (
     "sim_timeout",
     "sim_memory",
@@ -40,10 +42,6 @@ LIMITS = (
     "tasks_per_child",
     "child_growth",
 )
-"""The settings that depend on the model and not on the machine. A job keeps them, and a study may set them.
-
-``max_failures`` is not one of them: who resumes a job that it has ended wants to run the rest.
-"""
 
 
 @dataclass(frozen=True)
@@ -150,20 +148,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **instead: str | None) -> Settings:
-        """Read and check the environment. An empty variable counts as unset.
-
-        Parameters
-        ----------
-        environ
-            Variables by name.
-        instead
-            Fields from the command line, which override the environment; None: not given.
-
-        Raises
-        ------
-        SettingsError
-            Variables are unknown or have invalid values. The error lists all, with the nearest known names.
-        """
+        """Read and check the environment; ``instead`` has fields that override it. SettingsError lists all problems."""
         given = {name: value for name, value in environ.items() if value.strip()}
         problems = []
         for name in sorted(given.keys() - _variables().keys()):
@@ -191,19 +176,9 @@ class Settings(BaseModel):
         }
 
     def over(self, limits: Mapping[str, Any]) -> Settings:
-        """Return these settings with other limits in place of those that were not given.
-
-        Parameters
-        ----------
-        limits
-            A result of :attr:`limits`. Limits of a newer version of mops are left out.
-
-        Raises
-        ------
-        SettingsError
-            A limit is not valid, because this version of mops did not store it.
-        """
+        """Return these settings with other limits in place of those that were not given."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
+        # Limits of a newer version of mops are left out.
         try:
             return type(self).model_validate({name: limits[name] for name in LIMITS if name in limits} | given)
         except ValidationError as bad:
@@ -257,20 +232,8 @@ class Settings(BaseModel):
 
 
 def limits_of_study(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the limits of a study, as :attr:`Settings.limits`.
-
-    Parameters
-    ----------
-    given
-        Values by the names of the variables in lower case, without ``MODELOPS_JOB_`` and ``SIM_``.
-    where
-        The study, for errors.
-
-    Raises
-    ------
-    StudyError
-        A name is unknown or a value is not valid; the error lists all of them.
-    """
+    """Return the limits of a study, as ``Settings.limits``. StudyError lists all names and values that are wrong."""
+    # ``given``: Values by the names of the variables in lower case, without ``MODELOPS_JOB_`` and ``SIM_``.
     fields = {_name_in_study(field): field for field in LIMITS}
     problems = []
     for name in sorted(given.keys() - fields.keys()):

@@ -19,77 +19,35 @@ from mops.verdicts import Counts, Report
 
 @dataclass(frozen=True)
 class JobContext:
-    """The fields that all tasks of an attempt share.
-
-    Parameters
-    ----------
-    job
-        The job's name.
-    run
-        Digits that tell this attempt's tasks and child processes from another attempt's on the same workers.
-    bundle, storage
-        The bundle's digest, and the URL of the storage that holds it.
-    model, scenario, targets, outputs
-        As in docs/reference/study.md; ``outputs`` None: all.
-    slots
-        Simulations that run at once on a worker; None: the worker's threads divided by ``threads``.
-    threads
-        Threads that one simulation may use.
-    timeout_s
-        Seconds for one simulation or one target; None: no limit.
-    retries
-        How often mops retries a simulation or target whose process died.
-    memory_bytes
-        The memory limit of one simulation's process tree; None: the slot's share of the worker's memory.
-    tasks_per_child
-        Simulations before mops replaces a child process; 0: any number.
-    growth_bytes
-        The growth since its first simulation at which mops replaces a child process; 0: any growth.
-    start
-        How child processes start: "fork" from a template that has imported the model, "spawn", or "auto".
-    held_bytes
-        Bytes of finished, unfetched results above which a worker starts no further task.
-    env
-        Variables for child processes, on top of the worker's own. ``repr`` omits them: some are secrets.
-    python
-        The interpreter of child processes; None: the worker's own.
-    install_s
-        The time limit for installing the bundle's dependencies; None: the worker does not install them.
-    import_s
-        The time limit for the import of the model in one process; None: no limit.
-    parameters
-        Names of the first set's parameters, which no argument of the model or of a target may have. Child processes
-        check the other sets when they run.
-    import_folders
-        The folders from which child processes import, relative to the bundle's root.
-    job_id
-        The job's id, which is in the paths of its parts; empty: no job stores the results.
-    """
+    """The fields that all tasks of an attempt share."""
 
     job: str
-    run: str
-    bundle: str
-    storage: str
+    run: str  # digits that tell this attempt's tasks and child processes from another attempt's on the same workers
+    bundle: str  # the bundle's digest
+    storage: str  # the URL of the storage that holds the bundle
     model: str
     scenario: str
     targets: tuple[str, ...]
-    outputs: tuple[str, ...] | None
-    slots: int | None
-    threads: int = 1
-    timeout_s: float | None = None
-    retries: int = 1
-    memory_bytes: int | None = None
-    tasks_per_child: int = 0
-    growth_bytes: int = 0
-    start: str = "auto"
-    held_bytes: int = 256 << 20
+    outputs: tuple[str, ...] | None  # None: all
+    slots: int | None  # simulations that run at once on a worker; None: the worker's threads divided by ``threads``
+    threads: int = 1  # of one simulation
+    timeout_s: float | None = None  # of one simulation or one target; None: no limit
+    retries: int = 1  # how often mops retries a simulation or target whose process died
+    memory_bytes: int | None = None  # of one simulation's process tree; None: the slot's share of the worker's memory
+    tasks_per_child: int = 0  # simulations before mops replaces a child process; 0: any number
+    growth_bytes: int = 0  # since its first simulation, at which mops replaces a child process; 0: any growth
+    start: str = "auto"  # "fork" from a template that has imported the model, "spawn", or "auto"
+    held_bytes: int = 256 << 20  # of finished, unfetched results above which a worker starts no further task
+    # for child processes, on top of the worker's own; ``repr`` omits them: some are secrets
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    python: str | None = None
-    install_s: float | None = None
-    import_s: float | None = None
+    python: str | None = None  # the interpreter of child processes; None: the worker's own
+    install_s: float | None = None  # to install the bundle's dependencies; None: the worker does not install them
+    import_s: float | None = None  # to import the model in one process; None: no limit
+    # Names of the first set's parameters, which no argument of the model or of a target may have. Child processes check
+    # the other sets when they run.
     parameters: tuple[str, ...] = ()
-    import_folders: tuple[str, ...] = (".",)
-    job_id: str = ""
+    import_folders: tuple[str, ...] = (".",)  # relative to the bundle's root
+    job_id: str = ""  # in the paths of its parts; empty: no job stores the results
 
     @property
     def mark(self) -> str:
@@ -99,90 +57,52 @@ class JobContext:
 
 @dataclass(frozen=True)
 class RunningStep:
-    """A simulation or target that a child process runs now.
-
-    Parameters
-    ----------
-    replicate, target
-        The replicate of a simulation; or the target, and then ``replicate`` is None.
-    worker
-        The host of the worker.
-    seconds
-        How long it has run, without the time in which the worker was stopped.
-    task
-        The number of its task.
-    released
-        What its task leaves to other tasks: half-open intervals of groups, or of replicates of its group.
-    """
+    """A simulation or target that a child process runs now."""
 
     group: int
     param_id: str
-    replicate: int | None
+    replicate: int | None  # None for a target
     target: str | None
-    worker: str
-    seconds: float
-    task: int
+    worker: str  # the host of the worker
+    seconds: float  # without the time in which the worker was stopped
+    task: int  # the number of its task
+    # What its task leaves to other tasks: half-open intervals of groups, or of replicates of its group.
     released: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A task, with the budget at which it returns early.
-
-    Parameters
-    ----------
-    number
-        The task's number in the attempt.
-    groups
-        The groups to run. If ``replicates`` is given: exactly one group, with the seeds of those replicates only.
-    reference
-        The reference schema; None: the first good simulation of this task makes it.
-    seconds, bytes
-        The budget: wall-clock seconds, and bytes of results as Arrow. When it is used up, the task returns after the
-        current group, or after the current replicate of a group that runs in pieces.
-    replicates
-        None: whole groups, with their targets. Else the replicates to run of the one group. Empty: only the group's
-        targets, over the replicates that come with the task (:class:`TaskResult` parts of earlier pieces).
-    alone
-        Whether nothing else may run on the worker at the same time, so that the simulations have the memory of all
-        slots.
-    tries
-        How often other tasks have tried the replicates and targets of a group that runs alone, by number: the targets
-        follow the replicates. Those without a try are left out.
-    pool
-        The pool of child processes that runs the task on its worker; empty: that of the attempt.
-    keep_folder
-        Whether a simulation finds the files of the previous one in its working folder. Only ``study check`` sets this,
-        to find models that read what they wrote.
-    per_worker
-        Simulations that run at once on a worker from now on; None: one for each slot.
-    encode
-        Whether a child process encodes the rows as Parquet, if the task has enough of them.
-    attempt
-        The attempt for which the worker stores these files; None: it returns them.
-    taken_over
-        How many of a whole group's first replicates are stored already, by group; groups without any are left out.
-        Their results come with the task, if it has targets.
-    reused
-        The replicates to run that another job has run already, by group. Their results come with the task, and the
-        task returns them like those of the others.
-    """
+    """A task, with the budget at which it returns early."""
 
     context: JobContext
-    number: int
+    number: int  # of the task in the attempt
+    # if ``replicates`` is given: exactly one group, with the seeds of those replicates only
     groups: tuple[Group | GroupPart, ...]
-    reference: Families | None
+    reference: Families | None  # the reference schema; None: the first good simulation of this task makes it
+    # The budget: wall-clock seconds, and bytes of results as Arrow. When it is used up, the task returns after the
+    # current group, or after the current replicate of a group that runs in pieces.
     seconds: float
     bytes: int
+    # None: whole groups, with their targets. Else the replicates to run of the one group. Empty: only the group's
+    # targets, over the replicates that come with the task (TaskResult parts of earlier pieces).
     replicates: tuple[int, ...] | None = None
+    # nothing else may run on the worker meanwhile, so that the simulations have the memory of all slots
     alone: bool = False
+    # How often other tasks have tried the replicates and targets of a group that runs alone, by number: the targets
+    # follow the replicates. Those without a try are left out.
     tries: Mapping[int, int] = field(default_factory=dict)
-    per_worker: int | None = None
-    pool: str = ""
+    per_worker: int | None = None  # simulations that run at once on a worker from now on; None: one for each slot
+    pool: str = ""  # the pool of child processes that runs the task on its worker; empty: that of the attempt
+    # Whether a simulation finds the files of the previous one in its working folder. Only ``study check`` sets this, to
+    # find models that read what they wrote.
     keep_folder: bool = False
-    encode: bool = False
-    attempt: int | None = None
+    encode: bool = False  # whether a child process encodes the rows as Parquet, if the task has enough of them
+    attempt: int | None = None  # for which the worker stores these files; None: it returns them
+    # How many of a whole group's first replicates are stored already, by group; groups without any are left out. Their
+    # results come with the task, if it has targets.
     taken_over: Mapping[int, int] = field(default_factory=dict)
+    # The replicates to run that another job has run already, by group. Their results come with the task, and the task
+    # returns them like those of the others.
     reused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -192,12 +112,10 @@ class TaskRequest:
 
     @property
     def key(self) -> str:
-        """The Dask key.
-
-        Dask groups tasks by the letters at the start of their keys. It queues only large groups of independent tasks on
-        the scheduler, and sends others to workers ahead of time. So all simulations of a job share a prefix, and its
-        tasks that depend on data have another one. Dask ignores the digits after the prefix.
-        """
+        """The Dask key."""
+        # Dask groups tasks by the letters at the start of their keys. It queues only large groups of independent tasks
+        # on the scheduler, and sends others to workers ahead of time. So all simulations of a job share a prefix, and
+        # its tasks that depend on data have another one. Dask ignores the digits after the prefix.
         word = "targets" if self.has_input else "sim"
         return f"{word}{self.context.mark}{self.number}"
 
@@ -223,34 +141,20 @@ def task_number(key: str) -> int:
 
 
 class Failure(NamedTuple):
-    """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed.
-
-    Parameters
-    ----------
-    reason
-        The verdict.
-    signals
-        The evidence for the verdict, as text; empty: the model raised the error.
-    peak_bytes
-        Highest resident memory of the processes that the worker saw; None: the worker did not look.
-    peak_at_least
-        Whether the worker killed the processes, so that the true peak is unknown.
-    limit_bytes
-        The memory limit of the processes.
-    """
+    """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed."""
 
     group: int
     replicate: int | None
     seed: int | None
     target: str | None
-    reason: str
+    reason: str  # the verdict
     message: str
     traceback: str
     attempts: int
-    signals: str = ""
-    peak_bytes: int | None = None
-    peak_at_least: bool | None = None
-    limit_bytes: int | None = None
+    signals: str = ""  # the evidence for the verdict, as text; empty: the model raised the error
+    peak_bytes: int | None = None  # highest resident memory of the processes that the worker saw; None: it did not look
+    peak_at_least: bool | None = None  # the worker killed the processes, so that the true peak is unknown
+    limit_bytes: int | None = None  # the memory limit of the processes
 
 
 def failures_bytes(failures: Sequence[Failure]) -> int:
@@ -273,18 +177,14 @@ class Loss(NamedTuple):  # there are many: a dataclass takes four times as long 
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one output, of several simulations, as one Arrow stream in a buffer.
-
-    ``simulations`` holds (group, replicate) and ``rows`` their numbers of rows, in the order of the rows. ``families``
-    holds the families of the columns.
-    """
+    """Rows of one output, of several simulations, as one Arrow stream in a buffer."""
 
     output: str
     offset: int
     length: int
-    simulations: list[tuple[int, int]]
-    rows: list[int]
-    families: Columns = field(default_factory=dict)
+    simulations: list[tuple[int, int]]  # (group, replicate), in the order of the rows
+    rows: list[int]  # of each simulation
+    families: Columns = field(default_factory=dict)  # of the columns
 
 
 @dataclass(frozen=True)
@@ -295,96 +195,56 @@ class ResultBuffer:
     segments: list[Segment]
 
 
-PartContent: TypeAlias = Any
-"""A file's content: a ``pyarrow.Buffer``, or a spool of the storage. pyarrow has no types."""
+PartContent: TypeAlias = Any  # a file's content: a ``pyarrow.Buffer``, or a spool of the storage. pyarrow has no types.
 
 
 @dataclass(frozen=True)
 class PartFile:
-    """A Parquet file with rows of one output that a child process has encoded.
+    """A Parquet file with rows of one output that a child process has encoded, of groups that the task has finished."""
 
-    The task has finished the groups. Rows that an earlier child process has handed over are in its buffers.
-
-    Parameters
-    ----------
-    rows, bytes, digest
-        As in a commit: the number of rows, the size, and the SHA-256 (hexadecimal).
-    row_bytes
-        The size of the rows as Arrow.
-    families
-        The families of the columns.
-    content
-        The file: a buffer, or a spool if the worker is the runner's process. None: it is stored at ``path``.
-    """
-
+    # Rows that an earlier child process of the task has handed over are in its buffers.
     output: str
     groups: frozenset[int]
     rows: int
     bytes: int
-    digest: str
-    row_bytes: int
-    families: Columns
-    content: PartContent
+    digest: str  # SHA-256 (hexadecimal)
+    row_bytes: int  # as Arrow
+    families: Columns  # of the columns
+    content: PartContent  # a buffer, or a spool if the worker is the runner's process; None: it is stored at ``path``
     path: str = ""
 
 
 @dataclass
 class TaskResult:
-    """The result of a task. Only groups in ``done`` count; the runner drops other rows of the parts.
+    """The result of a task. Only groups in ``done`` count; the runner drops other rows of the parts."""
 
-    Parameters
-    ----------
-    keys
-        The task's Dask keys.
-    done
-        Groups that are finished.
-    files
-        Files with rows of groups in ``done``; ``parts`` has none of these rows.
-    seconds
-        The time that the task took on one slot.
-    replicates
-        For a group that runs in pieces: the finished replicates, good or failed.
-    postponed
-        What exceeded its share of memory and has to run again alone: groups, or replicates of a group in pieces.
-    tries
-        How often this task has tried replicates and targets of what it postponed, by (group, number). The numbers of
-        the targets follow those of the replicates.
-    peak_bytes
-        The highest resident memory of the task's processes.
-    reports
-        Events for the job's log, because the worker's log is elsewhere.
-    notes
-        Lines that the worker writes once to the job's log, for the same reason.
-    children
-        How the worker starts child processes, and why; empty: it has started none.
-    allowed_bytes, own_bytes
-        The memory limit of the worker with all its processes, and its memory without simulations.
-    written
-        The files that the simulations left in their working folder, if the task keeps it.
-    worker
-        The address of the Dask worker that ran the task; empty: none did.
-    """
-
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # the task's Dask keys
     done: frozenset[int]
-    seconds: float
+    seconds: float  # on one slot
     reference: Families | None
-    replicates: frozenset[int] = frozenset()
+    replicates: frozenset[int] = frozenset()  # for a group that runs in pieces: the finished replicates, good or failed
     parts: list[ResultBuffer] = field(default_factory=list)
+    # with rows of groups in ``done``; ``parts`` has none of these rows
     files: list[PartFile] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     prints: str = ""
+    # What exceeded its share of memory and has to run again alone: groups, or replicates of a group in pieces.
     postponed: frozenset[int] = frozenset()
+    # How often this task has tried replicates and targets of what it postponed, by (group, number). The numbers of the
+    # targets follow those of the replicates.
     tries: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # the highest resident memory of the task's processes
+    # events for the job's log, because the worker's log is elsewhere
     reports: list[Report] = field(default_factory=list)
+    # lines that the worker writes once to the job's log, for the same reason
     notes: list[str] = field(default_factory=list)
-    children: str = ""
-    allowed_bytes: int = 0
-    own_bytes: int = 0
+    children: str = ""  # how the worker starts child processes, and why; empty: it has started none
+    allowed_bytes: int = 0  # the memory limit of the worker with all its processes
+    own_bytes: int = 0  # the worker's memory without simulations
+    # the files that the simulations left in their working folder, if the task keeps it
     written: list[str] = field(default_factory=list)
-    worker: str = ""
+    worker: str = ""  # the address of the Dask worker that ran the task; empty: none did
 
     @property
     def is_empty(self) -> bool:
@@ -439,13 +299,8 @@ FAILURES = pa.schema(
 
 
 def counts_of_result(result: TaskResult, n_simulations: Callable[[int], int], n_targets: int) -> Counts:
-    """Count a result's simulations and targets. Each target of a group without losses has failed.
-
-    Parameters
-    ----------
-    n_simulations
-        Returns how many simulations of a group the job runs.
-    """
+    """Count a result's simulations and targets. Each target of a group without losses has failed."""
+    # ``n_simulations``: Returns how many simulations of a group the job runs.
     failed = [failure for failure in result.failures if failure.target is None]
     without = {failure.group for failure in failed}
     failed_targets = sum(failure.target not in (None, "*") for failure in result.failures)
@@ -457,10 +312,8 @@ def counts_of_result(result: TaskResult, n_simulations: Callable[[int], int], n_
 
 
 def without_groups(result: TaskResult, removed: AbstractSet[int]) -> TaskResult:
-    """Return a result of whole groups without some of them.
-
-    The rows of one group cannot be removed from a file, so the other groups of such a file are removed too.
-    """
+    """Return a result of whole groups without some of them."""
+    # The rows of one group cannot be removed from a file, so the other groups of such a file are removed too.
     removed = frozenset(removed).union(*(file.groups for file in result.files if file.groups & removed))
     return replace(
         result,
@@ -482,13 +335,7 @@ def failed_simulations(result: TaskResult) -> Counter[str]:
 
 
 def missing_losses(failures: Sequence[Failure]) -> Failure:
-    """Return the one row that says why a group has no losses (docs/reference/models.md, "Targets").
-
-    Parameters
-    ----------
-    failures
-        The group's failures, at least one of a simulation.
-    """
+    """Return the one row that says why a group has no losses (docs/reference/models.md, "Targets")."""
     failed = [(failure.replicate, failure) for failure in failures if failure.replicate is not None]
     replicate, first = min(failed, key=itemgetter(0))
     others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
@@ -498,26 +345,15 @@ def missing_losses(failures: Sequence[Failure]) -> Failure:
 
 @dataclass(frozen=True)
 class Task:
-    """A planned task.
-
-    Parameters
-    ----------
-    replicates
-        None: whole groups. Else the replicates to run of the one group; empty: only its targets.
-    alone
-        Whether nothing else may run on the worker at the same time.
-    suspect
-        Whether an earlier task with the same simulations killed its workers. One more death is enough to blame it.
-    seconds
-        The expected time on one slot, as far as it is known.
-    """
+    """A planned task."""
 
     number: int
     groups: tuple[int, ...]
-    replicates: tuple[int, ...] | None = None
-    alone: bool = False
+    replicates: tuple[int, ...] | None = None  # None: whole groups; empty: only the targets of the one group
+    alone: bool = False  # nothing else may run on the worker meanwhile
+    # Whether an earlier task with the same simulations killed its workers. One more death is enough to blame it.
     suspect: bool = False
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = field(default=0.0, compare=False)  # expected on one slot, as far as it is known
 
     @property
     def units(self) -> tuple[int, ...]:

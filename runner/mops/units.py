@@ -12,6 +12,8 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What differs between messages with one reason, and what to write instead: patterns for RE2 and for ``re``. The order
+# counts: an id has digits.
 VARYING = (
     (r"\b0x[0-9a-fA-F]+\b", "#"),
     (r"\b[0-9a-f]{8}(-?[0-9a-f]{4,})*\b", "#"),
@@ -19,8 +21,6 @@ VARYING = (
     (r"[-+]?\d[\d.,]*([eE][-+]?\d+)?( [KMG]?i?B\b)?", "#"),
     (r"#(\.?#)+", "#"),
 )
-"""What differs between messages with one reason, and what to write instead: patterns for RE2 and for ``re``. The order
-counts: an id has digits."""
 
 
 def bytes_text(n_bytes: int) -> str:
@@ -67,15 +67,8 @@ def rate(per_second: float) -> str:
 
 
 def to_go(seconds: float | None, n_slow: int = 0) -> str:
-    """Return how long a job will still take: ``3 min 05 s to go``; empty: unknown, or nothing is left.
-
-    Parameters
-    ----------
-    seconds
-        The time without simulations that run much longer than others.
-    n_slow
-        How many such simulations run.
-    """
+    """Return how long a job will still take: ``3 min 05 s to go``; empty: unknown, or nothing is left."""
+    # ``seconds``: without the ``n_slow`` simulations that run much longer than others
     waits = f"waits for {counted(n_slow, 'slow simulation')}" if n_slow else ""
     if not seconds:
         return waits
@@ -98,13 +91,11 @@ def number(value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without escape sequences and control characters, except tabs and ends of lines.
-
-    Of a line that a carriage return overwrites, such as a progress bar, the last state stays.
-    """
+    """Return text without escape sequences and control characters, except tabs and ends of lines."""
     if not _CONTROL.search(text):
         return text
     lines = _ESCAPE_SEQUENCE.sub("", text).split("\n")
+    # Of a line that a carriage return overwrites, such as a progress bar, the last state stays.
     return _CONTROL.sub("", "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
 

@@ -9,29 +9,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Report:
-    """An event of a job that deserves a line of its log: what happened, and what mops does about it.
+    """An event of a job that deserves a line of its log: what happened, and what mops does about it."""
 
-    Parameters
-    ----------
-    kind
-        The verdict, or another word for events of one kind: a terminal shows only the first few of them.
-    what
-        What happened, to which simulation and where.
-    then
-        The action of mops, and what the user can do.
-    """
-
-    kind: str
-    what: str
-    then: str
+    kind: str  # the verdict, or another word for events of one kind: a terminal shows only the first few of them
+    what: str  # what happened, to which simulation and where
+    then: str  # the action of mops, and what the user can do
 
     def __str__(self) -> str:
-        """Return the line of the log."""
         return f"{self.kind}: {self.what}; {self.then}"
 
 
-VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
-"""The values of a failure's ``reason``."""
+VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")  # the values of a failure's ``reason``
 
 
 @dataclass(frozen=True)

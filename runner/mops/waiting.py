@@ -7,23 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-LOG_SECONDS = 30.0
-"""Seconds between two log lines of a wait."""
+LOG_SECONDS = 30.0  # between two log lines of a wait
 
 
 class Poll(NamedTuple):
-    """One check of the condition.
+    """One check of the condition."""
 
-    Parameters
-    ----------
-    waited_s
-        Seconds since the first poll.
-    log_is_due
-        Whether the caller should log what it waits for.
-    """
-
-    waited_s: float
-    log_is_due: bool
+    waited_s: float  # since the first poll
+    log_is_due: bool  # whether the caller should log what it waits for
 
 
 def polls(
@@ -31,26 +22,14 @@ def polls(
     timeout_s: float = math.inf,
     *,
     stopped: Callable[[], bool] = lambda: False,
+    # ends early if it is the ``wait`` of an event or of a condition variable
     pause: Callable[[float], object] = time.sleep,
-    log_at_once: bool = False,
+    log_at_once: bool = False,  # else the first log line is due after 30 seconds
 ) -> Iterator[Poll]:
-    """Yield for each check of a condition; end when the time is over or a stop is requested.
-
-    The caller checks the condition in the body of a ``for`` loop and leaves the loop when the condition holds. There is
-    always a first poll, and one more at or after the end of ``timeout_s``.
-
-    Parameters
-    ----------
-    stopped
-        Whether to stop waiting.
-    pause
-        Waits between two polls, for ``every_s`` seconds at most: the ``wait`` of an event or of a condition variable
-        ends the pause early.
-    log_at_once
-        Whether the first log line is due at the first poll; else after 30 seconds.
-    """
+    """Yield for each check of a condition, in a ``for`` loop; end when the time is over or a stop is requested."""
     started = time.monotonic()
     logged_at = -math.inf if log_at_once else started
+    # There is always a first poll, and one more at or after the end of ``timeout_s``.
     while True:
         now = time.monotonic()
         log_is_due = now - logged_at >= LOG_SECONDS

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 from mops.figures.columns import Floats, Integers, is_number, numbers
 
 MOST_BINS = 20
-MOST_NUMBERS = 12
-"""A column with at most this many different numbers has a bin for each of them."""
+MOST_NUMBERS = 12  # a column with at most this many different numbers has a bin for each of them
 
+# Numbers that differ by less, as a part of the greater one, differ by rounding only, and are equal in all figures.
 ROUNDING = 1e-12
-"""Numbers that differ by less, as a part of the greater one, differ by rounding only, and are equal in all figures."""
 
 OTHER_VALUES = "other values"
 
@@ -27,32 +26,17 @@ LEAST_RATIO = 10.0  # between the greatest and the least value, for bins of equa
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of a column.
-
-    Parameters
-    ----------
-    name
-        The column.
-    kind
-        ``values``: a bin for each value. ``linear``, ``log``: bins of equal widths, or of equal ratios. A bin has the
-        values from its lower edge up to its upper edge, which belongs to the next bin; the last bin has both edges.
-    values
-        The value of each bin, if ``kind`` is ``values``. The last one may be :data:`OTHER_VALUES` of a text.
-    edges
-        The edges, one more than there are bins; empty if ``kind`` is ``values``. Between two integers if the values
-        are integers.
-    ends
-        The least and the greatest value; (0, 0) if ``kind`` is ``values``.
-    is_integer
-        Whether the values are integers.
-    """
+    """The bins of a column."""
 
     name: str
+    # ``values``: a bin for each value. ``linear``, ``log``: bins of equal widths, or of equal ratios. A bin has its
+    # lower edge and not its upper edge; the last bin has both.
     kind: Literal["values", "linear", "log"]
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()  # if ``kind`` is ``values``; the last one may be OTHER_VALUES of a text
+    # one more than there are bins, or none if ``kind`` is ``values``; between two integers if the values are integers
     edges: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
-    ends: tuple[float, float] = (0.0, 0.0)
-    is_integer: bool = False
+    ends: tuple[float, float] = (0.0, 0.0)  # the least and the greatest value; (0, 0) if ``kind`` is ``values``
+    is_integer: bool = False  # of the values
 
     def __len__(self) -> int:
         return len(self.values) if self.kind == "values" else len(self.edges) - 1
@@ -130,11 +114,9 @@ class Bins:
         return self.kind != "values" and self.is_integer
 
     def table(self) -> pa.Table:
-        """Return a row for each bin: ``bin`` (int32), ``label`` (string), ``low`` and ``high`` (float64).
-
-        ``low`` and ``high`` are the edges. They are both the value of a bin for one number, and null for other values.
-        """
+        """Return a row for each bin: ``bin`` (int32), ``label`` (string), ``low`` and ``high`` (float64)."""
         if self.kind == "values":
+            # The edges. They are both the value of a bin for one number, and null for other values.
             low = high = [None if self.is_text else float(value) for value in self.values]
         else:
             low, high = self.edges[:-1].tolist(), self.edges[1:].tolist()
@@ -150,30 +132,21 @@ class Bins:
 def bins_of(
     name: str, column: pa.ChunkedArray | pa.Array, most: int = MOST_BINS, weights: Floats | None = None
 ) -> Bins:
-    """Return bins for the finite values of a column.
-
-    Texts and booleans have a bin for each value; of texts with more than ``most`` values, the most frequent ones have a
-    bin, or those with the greatest weights, and one bin has all others. At most 12 different numbers have a bin each;
-    numbers that differ by rounding only are one. More numbers have ``most`` bins of equal width, or of equal ratio if
-    :func:`is_log` says so. Bins of equal width of integers have room for equally many integers, and are at most
-    ``most``; the last one may end above the greatest value, and is then partly empty. Bins of equal ratio of integers
-    begin and end between two integers.
-
-    Parameters
-    ----------
-    most
-        The most bins, at least 2.
-    weights
-        The weight of each value, by which texts are chosen; None: each value counts the same.
-    """
+    """Return at most ``most`` bins, at least 2, for the finite values of a column; the weights choose the texts."""
     if not is_number(column.type):
+        # A bin for each value. If texts have more values, the most frequent ones, or those with the greatest weights,
+        # have a bin, and one bin has all others.
         return Bins(name, "values", _texts(column, most, weights))
     values = numbers(column)
     values = values[np.isfinite(values)] + 0.0
     is_integer = bool(pa.types.is_integer(column.type)) and np.abs(values).max(initial=0) < _EXACT_INTEGERS
+    # Numbers that differ by rounding only are one.
     different = _different(values)
     if len(different) <= min(MOST_NUMBERS, most):
         return Bins(name, "values", tuple(different.tolist()), is_integer=is_integer)
+    # Bins of equal width, or of equal ratio if is_log says so. Bins of equal width of integers have room for equally
+    # many integers; the last one may end above the greatest value, and is then partly empty. Bins of equal ratio of
+    # integers begin and end between two integers.
     low, high = float(values.min()), float(values.max())
     return bins_between(name, low, high, most, is_log=is_log(values), is_integer=is_integer)
 
@@ -201,8 +174,7 @@ def bins_between(name: str, low: float, high: float, most: int, *, is_log: bool,
     return Bins(name, "linear", edges=np.clip(edges, low, high), ends=(low, high))
 
 
-PAIR_BINS = 12
-"""The most bins of each parameter of a pair."""
+PAIR_BINS = 12  # the most bins of each parameter of a pair
 
 
 def pair_bins_for(n: int) -> int:
@@ -229,14 +201,12 @@ def _different(values: Floats) -> Floats:
 
 
 def is_log(values: Floats) -> bool:
-    """Tell whether finite values need a logarithmic scale: the one rule for the scales and the bins of all figures.
-
-    All are positive, the greatest is at least 10 times the least, and the median is nearer to the geometric than to
-    the arithmetic mean of these two, by its logarithm. So values that are even on a logarithmic scale have one, and
-    values that are even on a linear scale have not.
-    """
+    """Tell whether finite values need a logarithmic scale: the one rule for the scales and the bins of all figures."""
     if not len(values) or values.min() <= 0 or values.max() / LEAST_RATIO < values.min():
         return False
+    # The median must be nearer to the geometric than to the arithmetic mean of the least and the greatest value, by its
+    # logarithm. So values that are even on a logarithmic scale have one, and values that are even on a linear scale
+    # have not.
     low, high = np.log(values.min()), np.log(values.max())
     arithmetic = high + np.log((1 + np.exp(low - high)) / 2)
     return bool(np.log(np.median(values)) < ((low + high) / 2 + arithmetic) / 2)
@@ -260,10 +230,7 @@ def cells(x: Integers, y: Integers, x_bins: int, y_bins: int) -> tuple[Integers,
 
 
 def best_in(cell: Integers, n_cells: int, losses: Floats) -> tuple[Integers, Floats, Integers]:
-    """Return for each cell the number of rows, the least loss, and its row: NaN and -1 for a cell without rows.
-
-    Of equal losses, the row that comes first.
-    """
+    """Return for each cell the number of rows, the least loss, and its first row; NaN and -1: the cell is empty."""
     n = np.bincount(cell, minlength=n_cells).astype(np.int64)
     least, rows = np.full(n_cells, np.nan), np.full(n_cells, -1, np.int64)
     order = np.lexsort((np.arange(len(cell)), losses, cell))

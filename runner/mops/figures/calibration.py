@@ -18,27 +18,17 @@ MOST_TRIALS = 2_000
 
 @dataclass(frozen=True)
 class Trials:
-    """The losses of a calibration over its trials.
+    """The losses of a calibration over its trials."""
 
-    Parameters
-    ----------
-    points
-        At most about 2,000 trials in their order, among them each trial that was better than all before it: ``trial``
-        (int64, from 1), ``round`` (int32), ``loss`` and ``weight`` (float64; null: it has failed), ``best`` (float64):
-        the least loss so far.
-    rounds
-        A row for each round: ``round`` (int32), ``n``, ``failed`` (int64), ``best``, ``median`` (float64): of its
-        losses; ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
-    n_trials
-        All trials.
-    is_log
-        Whether the loss needs a logarithmic scale.
-    """
-
+    # At most about 2,000 trials in their order, among them each trial that was better than all before it: ``trial``
+    # (int64, from 1), ``round`` (int32), ``loss`` and ``weight`` (float64; null: it has failed), ``best`` (float64):
+    # the least loss so far.
     points: pa.Table
+    # A row for each round: ``round`` (int32), ``n``, ``failed`` (int64), ``best``, ``median`` (float64): of its losses;
+    # ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
     rounds: pa.Table
     n_trials: int
-    is_log: bool
+    is_log: bool  # whether the loss needs a logarithmic scale
 
     @property
     def caption(self) -> str:
@@ -51,14 +41,7 @@ class Trials:
 
 
 def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
-    """Return the losses over the trials.
-
-    Parameters
-    ----------
-    table
-        The columns ``round``, ``failure``, ``loss`` and ``weight``, in the order of the trials, as
-        :meth:`mops.calibration.calibration.Calibration.trials` returns them.
-    """
+    """Return the losses over the trials, from ``Calibration.trials``."""
     losses = numbers(table["loss"])
     so_far = np.fmin.accumulate(losses) if len(losses) else losses
     step = max(1, -(-len(losses) // most))
@@ -106,24 +89,9 @@ POSTERIOR_QUANTILES = {"low95": 0.025, "low50": 0.25, "median": 0.5, "high50": 0
 
 
 def marginals(fitted: pa.Table, weights: Floats, priors: Mapping[str, Prior]) -> pa.Table:
-    """Return the posterior of each parameter in bins, compared with its prior.
-
-    Parameters
-    ----------
-    fitted
-        A row for each trial, a column for each parameter.
-    weights
-        The posterior weight of each trial; 0 for a failed one.
-    priors
-        The bins and the prior of each parameter.
-
-    Returns
-    -------
-    pyarrow.Table
-        A row for each parameter and bin: ``parameter`` (string), ``bin`` (int32), ``label`` (string), ``low``, ``high``
-        (float64), ``trials`` (int64): the trials in it, ``weight`` (float64): their posterior weights, of all 1,
-        ``prior`` (float64): the prior probability of the bin.
-    """
+    """Return the posterior of each parameter in bins, compared with its prior; failed trials have weight 0."""
+    # ``trials`` (int64): the trials in the bin. ``weight`` (float64): their posterior weights, of all 1. ``prior``
+    # (float64): the prior probability of the bin.
     found = []
     for name, prior in priors.items():
         index = prior.bins.index(fitted[name])
@@ -137,21 +105,7 @@ def marginals(fitted: pa.Table, weights: Floats, priors: Mapping[str, Prior]) ->
 
 
 def pair_weights(fitted: pa.Table, weights: Floats, bins: Mapping[str, Bins]) -> pa.Table:
-    """Return the posterior weight in each cell of each pair of parameters.
-
-    Parameters
-    ----------
-    fitted, weights
-        Those of :func:`marginals`.
-    bins
-        The bins of each parameter.
-
-    Returns
-    -------
-    pyarrow.Table
-        A row for each cell with weight: ``x``, ``y`` (string): the parameters, ``x_bin``, ``y_bin`` (int32),
-        ``weight`` (float64).
-    """
+    """Return the posterior weight in each cell with weight of each pair of parameters."""
     index = {name: of.index(fitted[name]) for name, of in bins.items()}
     pairs = []
     for x, y in combinations(bins, 2):
@@ -177,19 +131,7 @@ _PAIRS = pa.schema(
 
 
 def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:
-    """Return the weighted quantiles of each parameter that is a number, by :func:`weighted_quantiles`.
-
-    Parameters
-    ----------
-    fitted, weights
-        Those of :func:`marginals`.
-
-    Returns
-    -------
-    pyarrow.Table
-        A row for each: ``parameter`` (string), then ``low95``, ``low50``, ``median``, ``high50``, ``high95`` (float64):
-        the quantiles 2.5, 25, 50, 75 and 97.5 %.
-    """
+    """Return the weighted quantiles of each parameter that is a number: a row for each."""
     rows = []
     for name in fitted.column_names:
         values = numbers(fitted[name])
@@ -201,10 +143,7 @@ def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:
 
 
 def weighted_quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
-    """Return the least values up to which the weights sum to at least the share ``at`` of all weights.
-
-    Values that are not finite do not count. Without weights, all quantiles are NaN.
-    """
+    """Return the least values up to which the weights sum to the share ``at`` of all weights; NaN without weights."""
     counts = np.isfinite(values) & (weights > 0)
     order = np.argsort(values[counts], kind="stable")
     ends = np.cumsum(weights[counts][order])
@@ -216,12 +155,10 @@ def weighted_quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> 
 
 
 def thinned(weights: Floats, most: int) -> Floats:
-    """Return weights of which at most ``most`` are above 0: all of them, or a systematic sample (Kitagawa 1996).
-
-    The sample is always the same. The sum of its weights is 1.
-    """
+    """Return weights of which at most ``most`` are above 0: all of them, or a sample whose weights sum to 1."""
     if np.count_nonzero(weights) <= most:
         return weights
+    # A systematic sample (Kitagawa 1996), which is always the same.
     ends = np.cumsum(weights)
     steps = (np.arange(most) + np.random.default_rng(0).random()) / most
     chosen = np.searchsorted(ends / ends[-1], steps, side="right")

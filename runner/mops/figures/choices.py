@@ -15,8 +15,8 @@ TIME_NAMES = (
     *("t", "time", "times", "day", "days", "date", "week", "month", "quarter", "year", "hour", "minute", "second"),
     *("step", "tick", "iteration", "generation", "timestep", "time_step", "timevec"),
 )
+# Columns along which an output has a course, the most telling first, in upper or lower case.
 INDEX_NAMES = (*TIME_NAMES, "age", "distance", "depth", "x")
-"""Names of columns along which an output has a course, the most telling first. Upper and lower case are the same."""
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
 MOST_COURSES = 3
@@ -25,18 +25,12 @@ MOST_DIVISIONS = 6
 
 @dataclass(frozen=True)
 class Course:
-    """The columns of an output that a fan chart shows: ``ys`` along ``x``.
-
-    Parameters
-    ----------
-    keys
-        The columns that tell the rows of a simulation for one ``x`` apart, such as a region; empty: it has one.
-    """
+    """The columns of an output that a fan chart shows: ``ys`` along ``x``."""
 
     output: str
     x: str
     ys: tuple[str, ...]
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # the columns that tell the rows of a simulation for one ``x`` apart, such as a region
 
 
 def index_column(schema: pa.Schema) -> str | None:
@@ -57,30 +51,15 @@ def number_columns(schema: pa.Schema, without: Iterable[str | None] = ()) -> lis
 
 
 def choose_course(
-    schemas: Mapping[str, pa.Schema],
+    schemas: Mapping[str, pa.Schema],  # of each output, in the order of the outputs
+    # Without it: the first output that has the named columns, or an index column and other numbers.
     output: str | None = None,
-    x: str | None = None,
+    x: str | None = None,  # without it: that of the first data of the output, or the index column
+    # Without them: the columns that have data, then the first other columns of numbers, until there are 3.
     ys: Sequence[str] = (),
-    data: Sequence[tuple[str, str, str]] = (),
+    data: Sequence[tuple[str, str, str]] = (),  # the output, x and y of each table of data that the project declares
 ) -> Course | None:
-    """Return what a fan chart shows; None if no output has an index column and the user names none.
-
-    Parameters
-    ----------
-    schemas
-        The columns of each output, in the order of the outputs.
-    output, x, ys
-        What the user names. Without ``output``: the first output that has the named columns, or an index column and
-        other numbers. Without ``x``: that of the first data of the output, or the index column. Without ``ys``: the
-        columns that have data, then the first other columns of numbers, until there are 3.
-    data
-        The output, x and y of each table of data that the project declares.
-
-    Raises
-    ------
-    UsageError
-        The user names an output or a column that does not exist, or a column without numbers.
-    """
+    """Return what a fan chart shows; None if no output has an index column and the user names none."""
     if output is not None and output not in schemas:
         raise _unknown("output", output, list(schemas))
     named = [name for name in (x, *ys) if name is not None]

@@ -17,49 +17,28 @@ _Z95 = 1.959964
 
 @dataclass(frozen=True)
 class FailedSets:
-    """The parameter sets with failures of one cause.
+    """The parameter sets with failures of one cause."""
 
-    Parameters
-    ----------
-    cause
-        The first line of the message.
-    n
-        The failures: simulations, or scores of a target.
-    groups
-        The groups that have one.
-    """
-
-    cause: str
+    cause: str  # the first line of the message
     verdict: str
-    n: int
-    groups: Integers = field(repr=False)
+    n: int  # the failures: simulations, or scores of a target
+    groups: Integers = field(repr=False)  # that have one
 
 
 @dataclass(frozen=True)
 class FailureBins:
-    """The failed sets in each bin of each parameter.
+    """The failed sets in each bin of each parameter."""
 
-    Parameters
-    ----------
-    causes
-        All causes, the most frequent first. Cause ``0`` of the table has the sets with any failure, cause ``i`` is
-        ``causes[i - 1]``. The table has the first 8 causes.
-    bins
-        The bins of each parameter with more than one value, over all sets that have run.
-    table
-        A row for each cause, parameter and bin: ``cause`` (int32), ``parameter`` (string), ``bin`` (int32), ``label``
-        (string), ``low``, ``high`` (float64), ``failed`` and ``sets`` (int64): the sets that have such a failure, and
-        all that have run, ``share`` (float64): failed of sets, ``share_low``, ``share_high`` (float64): the ends of its
-        interval of 95 % (Wilson); null without sets.
-    n_failed, n_sets
-        The sets with any failure, and all that have run.
-    """
-
+    # All causes, the most frequent first. Cause ``0`` of the table has the sets with any failure, cause ``i`` is
+    # ``causes[i - 1]``. The table has the first 8 causes.
     causes: tuple[FailedSets, ...]
-    bins: dict[str, Bins]
+    bins: dict[str, Bins]  # of each parameter with more than one value, over all sets that have run
+    # A row for each cause, parameter and bin. ``failed`` and ``sets`` count the sets that have such a failure, and all
+    # that have run. ``share`` is failed of sets, and ``share_low`` and ``share_high`` are the ends of its interval of
+    # 95 % (Wilson); null without sets.
     table: pa.Table
-    n_failed: int
-    n_sets: int
+    n_failed: int  # the sets with any failure
+    n_sets: int  # all sets that have run
 
     @property
     def caption(self) -> str:
@@ -73,19 +52,10 @@ class FailureBins:
 def failure_bins(
     failed: Sequence[FailedSets], parameters: pa.Table, has_run: Flags, most: int | None = None
 ) -> FailureBins:
-    """Return the failed sets in each bin of each parameter.
-
-    Parameters
-    ----------
-    failed
-        The causes, the most frequent first. All count for the sets with any failure, and the first 8 by themselves.
-    parameters
-        Row ``i`` has the parameters of group ``i``; only these columns.
-    has_run
-        Whether group ``i`` has run.
-    most
-        The most bins of a parameter; None: by the number of sets that have run, at most 20.
-    """
+    """Return the failed sets in each bin of each parameter."""
+    # ``failed``: The most frequent first. All count for the sets with any failure, and the first 8 by themselves.
+    # ``parameters``: row ``i`` has the parameters of group ``i``
+    # ``most``: the most bins of a parameter; None: by the number of sets that have run, at most 20
     flags = _flags(failed, failed[:MOST_CAUSES], len(parameters))
     bins, tables = {}, []
     for name in parameters.column_names:
@@ -128,38 +98,18 @@ def wilson(failed: Integers, sets: Integers) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class FailureMap:
-    """The failed sets in each cell of two parameters.
-
-    Parameters
-    ----------
-    x, y
-        The bins of the parameters.
-    table
-        A row for each cell, also without sets: ``x_bin``, ``y_bin`` (int32), ``x_label``, ``y_label`` (string),
-        ``failed``, ``sets`` (int64), ``share`` (float64; null without sets).
-    """
+    """The failed sets in each cell of two parameters."""
 
     x: Bins
     y: Bins
-    table: pa.Table
+    table: pa.Table  # a row for each cell, also without sets, whose ``share`` is null
 
 
 def failure_map(found: FailureBins, parameters: pa.Table, has_run: Flags, x: str, y: str, cause: int = 0) -> FailureMap:
-    """Return the failed sets in each cell of two parameters.
-
-    The bins are wider than those of one parameter, as for pairs of losses, so that most cells have some sets.
-
-    Parameters
-    ----------
-    found
-        The causes.
-    x, y
-        Two of the parameters.
-    cause
-        The number of the cause; 0: any failure.
-    """
+    """Return the failed sets in each cell of two parameters, for a number of a cause, or 0 for any failure."""
     of_any = found.causes if cause == 0 else [found.causes[cause - 1]]
     is_failed = _flags(of_any, (), len(parameters))[0]
+    # Wider bins than those of one parameter, as for pairs of losses, so that most cells have some sets.
     most = pair_bins_for(int(has_run.sum()))
     x_bins, y_bins = (bins_of(name, parameters[name].filter(pa.array(has_run)), most) for name in (x, y))
     nx, ny = len(x_bins), len(y_bins)

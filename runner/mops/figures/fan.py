@@ -21,14 +21,12 @@ from mops.study.casts import converted
 from mops.units import counted
 
 MOST_SETS = 2_000
-MOST_VALUES = 2_000_000
-"""The most values of one column that are held: 16 bytes each."""
+MOST_VALUES = 2_000_000  # the most values of one column that are held: 16 bytes each
 
+# Quantiles of fewer simulations would mislead: the 5 % quantile of 5 values is about the least of them.
 LEAST_FOR_BANDS = 10
-"""Quantiles of fewer simulations would mislead: the 5 % quantile of 5 values is about the least of them."""
 
-MOST_OVERLAID = 2
-"""More divisions on the same axes have no bands of 90 %, which would hide each other."""
+MOST_OVERLAID = 2  # more divisions on the same axes have no bands of 90 %, which would hide each other
 
 MOST_X = 500
 X_BINS = 200
@@ -41,53 +39,33 @@ BAND_COLUMNS = ("low90", "low50", "median", "high50", "high90")
 
 @dataclass(frozen=True)
 class Fan:
-    """The median and the bands of a column along another one.
-
-    Parameters
-    ----------
-    table
-        A row for each value of ``x`` and each division, sorted: ``division`` (string; null: the fan is not divided),
-        ``x`` (float64, a date or a timestamp), ``n`` (int64: simulations), ``low90``, ``low50``, ``median``,
-        ``high50``, ``high90`` (float64): the quantiles 5, 25, 50, 75 and 95 %. Each simulation with a finite value
-        counts once, by numpy's rule ``linear``. If the sets have weights, the simulations of a set at an ``x`` share
-        its weight equally, and the quantiles are those of :func:`mops.figures.calibration.weighted_quantiles`.
-    lines
-        The simulations of each division that has fewer than 10: ``division``, ``group``, ``replicate``, ``x`` and ``y``
-        (float64), sorted.
-    by
-        The parameters and the columns of the output that divide the fan; None: it is not divided.
-    n_sets, n_sets_read, n_sets_shown
-        The parameter sets that have run, those in the sample, and those in the sample that have values.
-    n_simulations
-        The simulations that count.
-    n_left_out
-        The values that are null, NaN or infinite.
-    is_binned
-        Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values. The value of a simulation
-        in a bin is the mean of its values there.
-    sizes
-        The sets, the simulations and the values left out of each division.
-    is_part
-        Whether the fan is one division of several.
-    keys
-        Those of ``by`` that are columns of the output.
-    """
+    """The median and the bands of a column along another one."""
 
     output: str
     x: str
     y: str
+    # A row for each value of ``x`` and each division, sorted: ``division`` (string; null: the fan is not divided),
+    # ``x`` (float64, a date or a timestamp), ``n`` (int64: simulations), ``low90``, ``low50``, ``median``, ``high50``,
+    # ``high90`` (float64): the quantiles 5, 25, 50, 75 and 95 %. Each simulation with a finite value counts once, by
+    # numpy's rule ``linear``. If the sets have weights, the simulations of a set at an ``x`` share its weight equally,
+    # and the quantiles are those of weighted_quantiles in figures/calibration.py.
     table: pa.Table
+    # The simulations of each division that has fewer than 10: ``division``, ``group``, ``replicate``, ``x`` and ``y``
+    # (float64), sorted.
     lines: pa.Table
-    by: str | None
-    n_sets: int
-    n_sets_read: int
-    n_sets_shown: int
-    n_simulations: int
-    n_left_out: int
+    by: str | None  # the parameters and the columns of the output that divide the fan; None: it is not divided
+    n_sets: int  # that have run
+    n_sets_read: int  # those in the sample
+    n_sets_shown: int  # those in the sample that have values
+    n_simulations: int  # that count
+    n_left_out: int  # the values that are null, NaN or infinite
+    # Whether ``x`` is the middle of one of 200 bins, because it has more than 500 values. The value of a simulation in
+    # a bin is the mean of its values there.
     is_binned: bool
+    # the sets, the simulations and the values left out of each division
     sizes: Mapping[str | None, tuple[int, int, int]] = field(default_factory=dict)
-    is_part: bool = False
-    keys: tuple[str, ...] = ()
+    is_part: bool = False  # whether the fan is one division of several
+    keys: tuple[str, ...] = ()  # those of ``by`` that are columns of the output
 
     @property
     def caption(self) -> str:
@@ -153,13 +131,7 @@ def fans_caption(figures: Sequence[Fan]) -> str:
 
 
 def sets_text(n_shown: int, n_read: int, n_sets: int) -> str:
-    """Return the parameter sets of a figure as a text.
-
-    Parameters
-    ----------
-    n_shown, n_read, n_sets
-        Those with values, those in the sample, and those that have run.
-    """
+    """Return as text the parameter sets with values, those in the sample, and those that have run."""
     text, missing = counted(n_shown, "parameter set"), n_read - n_shown
     if missing:
         have = "has" if missing == 1 else "have"
@@ -173,42 +145,28 @@ def _of(table: pa.Table, division: str | None) -> pa.Table:
 
 
 def needs_decades(bands: pa.Table) -> bool:
-    """Tell whether a fan needs a logarithmic axis: on a linear one, half of a median line would not be seen.
-
-    No quantile is negative, and in one of the divisions, half of the medians above 0 are less than a hundredth of the
-    greatest quantile of all divisions.
-    """
+    """Tell whether a fan needs a logarithmic axis: on a linear one, half of a median line would not be seen."""
     shown = np.concatenate([numbers(bands[name]) for name in BAND_COLUMNS])
     if not np.isfinite(shown).any() or np.nanmin(shown) < 0:
         return False
     medians, divisions = numbers(bands["median"]), np.array(bands["division"].to_pylist(), dtype=object)
     typical = [np.median(some) for name in set(divisions) if len(some := medians[(divisions == name) & (medians > 0)])]
+    # Half of the medians above 0 in a division are less than a hundredth of the greatest quantile of all divisions.
     return bool(typical) and float(min(typical)) < _VISIBLE_SHARE * float(np.nanmax(shown))
 
 
 def have_decades(fans_of_output: Sequence[Fan]) -> bool:
-    """Tell whether the figures of an output have logarithmic axes: all have the same kind, to be compared.
-
-    Each column needs one; columns without a value above 0 do not count.
-    """
+    """Tell whether the figures of an output have logarithmic axes: all have the same kind, to be compared."""
+    # Columns without a value above 0 do not count.
     counted_fans = [one for one in fans_of_output if np.any(numbers(one.table["high90"]) > 0)]
     return bool(counted_fans) and all(needs_decades(one.table) for one in counted_fans)
 
 
 def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values: int = MOST_VALUES) -> Integers:
-    """Return the groups whose rows a figure reads, sorted: all of them, or a random sample that is always the same.
-
-    Parameters
-    ----------
-    groups
-        The groups to choose from.
-    n_rows
-        About how many rows they have in all.
-    most
-        The most groups.
-    values
-        About the most rows of the groups in the sample. The sample has at least one group.
-    """
+    """Return the groups whose rows a figure reads, sorted: all of them, or a random sample that is always the same."""
+    # ``n_rows``: about how many rows the groups have in all
+    # ``most``: the most groups
+    # ``values``: about the most rows of the groups in the sample, which has at least one group
     fitting = int(values * len(groups) / n_rows) if n_rows else len(groups)
     n = min(len(groups), most, max(fitting, 1))
     if n == len(groups):
@@ -218,41 +176,21 @@ def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values:
 
 @dataclass(frozen=True)
 class FanSource:
-    """The rows of a fan chart.
+    """The rows of a fan chart."""
 
-    Parameters
-    ----------
-    rows
-        The columns ``group``, ``replicate``, ``x`` and the ``ys``.
-    n_sets, n_sets_read
-        The parameter sets that have run, and those whose rows these are.
-    by
-        What divides the fan; None: nothing.
-    divisions
-        The division of each row; None: the fan is not divided.
-    weights
-        The weight of each group; None: each simulation counts the same.
-    """
-
-    rows: pa.Table
+    rows: pa.Table  # the columns ``group``, ``replicate``, ``x`` and the ``ys``
     output: str
     x: str
     ys: Sequence[str]
-    n_sets: int
-    n_sets_read: int
-    by: str | None = None
-    divisions: pa.ChunkedArray | None = None
-    weights: Mapping[int, float] | None = None
+    n_sets: int  # that have run
+    n_sets_read: int  # those whose rows these are
+    by: str | None = None  # what divides the fan; None: nothing
+    divisions: pa.ChunkedArray | None = None  # of each row
+    weights: Mapping[int, float] | None = None  # of each group; None: each simulation counts the same
 
 
 def fans(source: FanSource) -> list[Fan]:
-    """Return a fan for each of the ``ys``.
-
-    Raises
-    ------
-    UsageError
-        A simulation has several rows for an ``x`` and a division.
-    """
+    """Return a fan for each of the ``ys``. UsageError: a simulation has several rows for an ``x`` and a division."""
     is_placed = pa.array(placed(source.rows, [source.x]))
     rows = source.rows.filter(is_placed)
     divisions = None if source.divisions is None else source.divisions.filter(is_placed)
@@ -312,13 +250,11 @@ class _Columns:
         return dict(zip(self.names, zip(n_sets, n_simulations, n_left_out, strict=True), strict=True))
 
     def of(self, rows: Integers) -> _Columns:
-        """Return some of the rows."""
         return _Columns(
             self.group[rows], self.replicate[rows], self.x.take(pa.array(rows)), self.division[rows], self.names
         )
 
     def named(self, rows: Integers) -> pa.Array:
-        """Return the names of the divisions of rows."""
         return pa.array([self.names[i] for i in self.division[rows].tolist()], pa.string())
 
 
@@ -336,15 +272,13 @@ def _places(x: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
 
 
 def _points(columns: _Columns, values: Floats) -> tuple[_Columns, Floats]:
-    """Return one value for each simulation at each x, sorted by division, simulation and x.
-
-    Only a bin has several values of a simulation, whose mean counts. Values that are not finite do not count.
-    """
+    """Return one value for each simulation at each x, sorted by division, simulation and x."""
     finite = np.flatnonzero(np.isfinite(values))
     keys = (columns.division, columns.group, columns.replicate, columns.place)
     order = finite[np.lexsort([key[finite] for key in reversed(keys)])]
     starts = _starts(*(key[order] for key in keys))
     n = np.diff(starts, append=len(order))
+    # Only a bin has several values of a simulation.
     means = np.add.reduceat(values[order], starts) / n if len(order) else np.empty(0)
     return columns.of(order[starts]), np.where(n == 1, values[order[starts]], means)
 
@@ -395,28 +329,8 @@ def _lines(points: _Columns, values: Floats) -> pa.Table:
 
 
 def last_values(rows: pa.Table, output: str, x: str | None, ys: Sequence[str]) -> pa.Table:
-    """Return the last value of each column for each parameter set, the mean over its replicates.
-
-    Parameters
-    ----------
-    rows
-        The columns ``group``, ``replicate``, ``x`` and the ``ys``.
-    output
-        The output whose rows these are.
-    x
-        The last value is that at the greatest x; None: each simulation has one row.
-
-    Returns
-    -------
-    pyarrow.Table
-        Sorted by group: ``group`` (int32), and each of the ``ys`` (float64). A replicate whose last value is not finite
-        does not count. Null: none counts.
-
-    Raises
-    ------
-    UsageError
-        A simulation has several rows at its greatest x, so none of them is the last one.
-    """
+    """Return the last value of each column for each parameter set, the mean over its replicates."""
+    # ``x``: the last value is that at the greatest x; None: each simulation has one row
     at = numbers(_numeric(rows[x])) if x is not None else np.zeros(len(rows))
     group, replicate = rows["group"].to_numpy(), rows["replicate"].to_numpy()
     known = np.flatnonzero(~np.isnan(at))
@@ -424,12 +338,14 @@ def last_values(rows: pa.Table, output: str, x: str | None, ys: Sequence[str]) -
     is_last = (np.diff(group[order], append=-1) != 0) | (np.diff(replicate[order], append=-1) != 0)
     is_equal = ~is_last[:-1] & is_last[1:] & (np.diff(at[order]) == 0)
     if is_equal.any():
+        # None of them is the last one.
         raise several_rows(output, [] if x is None else [x])
     last = order[is_last]
     groups, which = np.unique(group[last], return_inverse=True)
     columns = {"group": pa.array(groups, pa.int32())}
     for y in ys:
         values = numbers(rows[y])[last]
+        # A replicate whose last value is not finite does not count. If none counts, the value is null.
         finite = np.isfinite(values)
         n = np.bincount(which[finite], minlength=len(groups))
         total = np.bincount(which[finite], weights=values[finite], minlength=len(groups))

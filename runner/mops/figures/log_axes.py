@@ -1,7 +1,6 @@
 """Logarithmic axes of all figures: their ticks, and their ends if some values are 0.
 
-:func:`mops.figures.bins.is_log` says which losses and parameters need a logarithmic axis, and
-:func:`mops.figures.fan.have_decades` says which outputs need one.
+``bins.is_log`` says which losses and parameters need a logarithmic axis, and ``fan.have_decades`` which outputs.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ import numpy as np
 from mops.figures.columns import Floats
 
 MOST_TICKS = 6  # more would overlap on a small figure, and Vega would drop some
-LEAST_GAP = 0.1
-"""Of the height of an axis: nearer ticks collide on a small figure."""
+LEAST_GAP = 0.1  # of the height of an axis: nearer ticks collide on a small figure
 _MOST_DECADES = 9
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis: at most 6, between its ends.
-
-    They are 1, 2 and 5 times each power of 10, or 1 and 3 times each power, or the powers alone, or each k-th power:
-    the first choice that gives few enough ticks. Each k-th power begins at 1. One tick does not show a scale, so the
-    list then has none.
-    """
+    """Return the ticks of a logarithmic axis: at most 6, between its ends."""
+    # 1, 2 and 5 times each power of 10, or 1 and 3 times each power, or the powers alone, or each k-th power from 1:
+    # the first choice that gives few enough ticks. One tick does not show a scale.
     ticks = next(ticks for ticks in _choices(low, high) if len(ticks) <= MOST_TICKS)
     return ticks if len(ticks) > 1 else []
 
@@ -56,19 +51,11 @@ def _inside(low: float, high: float, powers: Sequence[int], steps: Sequence[int]
 
 @dataclass(frozen=True)
 class Decades:
-    """A logarithmic axis of values that are not negative.
-
-    Parameters
-    ----------
-    low, high
-        The ends of the axis.
-    linear_below
-        Below this value, the axis is about linear down to 0 (symlog). None: the whole axis is logarithmic.
-    """
+    """A logarithmic axis of values that are not negative."""
 
     low: float
     high: float
-    linear_below: float | None
+    linear_below: float | None  # below this value, the axis is about linear down to 0 (symlog); None: it is logarithmic
 
     @property
     def ticks(self) -> list[float]:
@@ -85,18 +72,11 @@ class Decades:
 
 
 def decades(shown: Floats) -> Decades | None:
-    """Return the logarithmic axis for these values, or None if no value is above 0 or a value is below 0.
-
-    If some values are 0, or less than a billionth of the greatest value, the axis has a linear part.
-
-    Parameters
-    ----------
-    shown
-        All values that have the axis. NaN does not count.
-    """
+    """Return the logarithmic axis for these values, or None if no value is above 0 or a value is below 0."""
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
     if low < 0 or high == 0:
         return None
+    # If some values are 0, or less than a billionth of the greatest value, the axis has a linear part.
     least = max(float(shown[shown > 0].min()), high / 10.0**_MOST_DECADES)
     if low >= least:
         return Decades(low, high, None)

@@ -12,38 +12,23 @@ from mops.figures.bins import Bins, bins_for, bins_of, is_constant, is_log
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted, number
 
-TOTAL = "loss"
-"""The column with the loss by which sets are ranked: the only one, or the weighted sum."""
+TOTAL = "loss"  # the column with the loss by which sets are ranked: the only one, or the weighted sum
 
 _SUM = "weighted sum of losses"
 
 
 @dataclass(frozen=True)
 class ScoredSets:
-    """The parameter sets of a job that have a loss, with their losses and parameters.
+    """The parameter sets of a job that have a loss, with their losses and parameters."""
 
-    Parameters
-    ----------
-    table
-        A row for each set, sorted by group: ``param_id`` (string), ``group`` (int32), ``loss`` (float64; null if the
-        set lacks a loss, and in all rows if there is no :attr:`has_total`), a column for each label (float64; null: the
-        set lacks it), then a column for each parameter (a parameter with the name of another column is called
-        ``param.NAME``).
-    labels
-        The labels of the losses, as in :meth:`mops.Job.best`.
-    parameters
-        The columns of the parameters.
-    sets_run
-        The number of sets that have run, also those without any loss; None: as many as have a loss.
-    weights
-        The weight of each loss that counts in ``loss``; None: none was given.
-    """
-
+    # A row for each set, sorted by group: ``param_id`` (string), ``group`` (int32), ``loss`` (float64; null if the set
+    # lacks a loss, and in all rows if not ``has_total``), a column for each label (float64; null: the set lacks it),
+    # then a column for each parameter (a parameter with the name of another column is called ``param.NAME``).
     table: pa.Table
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # as in ``Job.best``
     parameters: tuple[str, ...]
-    sets_run: int | None = None
-    weights: Mapping[str, float] | None = None
+    sets_run: int | None = None  # also those without any loss; None: as many as have a loss
+    weights: Mapping[str, float] | None = None  # of each loss that counts in ``loss``; None: none was given
 
     @property
     def has_total(self) -> bool:
@@ -114,17 +99,9 @@ def named(title: str) -> str:
 def wide_losses(
     losses: pa.Table, labels: Mapping[str, tuple[str, str]], weights: Mapping[str, float] | None = None
 ) -> pa.Table:
-    """Return the table of :class:`ScoredSets` without the parameters.
-
-    Parameters
-    ----------
-    losses
-        The columns ``param_id``, ``group``, ``target``, ``name`` and ``loss``.
-    labels
-        The target and the name of each label.
-    weights
-        As in :class:`ScoredSets`.
-    """
+    """Return the table of ScoredSets without the parameters."""
+    # ``losses``: the columns ``param_id``, ``group``, ``target``, ``name`` and ``loss``
+    # ``labels``: the target and the name of each label
     groups, first = np.unique(losses["group"].to_numpy(), return_index=True)
     at = np.searchsorted(groups, losses["group"].to_numpy())
     targets, names = losses["target"].to_numpy(), losses["name"].to_numpy()
@@ -150,29 +127,16 @@ def wide_losses(
 
 @dataclass(frozen=True)
 class Distribution:
-    """How one loss is spread over the parameter sets.
+    """How one loss is spread over the parameter sets."""
 
-    Parameters
-    ----------
-    label
-        The loss; ``loss``: the total.
-    bins
-        Bins of the loss.
-    table
-        A row for each bin: ``bin`` (int32), ``label`` (string), ``low``, ``high`` (float64), ``n`` (int64: sets).
-    n, n_missing
-        The sets that have this loss, and those that have run and lack it.
-    quantiles
-        The least loss, the quantiles 25 %, 50 % and 75 % (linear between values), and the greatest loss. None: no set
-        has this loss.
-    """
-
-    label: str
+    label: str  # ``loss``: the total
     title: str
     bins: Bins
-    table: pa.Table
-    n: int
-    n_missing: int
+    table: pa.Table  # the bins with ``n`` (int64): the sets in each
+    n: int  # the sets that have this loss
+    n_missing: int  # those that have run and lack it
+    # The least loss, the quantiles 25 %, 50 % and 75 % (linear between values), and the greatest loss. None: no set has
+    # this loss.
     quantiles: tuple[float, float, float, float, float] | None
 
     @property
@@ -204,30 +168,16 @@ def distribution(scored: ScoredSets, label: str = TOTAL, most: int | None = None
 
 @dataclass(frozen=True)
 class ShownSets:
-    """The sets that a figure shows as points or lines: the best ones, and a part of the others.
-
-    Parameters
-    ----------
-    table
-        ``n_best + n_others`` rows with the columns of :class:`ScoredSets`, the best first.
-    ranks
-        The rank of each row, from 1.
-    n_best, n_others
-        How many best sets, and how many others, evenly over their ranks. If all losses are equal, none is best.
-    n_sets
-        All sets with this loss.
-    is_log
-        Whether the loss needs a logarithmic scale.
-    """
+    """The sets that a figure shows as points or lines: the best ones, and a part of the others."""
 
     label: str
     title: str
-    table: pa.Table
-    ranks: Integers
-    n_best: int
-    n_others: int
-    n_sets: int
-    is_log: bool
+    table: pa.Table  # ``n_best + n_others`` rows with the columns of ScoredSets, the best first
+    ranks: Integers  # of each row, from 1
+    n_best: int  # if all losses are equal, none is best
+    n_others: int  # evenly over their ranks
+    n_sets: int  # all sets with this loss
+    is_log: bool  # whether the loss needs a logarithmic scale
 
     @property
     def table_with_ranks(self) -> pa.Table:

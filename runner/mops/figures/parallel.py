@@ -15,22 +15,13 @@ MOST_AXES = 12
 
 @dataclass(frozen=True)
 class Parallel:
-    """The lines and axes of parallel coordinates.
-
-    Parameters
-    ----------
-    sets
-        The sets that are lines.
-    axes
-        An axis for each parameter, then for the loss: its bins have the kind of the scale (``values`` of texts, ``log``
-        or ``linear``), and their ends are the ends of the axis.
-    left_out
-        The parameters without an axis: those with one value in all sets, and those beyond 12 that
-        :func:`~mops.figures.profiles.telling_parameters` does not choose.
-    """
+    """The lines and axes of parallel coordinates."""
 
     sets: ShownSets
+    # An axis for each parameter, then for the loss: its bins have the kind of the scale (``values`` of texts, ``log``
+    # or ``linear``), and their ends are the ends of the axis.
     axes: tuple[Bins, ...]
+    # those with one value in all sets, and those beyond 12 that telling_parameters does not choose
     left_out: tuple[str, ...]
 
     @property

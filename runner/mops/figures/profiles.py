@@ -20,28 +20,18 @@ MOST_PARAMETERS = 6
 
 @dataclass(frozen=True)
 class Profile:
-    """The best loss in each bin of a parameter.
-
-    Parameters
-    ----------
-    table
-        A row for each bin: ``bin`` (int32), ``label`` (string), ``low``, ``high`` (float64); ``n`` (int64): its sets;
-        ``best`` and ``median`` (float64): the least loss and the median of its sets, null without sets; ``group``
-        (int32): the set with the least loss.
-    n, n_missing
-        The sets in the bins, and those that have the loss and no value of the parameter.
-    is_log
-        Whether the loss needs a logarithmic scale.
-    """
+    """The best loss in each bin of a parameter."""
 
     parameter: str
     label: str
     title: str
     bins: Bins
+    # The bins with ``n`` (int64): their sets; ``best`` and ``median`` (float64): the least loss and the median, null
+    # without sets; ``group`` (int32): the set with the least loss.
     table: pa.Table
-    n: int
-    n_missing: int
-    is_log: bool
+    n: int  # the sets in the bins
+    n_missing: int  # those that have the loss and no value of the parameter
+    is_log: bool  # whether the loss needs a logarithmic scale
 
     @property
     def caption(self) -> str:
@@ -56,13 +46,8 @@ class Profile:
 
 
 def profile(scored: ScoredSets, parameter: str, label: str = TOTAL, most: int | None = None) -> Profile:
-    """Return the best loss in each bin of a parameter. The bins are those of all sets that have the loss.
-
-    Parameters
-    ----------
-    most
-        The most bins; None: by the number of sets, at most 20.
-    """
+    """Return the best loss in each bin of a parameter. The bins are those of all sets that have the loss."""
+    # ``most``: the most bins; None: by the number of sets, at most 20
     rows = scored.ranked(label)
     losses, column = scored.losses(label)[rows], scored.table[parameter].take(pa.array(rows))
     bins = bins_of(parameter, column, most or bins_for(len(rows), 20))
@@ -80,30 +65,17 @@ def profile(scored: ScoredSets, parameter: str, label: str = TOTAL, most: int | 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The best loss over each pair of parameters.
-
-    Parameters
-    ----------
-    parameters
-        The parameters shown, at most 6: those that :func:`telling_parameters` chooses, in their order.
-    left_out
-        The other parameters. Those with one value in all sets are never shown.
-    bins
-        The bins of each parameter.
-    cells
-        A row for each cell with sets, of each pair: ``x``, ``y`` (string: the parameters), ``x_bin``, ``y_bin``
-        (int32), ``n`` (int64: sets), ``best`` (float64: the least loss), ``group`` (int32: its set).
-    points
-        The sets to show as points: the best ones and a part of the others.
-    """
+    """The best loss over each pair of parameters."""
 
     label: str
     title: str
-    parameters: tuple[str, ...]
-    left_out: tuple[str, ...]
+    parameters: tuple[str, ...]  # at most 6: those that telling_parameters chooses, in their order
+    left_out: tuple[str, ...]  # the others; those with one value in all sets are never shown
     bins: dict[str, Bins]
+    # A row for each cell with sets, of each pair: ``x``, ``y`` (string: the parameters), ``x_bin``, ``y_bin`` (int32),
+    # ``n`` (int64: sets), ``best`` (float64: the least loss), ``group`` (int32: its set).
     cells: pa.Table
-    points: ShownSets
+    points: ShownSets  # the best sets and a part of the others
 
     @property
     def caption(self) -> str:
@@ -115,19 +87,11 @@ class Pairs:
 def pairs(
     scored: ScoredSets,
     label: str = TOTAL,
-    parameters: Sequence[str] | None = None,
+    parameters: Sequence[str] | None = None,  # to show; None: telling_parameters
     most: int = MOST_PARAMETERS,
-    bins: int | None = None,
+    bins: int | None = None,  # the most bins of each parameter; None: by the number of sets, at most 12
 ) -> Pairs:
-    """Return the best loss over each pair of parameters.
-
-    Parameters
-    ----------
-    parameters
-        The parameters to show; None: :func:`telling_parameters`.
-    bins
-        The most bins of each parameter; None: by the number of sets, at most 12.
-    """
+    """Return the best loss over each pair of parameters."""
     shown = tuple(parameters) if parameters is not None else telling_parameters(scored, label, most)
     rows = scored.ranked(label)
     losses, table = scored.losses(label)[rows], scored.table.take(pa.array(rows))
@@ -173,12 +137,7 @@ def _pair(
 
 
 def telling_parameters(scored: ScoredSets, label: str = TOTAL, most: int = MOST_PARAMETERS) -> tuple[str, ...]:
-    """Return the parameters that tell most about a loss, in their order.
-
-    A parameter comes before another one if its bins explain a greater share of the variance of the loss's ranks:
-    :func:`explained_share` over the bins of its profile. The share also counts influences that rise and fall again, and
-    parameters that are texts. A parameter with one value in all sets tells nothing.
-    """
+    """Return the parameters that tell most about a loss, in their order."""
     rows = scored.ranked(label)
     losses = scored.losses(label)[rows]
     shares: dict[str, float] = {}
@@ -186,26 +145,14 @@ def telling_parameters(scored: ScoredSets, label: str = TOTAL, most: int = MOST_
         column = scored.table[name].take(pa.array(rows))
         if len(column.drop_null().unique()) > 1:
             index = bins_of(name, column, bins_for(len(rows), 20)).index(column)
+            # This also counts influences that rise and fall again, and parameters that are texts.
             shares[name] = explained_share(index, losses)
     chosen = sorted(shares, key=lambda name: -shares[name])[:most]
     return tuple(name for name in shares if name in chosen)
 
 
 def explained_share(index: Integers, values: Floats) -> float:
-    """Return the share of the variance of the ranks of values that is between bins, corrected for the number of bins.
-
-    Parameters
-    ----------
-    index
-        The bin of each value; a value with -1 does not count.
-
-    Notes
-    -----
-    Without the correction, the share is the squared correlation ratio of the ranks, eta² = H / (n - 1), with the
-    statistic H of Kruskal and Wallis (1952). More bins increase eta² also without any influence. The corrected share
-    is Kelley's (1935) epsilon² = 1 - (1 - eta²) (n - 1) / (n - k) for n values in k bins, which is 0 on average without
-    influence and may be negative. It is 0 if all values are equal or if no bin has two values.
-    """
+    """Return the share of the variance of ranks between bins, corrected for their number; bin -1 does not count."""
     inside = index >= 0
     n = int(inside.sum())
     _, at = np.unique(index[inside], return_inverse=True)
@@ -217,6 +164,9 @@ def explained_share(index: Integers, values: Floats) -> float:
     if total == 0:
         return 0.0
     sums = np.bincount(at.reshape(-1), weights=centred)
+    # The squared correlation ratio of the ranks, eta² = H / (n - 1), with the statistic H of Kruskal and Wallis (1952).
+    # More bins increase eta² also without any influence. The corrected share is Kelley's (1935) epsilon² = 1 - (1 -
+    # eta²) (n - 1) / (n - k) for n values in k bins, which is 0 on average without influence and may be negative.
     eta_squared = float((sums**2 / counts).sum()) / total
     return 1 - (1 - eta_squared) * (n - 1) / (n - len(counts))
 

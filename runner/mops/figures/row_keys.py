@@ -48,21 +48,12 @@ def candidates(schema: pa.Schema, without: Sequence[str | None]) -> list[str]:
 
 
 def keys_of_rows(rows: pa.Table, at: Sequence[str], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the fewest columns that tell the rows of each simulation apart; None: no choice of 1 to 3 columns does.
-
-    A number or a date, unless it is called ``age`` or the like, tells rows apart only if each place of each simulation
-    has all combinations of the values of the columns. Otherwise a count, which differs from row to row by chance, would
-    divide the figure.
-
-    Parameters
-    ----------
-    rows
-        The columns ``group``, ``replicate``, ``at`` and ``names``.
-    at
-        The columns that give the place of a row; empty: each simulation should have one row.
-    names
-        The columns that may tell rows apart, the most telling first.
-    """
+    """Return the fewest columns that tell the rows of each simulation apart; None: no choice of 1 to 3 columns does."""
+    # ``at``: the columns that give the place of a row; empty: each simulation should have one row
+    # ``names``: the columns that may tell rows apart, the most telling first
+    # A number or a date, unless it is called ``age`` or the like, tells rows apart only if each place of each
+    # simulation has all combinations of the values of the columns. Otherwise a count, which differs from row to row by
+    # chance, would divide the figure.
     probe = _with_most_rows(rows, at)
     varying = [name for name in names if len(probe[name].unique()) > 1][:_MOST_CANDIDATES]
     for n in range(1, MOST_KEYS + 1):
@@ -116,15 +107,9 @@ def check_one_row(
 
 
 def several_rows(output: str, at: Sequence[str], keys: pa.Table | None = None, by: str | None = None) -> UsageError:
-    """Return the error of an output that has several rows of a simulation for a place.
-
-    Parameters
-    ----------
-    keys
-        The columns that tell the rows apart, if they have too many values to divide a figure; None: no column does.
-    by
-        What divides the figure and does not tell the rows apart; None: nothing.
-    """
+    """Return the error of an output that has several rows of a simulation for a place."""
+    # ``keys``: The columns that tell the rows apart, if they have too many values to divide a figure; None: none does.
+    # ``by``: What divides the figure and does not tell the rows apart.
     what = f"simulations have several rows of {output!r}{f' for one {at[0]!r}' if at else ''}"
     if by is not None:
         hint = "name all columns that tell the rows apart, such as by=['region', 'sex'], or choose rows with where=..."
@@ -146,10 +131,7 @@ def check_divisions(names: str, n: int) -> None:
 
 
 def division_texts(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Return what the division of each row is called: the values of the columns, with commas between them.
-
-    With one column, the division of a row without a value is null.
-    """
+    """Return what the division of each row is called; null if there is one column and the row has no value of it."""
     texts = [_texts(column) for column in columns]
     if len(texts) == 1:
         return texts[0]

@@ -12,30 +12,20 @@ import pyarrow.compute as pc
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted
 
-LEAST_SETS = 8
-"""A correlation of fewer parameter sets would mislead."""
+LEAST_SETS = 8  # a correlation of fewer parameter sets would mislead
 
 _NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Spearman's rank correlation of each parameter with each measure.
+    """Spearman's rank correlation of each parameter with each measure."""
 
-    Parameters
-    ----------
-    table
-        A row for each parameter and measure: ``parameter``, ``measure`` (string); ``rho`` (float64): the correlation,
-        null if one of the two has fewer than two values; ``low``, ``high`` (float64): the ends of its 95 % interval
-        (Bonett and Wright 2000), null with fewer than four sets; ``n`` (int64): the sets with both.
-    left_out
-        The parameters that are texts.
-    n_sets
-        All sets.
-    """
-
+    # A row for each parameter and measure. ``rho`` is the correlation, null if one of the two has fewer than two
+    # values. ``low`` and ``high`` are the ends of its 95 % interval (Bonett and Wright 2000), null with fewer than four
+    # sets. ``n`` counts the sets with both.
     table: pa.Table
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # the parameters that are texts
     n_sets: int
 
     def known(self) -> Sensitivity:
@@ -62,14 +52,7 @@ class Sensitivity:
 
 
 def sensitivity(sets: pa.Table, parameters: Sequence[str], measures: Sequence[str]) -> Sensitivity:
-    """Return the rank correlation of each parameter with each measure.
-
-    Parameters
-    ----------
-    sets
-        A row for each parameter set, with the columns of the parameters and of the measures. Rows with null, NaN or an
-        infinity in one of the two columns do not count.
-    """
+    """Return the rank correlation of each parameter with each measure, which are columns of ``sets``."""
     ranked = [name for name in parameters if not pa.types.is_string(sets.schema.field(name).type)]
     columns = {name: numbers(sets[name]) for name in (*ranked, *measures)}
     found = [(p, m, *spearman(columns[p], columns[m])) for p in ranked for m in measures]

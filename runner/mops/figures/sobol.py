@@ -28,45 +28,28 @@ import pyarrow.compute as pc
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted
 
-LEAST_BLOCKS = 8
-"""The fewest blocks with which mops calculates indices; with fewer, the intervals would mean nothing."""
+LEAST_BLOCKS = 8  # the fewest blocks with which mops calculates indices; with fewer, the intervals would mean nothing
 
 RESAMPLES = 1_000
 _ORDERS = ("first", "total")
-_EQUAL = 1e-12
-"""A smaller relative difference of values, or a smaller relative variance, is a rounding error."""
+_EQUAL = 1e-12  # a smaller relative difference of values, or a smaller relative variance, is a rounding error
+# If a greater share of the bootstrap resamples has no variance, a measure has no intervals.
 _MOST_EQUAL_RESAMPLES = 0.01
-"""If a greater share of the bootstrap resamples has no variance, a measure has no intervals."""
 
 
 @dataclass(frozen=True)
 class SaltelliDesign:
-    """Parameter sets in blocks of A, AB_1 to AB_d, and B, for ``d`` parameters.
+    """Parameter sets in blocks of A, AB_1 to AB_d, and B, for ``d`` parameters."""
 
-    A and B are independent random parameter sets. AB_i is A with parameter ``i`` of B. A block may also have BA_1 to
-    BA_d before B: BA_i is B with parameter ``i`` of A. mops does not use BA_i for the indices.
-
-    Parameters
-    ----------
-    parameters
-        The parameters that vary, in the order of the sets of a block.
-    size
-        The sets of a block: ``d + 2`` or ``2 d + 2`` for ``d`` parameters.
-    """
-
-    parameters: tuple[str, ...]
+    # A and B are independent random parameter sets, and AB_i is A with parameter ``i`` of B. A block may also have BA_1
+    # to BA_d before B: BA_i is B with parameter ``i`` of A. mops does not use BA_i for the indices.
+    parameters: tuple[str, ...]  # that vary, in the order of the sets of a block
     n_blocks: int
-    size: int
+    size: int  # the sets of a block: ``d + 2`` or ``2 d + 2``
 
 
 def saltelli_design(parameters: pa.Table) -> SaltelliDesign | None:
-    """Return the Saltelli design of the parameter sets, or None if the parameter sets are not a Saltelli design.
-
-    Parameters
-    ----------
-    parameters
-        Row ``i`` has the parameters of group ``i``. The design leaves out parameters with one value in all sets.
-    """
+    """Return the Saltelli design of the parameters of groups 0, 1, ...; None: they are no such design."""
     codes = {name: _codes(parameters[name]) for name in parameters.column_names}
     varying = tuple(name for name, code in codes.items() if len(code) and code.max() > 0)
     d, n = len(varying), len(parameters)
@@ -100,20 +83,14 @@ def _is_saltelli(blocks: Integers) -> bool:
 
 @dataclass(frozen=True)
 class Sobol:
-    """The Sobol indices of each parameter for each measure.
-
-    Parameters
-    ----------
-    table
-        Two rows for each measure and parameter: ``measure``, ``parameter``, ``order`` (string; ``first``: the share of
-        the variance of the measure that the parameter causes alone, ``total``: together with the other parameters),
-        ``index`` (float64: null if the measure does not vary, or has fewer than 8 complete blocks), ``low`` and
-        ``high`` (float64: the ends of the 95 % interval; null if ``index`` is null, or if more than 1 % of the
-        bootstrap resamples have no variance), ``blocks`` (int64: the complete blocks, in which each set has a finite
-        value).
-    """
+    """The Sobol indices of each parameter for each measure."""
 
     design: SaltelliDesign
+    # Two rows for each measure and parameter. ``order`` is ``first``: the share of the variance of the measure that the
+    # parameter causes alone, or ``total``: together with the other parameters. ``index`` is null if the measure does
+    # not vary, or has fewer than 8 complete blocks. ``low`` and ``high`` are the ends of the 95 % interval; null if
+    # ``index`` is null, or if more than 1 % of the bootstrap resamples have no variance. ``blocks`` counts the complete
+    # blocks, in which each set has a finite value.
     table: pa.Table
 
     @property
@@ -147,22 +124,7 @@ class Sobol:
 
 
 def sobol(design: SaltelliDesign, sets: pa.Table, measures: Sequence[str], resamples: int = RESAMPLES) -> Sobol:
-    """Return the Sobol indices of each parameter for each measure.
-
-    ``a``, ``ab_i`` and ``b`` are the values of the measure for A, AB_i and B of a block. V is the variance of all ``a``
-    and ``b``. The first-order index of parameter ``i`` is ``mean(b (ab_i - a)) / V``, and its total index is
-    ``mean((a - ab_i)²) / (2 V)``. mops first subtracts the mean of the measure, which makes the first-order index more
-    exact. The ends of the intervals are the 2.5 % and 97.5 % quantiles of the indices over bootstrap resamples of the
-    blocks, with a fixed seed. The points of a Sobol sequence are more even than random points, so the intervals tend
-    to be too wide.
-
-    Parameters
-    ----------
-    sets
-        A row for each parameter set that has a measure: ``group``, and a column for each measure.
-    resamples
-        The number of bootstrap resamples.
-    """
+    """Return the Sobol indices of each parameter for each measure: a column of ``sets``, next to ``group``."""
     groups = sets["group"].to_numpy()
     tables = [_EMPTY.empty_table()]
     for measure in measures:
@@ -207,21 +169,21 @@ def _of_measure(design: SaltelliDesign, measure: str, blocks: Floats, resamples:
 
 
 def _terms(blocks: Floats, d: int) -> Floats | None:
-    """Return the terms of each block, or None if there are too few blocks or no variance.
-
-    An index is the mean of its terms over the blocks, divided by the variance. The columns are the terms of the
-    first-order indices, the terms of the total indices, and the mean and the mean square of A and B.
-    """
+    """Return the terms of each block, or None if there are too few blocks or no variance."""
     scale = np.abs(blocks).max(initial=0.0)
     if len(blocks) < LEAST_BLOCKS or scale == 0:
         return None
     scaled = blocks / scale
+    # This makes the first-order index more exact.
     scaled -= scaled.mean()
     a, b = scaled[:, :1], scaled[:, -1:]
     spread = np.ptp(np.concatenate([a, b]))
     if spread <= _EQUAL:
         return None
     a, b, ab = a / spread, b / spread, scaled[:, 1 : d + 1] / spread
+    # An index is the mean of its terms over the blocks, divided by the variance V of all ``a`` and ``b``. The
+    # first-order index of parameter ``i`` is ``mean(b (ab_i - a)) / V``, and its total index is ``mean((a - ab_i)²) /
+    # (2 V)``. The last two columns are the mean and the mean square of A and B.
     found: Floats = np.hstack([b * (ab - a), (a - ab) ** 2 / 2, (a + b) / 2, (a**2 + b**2) / 2])
     return found
 
@@ -238,6 +200,7 @@ def _variance(means: Floats) -> float:
 
 def _interval(terms: Floats, resamples: int) -> tuple[Floats, Floats]:
     """Return the ends of the interval of each index; NaN if too many bootstrap resamples have no variance."""
+    # The points of a Sobol sequence are more even than random points, so the intervals tend to be too wide.
     rng, n = np.random.default_rng(0), len(terms)
     counts = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in range(resamples))
     found = [_indices(means) for count in counts if _variance(means := count @ terms / n) > _EQUAL]

@@ -14,8 +14,7 @@ from mops.figures.fan import sets_text
 from mops.figures.row_keys import check_one_row, division_text, places_of_divisions
 from mops.units import counted, number
 
-LEAST_VALUES = 5
-"""A histogram of fewer values would look like a distribution."""
+LEAST_VALUES = 5  # a histogram of fewer values would look like a distribution
 
 
 _WHOLE = 1e9  # from here on, also a whole number has three digits
@@ -23,18 +22,10 @@ _WHOLE = 1e9  # from here on, also a whole number has three digits
 
 @dataclass(frozen=True)
 class Strip:
-    """The values of a division. All values are one strip if the figure is not divided.
+    """The values of a division. All values are one strip if the figure is not divided."""
 
-    Parameters
-    ----------
-    division
-        The value of the parameter that divides the figure; None: the sets without one, or all sets.
-    n
-        Its simulations with a finite value.
-    """
-
-    division: str | None
-    n: int
+    division: str | None  # the value of the parameter that divides the figure; None: the sets without one, or all sets
+    n: int  # its simulations with a finite value
     least: float
     median: float
     greatest: float
@@ -42,38 +33,20 @@ class Strip:
 
 @dataclass(frozen=True)
 class Spread:
-    """How a column is spread over simulations.
-
-    Parameters
-    ----------
-    bins
-        The bins of all strips.
-    table
-        A row for each bin of each strip: ``division`` (string), ``bin`` (int32), ``label`` (string), ``low``, ``high``
-        (float64), ``n`` (int64: simulations) and ``share`` (float64: of the simulations of the strip).
-    strips
-        Those with at least 5 values, sorted by the names of the divisions.
-    few
-        The values of each division that has 1 to 4, and so no strip.
-    by
-        The parameter that divides the figure; None: it is not divided.
-    n_sets, n_sets_read, n_sets_shown
-        The parameter sets that have run, those in the sample, and those in the sample that have values.
-    n_left_out
-        The values that are null, NaN or infinite.
-    """
+    """How a column is spread over simulations."""
 
     output: str
     y: str
-    bins: Bins
+    bins: Bins  # of all strips
+    # the bins of each strip: ``division``, ``n`` (simulations) and ``share`` (of the simulations of the strip)
     table: pa.Table
-    strips: tuple[Strip, ...]
-    few: Mapping[str | None, int]
-    by: str | None
-    n_sets: int
-    n_sets_read: int
-    n_sets_shown: int
-    n_left_out: int
+    strips: tuple[Strip, ...]  # those with at least 5 values, sorted by the names of the divisions
+    few: Mapping[str | None, int]  # the values of each division that has 1 to 4, and so no strip
+    by: str | None  # the parameter that divides the figure; None: it is not divided
+    n_sets: int  # that have run
+    n_sets_read: int  # those in the sample
+    n_sets_shown: int  # those in the sample that have values
+    n_left_out: int  # the values that are null, NaN or infinite
 
     @property
     def is_constant(self) -> bool:
@@ -103,25 +76,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class SpreadSource:
-    """The rows of an output.
+    """The rows of an output."""
 
-    Parameters
-    ----------
-    rows
-        The columns ``group``, ``replicate`` and the ``ys``.
-    n_sets, n_sets_read
-        The parameter sets that have run, and those whose rows these are.
-    divisions
-        The division of each row; None: the figures are not divided.
-    """
-
-    rows: pa.Table
+    rows: pa.Table  # the columns ``group``, ``replicate`` and the ``ys``
     output: str
     ys: Sequence[str]
-    n_sets: int
-    n_sets_read: int
+    n_sets: int  # that have run
+    n_sets_read: int  # those whose rows these are
     by: str | None = None
-    divisions: pa.ChunkedArray | None = None
+    divisions: pa.ChunkedArray | None = None  # of each row
 
 
 def _text(value: float) -> str:
@@ -130,13 +93,7 @@ def _text(value: float) -> str:
 
 
 def spreads(source: SpreadSource) -> list[Spread]:
-    """Return how each of the ``ys`` is spread. A column with fewer than 5 finite values is left out.
-
-    Raises
-    ------
-    UsageError
-        A simulation has several rows.
-    """
+    """Return how each column with at least 5 finite values is spread. UsageError: a simulation has several rows."""
     check_one_row(source.rows, [], source.output)
     found = (_spread(source, y) for y in source.ys)
     return [spread for spread in found if spread is not None]

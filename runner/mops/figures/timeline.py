@@ -15,37 +15,20 @@ MOST_POINTS = 500
 
 @dataclass(frozen=True)
 class Timeline:
-    """A job over time.
+    """A job over time."""
 
-    Parameters
-    ----------
-    points
-        At most about 500 rows, in the order of time. A row stands for ``samples`` consecutive samples of one attempt:
-
-        - ``attempt`` (int32), ``time`` (timestamp in ms, UTC): of the last of these samples
-        - ``seconds`` (float64): since the first sample of the job
-        - ``running_seconds`` (float64): the same, without the pauses between attempts
-        - ``simulations``, ``failed``, ``durable`` (int64): simulations finished, failed and committed so far, of the
-          last sample
-        - ``rate`` (float64): simulations per second, the mean of the samples; null: the only sample is the first of
-          its attempt, before which no time has passed
-        - ``memory_bytes``, ``runner_bytes`` (int64): resident memory of the runner with all its processes, and of the
-          runner alone, the greatest of the samples
-        - ``in_flight``, ``slots`` (int32): of the last sample
-        - ``samples`` (int32)
-    attempts
-        A row for each attempt with samples: ``attempt`` (int32), ``time`` (timestamp), ``seconds`` and
-        ``running_seconds`` (float64): its first sample; ``simulations`` (int64): finished before it.
-    n_simulations
-        All simulations of the job.
-    limit_bytes
-        The memory limit of the container or of the machine of the runner; None: unknown.
-    """
-
+    # At most about 500 rows, in the order of time. A row stands for ``samples`` consecutive samples of one attempt:
+    # ``time`` (ms, UTC), ``simulations`` (finished so far), ``failed``, ``durable`` (committed), ``in_flight`` and
+    # ``slots`` of the last sample; ``seconds`` since the first sample of the job; ``running_seconds`` without the
+    # pauses between attempts; ``rate`` is the mean, in simulations per second (null: the only sample is the first of
+    # its attempt, before which no time has passed); ``memory_bytes`` (the runner with all its processes) and
+    # ``runner_bytes`` (the runner alone), resident, are the greatest of the samples.
     points: pa.Table
+    # A row for each attempt with samples, with the ``time``, ``seconds`` and ``running_seconds`` of its first sample;
+    # ``simulations``: finished before it.
     attempts: pa.Table
-    n_simulations: int
-    limit_bytes: int | None = None
+    n_simulations: int  # of the whole job
+    limit_bytes: int | None = None  # of the container or of the machine of the runner
 
     @property
     def caption(self) -> str:
@@ -72,15 +55,7 @@ class Timeline:
 def timeline(
     samples: pa.Table, n_simulations: int, limit_bytes: int | None = None, most: int = MOST_POINTS
 ) -> Timeline:
-    """Return a job over time.
-
-    Parameters
-    ----------
-    samples
-        The columns of :meth:`mops.Job.samples`, in the order of time.
-    most
-        About the most points.
-    """
+    """Return a job over time in about ``most`` points, from the samples of ``Job.samples``, in the order of time."""
     attempt = _integers(samples, "attempt")
     times = _integers(samples, "time")
     seconds = (times - times[0]) / 1000 if len(times) else np.empty(0)
@@ -151,19 +126,11 @@ def _greatest(values: Integers, first: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class SlotTime:
-    """How long a slot was busy for a simulation: mops does not store the time of each simulation.
+    """How long a slot was busy for a simulation: mops does not store the time of each simulation."""
 
-    Parameters
-    ----------
-    table
-        A row for each point of a timeline with a rate above 0: ``attempt`` (int32), ``running_seconds``, ``seconds``
-        (float64): the slots divided by the rate.
-    mean
-        The same over all points: the sum of slots times the simulations of each point, divided by these. NaN: no point.
-    """
-
+    # A row for each point of a timeline with a rate above 0; ``seconds``: the slots divided by the rate.
     table: pa.Table
-    mean: float
+    mean: float  # the sum of slots times the simulations of each point, divided by these; NaN: no point
 
     @property
     def caption(self) -> str:
@@ -175,13 +142,7 @@ class SlotTime:
 
 
 def slot_time(points: pa.Table) -> SlotTime:
-    """Return how long a slot was busy for a simulation.
-
-    Parameters
-    ----------
-    points
-        Those of :class:`Timeline`.
-    """
+    """Return how long a slot was busy for a simulation, from the points of a Timeline."""
     rates, slots = numbers(points["rate"]), numbers(points["slots"])
     counts = np.flatnonzero((rates > 0) & (slots > 0))
     seconds = slots[counts] / rates[counts]

@@ -10,8 +10,7 @@ from mops.errors import NewerFormat, UsageError, message_of
 
 FORMAT = 1
 
-Object = dict[str, Any]
-"""A Kubernetes object, as Kubernetes writes it in JSON."""
+Object = dict[str, Any]  # a Kubernetes object, as Kubernetes writes it in JSON
 
 
 class ChartModel(BaseModel):
@@ -21,24 +20,14 @@ class ChartModel(BaseModel):
 
 
 class RunnerPod(ChartModel):
-    """The settings of a runner's Job and pod, with Kubernetes' names.
-
-    Parameters
-    ----------
-    service_account
-        The pod's service account. It gives access to the storage, unless ``env_from`` does.
-    mount_token
-        Whether the pod has the account's token, with which a runner asks Kubernetes why pods ended.
-    queue
-        A Kueue queue; None: Kubernetes starts the Job at once.
-    grace_s
-        Seconds from SIGTERM to SIGKILL.
-    """
+    """The settings of a runner's Job and pod, with Kubernetes' names."""
 
     image: str
     image_pull_policy: Annotated[str | None, Field(alias="imagePullPolicy")] = None
     image_pull_secrets: Annotated[list[Object], Field(alias="imagePullSecrets")] = []
+    # gives access to the storage, unless ``env_from`` does
     service_account: Annotated[str, Field(alias="serviceAccount")]
+    # of the account, with which a runner asks Kubernetes why pods ended
     mount_token: Annotated[bool, Field(alias="automountServiceAccountToken")] = False
     pod_security: Annotated[Object, Field(alias="podSecurityContext")] = {}
     security: Annotated[Object, Field(alias="securityContext")] = {}
@@ -54,11 +43,11 @@ class RunnerPod(ChartModel):
     tolerations: list[Object] = []
     affinity: Object = {}
     priority_class: Annotated[str | None, Field(alias="priorityClassName")] = None
-    queue: str | None = None
+    queue: str | None = None  # of Kueue; None: Kubernetes starts the Job at once
     backoff_limit: Annotated[int, Field(alias="backoffLimit", ge=0)] = 6
     deadline_s: Annotated[int | None, Field(alias="activeDeadlineSeconds", gt=0)] = None
     keep_s: Annotated[int | None, Field(alias="ttlSecondsAfterFinished", ge=0)] = None
-    grace_s: Annotated[int, Field(alias="terminationGracePeriodSeconds", gt=0)] = 60
+    grace_s: Annotated[int, Field(alias="terminationGracePeriodSeconds", gt=0)] = 60  # from SIGTERM to SIGKILL
 
 
 class Dashboard(ChartModel):
@@ -69,18 +58,12 @@ class Dashboard(ChartModel):
 
 
 class Dedicated(ChartModel):
-    """Dedicated Dask clusters: whether jobs may have them, and their default number of workers.
-
-    Parameters
-    ----------
-    network_policy, egress
-        Whether the chart restricts traffic to pods, and from pods.
-    """
+    """Dedicated Dask clusters: whether jobs may have them, and their default number of workers."""
 
     enabled: bool = False
     workers: Annotated[int, Field(ge=1)] = 2
-    network_policy: Annotated[bool, Field(alias="networkPolicy")] = False
-    egress: bool = False
+    network_policy: Annotated[bool, Field(alias="networkPolicy")] = False  # whether the chart restricts traffic to pods
+    egress: bool = False  # whether the chart restricts traffic from pods
 
 
 class Workers(ChartModel):
@@ -98,24 +81,15 @@ class _Format(ChartModel):
 
 
 class ServiceConfig(ChartModel):
-    """The description of a cluster service.
-
-    Parameters
-    ----------
-    version
-        The version of mops in the service's image.
-    storage, storage_env
-        URL of the storage, and variables (no secrets) that give access to it.
-    scheduler
-        Address of the Dask scheduler, inside the cluster.
-    """
+    """The description of a cluster service."""
 
     format: int
-    version: str
+    version: str  # of mops in the service's image
     release: str
     storage: str
+    # variables (no secrets) that give access to the storage
     storage_env: Annotated[dict[str, str], Field(alias="storageEnv")] = {}
-    scheduler: str
+    scheduler: str  # its address inside the cluster
     dashboard: Dashboard
     runner: RunnerPod
     worker: Workers
@@ -124,20 +98,7 @@ class ServiceConfig(ChartModel):
 
     @classmethod
     def parse(cls, text: str, where: str) -> ServiceConfig:
-        """Read the description.
-
-        Parameters
-        ----------
-        where
-            The place of the text, for errors.
-
-        Raises
-        ------
-        NewerFormat
-            A newer chart wrote the text.
-        UsageError
-            No chart of mops wrote the text.
-        """
+        """Read the description. NewerFormat: a newer chart wrote the text; UsageError: no chart of mops wrote it."""
         hint = "run 'helm upgrade' with the chart helm/mops"
         try:
             head = _Format.model_validate_json(text)  # first, because a newer format may lack fields of this one

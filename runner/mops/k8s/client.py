@@ -1,7 +1,6 @@
 """The connection to Kubernetes. Only this module and errors.py, which translates errors, import kr8s.
 
 Objects are plain dictionaries, as Kubernetes writes them; runner_job.py and job_phase.py know their meaning.
-port_forward.py moves the bytes of a forwarded port.
 """
 
 from __future__ import annotations
@@ -42,28 +41,12 @@ _AccessReview = new_class(
 
 
 class Kubernetes:
-    """A namespace of a Kubernetes cluster, as the user's kubeconfig reaches it.
-
-    Parameters
-    ----------
-    namespace
-        None: the context's namespace.
-    context, kubeconfig
-        As for kubectl; None: the current ones, and in a pod its service account.
-    timeout_s
-        The most seconds to wait for an answer.
-
-    Raises
-    ------
-    UsageError
-        The kubeconfig or context does not exist.
-    ServiceError
-        The cluster is out of reach, or refuses.
-    """
+    """A namespace of a Kubernetes cluster, as the user's kubeconfig reaches it."""
 
     def __init__(
         self,
-        namespace: str | None = None,
+        namespace: str | None = None,  # None: the context's
+        # as for kubectl; None: the current ones, and in a pod its service account
         context: str | None = None,
         kubeconfig: str | None = None,
         timeout_s: float = _TIMEOUT_S,
@@ -117,15 +100,7 @@ class Kubernetes:
             return list(found)
 
     def create(self, manifest: Object) -> Object:
-        """Create an object in the namespace and return it.
-
-        Raises
-        ------
-        AlreadyThere
-            An object of this name exists.
-        ServiceError
-            The cluster is out of reach, or refuses.
-        """
+        """Create an object in the namespace and return it. AlreadyThere: an object of this name exists."""
         with translated(f"{self.where}: create {_what(manifest)}"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
             new.create()
@@ -159,28 +134,13 @@ class Kubernetes:
         return kind({"metadata": {"name": name, "namespace": self.namespace}}, api=self._api)
 
     def log_lines(self, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield the lines that a pod's first container printed.
-
-        Parameters
-        ----------
-        follow
-            Also yield new lines, until the container ends.
-        tail
-            Only this many last lines; None: all.
-        """
+        """Yield the lines that a pod's first container printed, and with ``follow`` also new ones, until it ends."""
         with translated(f"{self.where}: logs of pod {pod}"):
             yield from self._named(Pod, pod).logs(follow=follow, tail_lines=tail, timeout=None)
 
     def may(self, verb: str, resource: str, group: str = "", name: str = "") -> bool:
-        """Tell whether this person has a permission in the namespace.
-
-        Parameters
-        ----------
-        resource
-            As RBAC writes it: ``pods/log``.
-        name
-            The name of one object; empty: any object.
-        """
+        """Tell whether this person has a permission in the namespace."""
+        # As RBAC writes it: ``pods/log``. Without a name, the permission is for any object.
         plain, _, sub = resource.partition("/")
         attributes = {
             "namespace": self.namespace,
@@ -200,33 +160,16 @@ class Kubernetes:
     def forwarded(
         self, service: str, port: int, local: int | None = None, on_fault: Callable[[MopsError], None] = lambda _: None
     ) -> AbstractContextManager[str]:
-        """Forward a port of a Service to this machine while the body runs; yield host and port.
-
-        Each connection looks for a pod, so that connections fail only while no pod exists.
-
-        Parameters
-        ----------
-        local
-            The port on this machine; None: any free port.
-        on_fault
-            Called with each failure of a connection, in a separate thread.
-
-        Raises
-        ------
-        UsageError
-            The local port is not available.
-        ServiceError
-            No pod exists, this person may not forward ports, or Kubernetes is out of reach.
-        """
+        """Forward a port of a Service to ``local``, or any free port, while the body runs; yield host and port."""
+        # Each connection looks for a pod, so that connections fail only while no pod exists. ``on_fault`` gets each
+        # failure of a connection, in a separate thread.
         return Forward(_Door(self, service, port).open, on_fault).serve(local or 0)
 
 
 class _Door:
-    """Opens connections to a port of a Service, in the event loop of the caller.
+    """Opens connections to a port of a Service, in the event loop of the caller."""
 
-    The PortForward of kr8s retries endlessly and without a pause if Kubernetes refuses or no pod exists.
-    """
-
+    # The PortForward of kr8s retries endlessly and without a pause if Kubernetes refuses or no pod exists.
     def __init__(self, of: Kubernetes, service: str, port: int):
         self._of, self._service, self._port = of, service, port
         self._where = f"{of.where}: forward port {port} of Service {service}"
@@ -234,13 +177,7 @@ class _Door:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stream]:
-        """Connect to the port.
-
-        Raises
-        ------
-        ServiceError
-            No pod exists, this person may not forward ports, or Kubernetes is out of reach.
-        """
+        """Connect to the port."""
         with translated(self._where):
             if self._api is None:
                 async with asyncio.timeout(_TIMEOUT_S):
@@ -281,12 +218,10 @@ class _Websocket:
         self._begun: set[int] = set()
 
     async def send(self, data: bytes) -> None:
-        """As :meth:`Stream.send`."""
         with _broken():
             await self._websocket.send_bytes(b"\0" + data)
 
     async def receive(self) -> bytes:
-        """As :meth:`Stream.receive`."""
         while True:
             with _broken():
                 message = await self._websocket.receive_bytes()
@@ -311,12 +246,7 @@ def _broken() -> Iterator[None]:
 
 @contextmanager
 def _opened(where: str) -> Iterator[None]:
-    """Translate what kr8s raises in the body for a wrong kubeconfig.
-
-    Raises
-    ------
-    UsageError, ServiceError
-    """
+    """Translate what kr8s raises in the body for a wrong kubeconfig."""
     with translated(where), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kr8s warns about versions of Kubernetes that it was not tested with
         try:

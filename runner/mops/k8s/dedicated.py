@@ -1,7 +1,7 @@
 """Builds the manifests of a dedicated Dask cluster, for the operator of dask-kubernetes. Pure.
 
-Its pods are those of the chart. Only this module adapts them to the operator. :mod:`mops.k8s.dedicated_lifecycle`
-creates and deletes the objects. docs/internals/kubernetes.md has the reasons.
+Its pods are those of the chart. Only this module adapts them to the operator. docs/internals/kubernetes.md has the
+reasons.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from mops.k8s import names
 from mops.k8s.chart import Object, ServiceConfig
 from mops.k8s.pod_state import is_ready
 
-BuildSpec: TypeAlias = Callable[..., Object]
-"""``make_cluster_spec`` of dask-kubernetes."""
+BuildSpec: TypeAlias = Callable[..., Object]  # ``make_cluster_spec`` of dask-kubernetes
 
 API_VERSION = "kubernetes.dask.org/v1"
 
+# Seconds without a task after which the operator removes a cluster that has lost its runner for good. Kubernetes may
+# take minutes to replace a pod; a runner that finds no cluster creates one.
 IDLE_S = 1800
-"""Seconds without a task after which the operator removes a cluster that has lost its runner for good. Kubernetes may
-take minutes to replace a pod; a runner that finds no cluster creates one."""
 
+# The time in which Dask's adaptive scaling wants to finish all known tasks. Dask knows only the window of a job, not
+# the groups that are left: with its default of 5 s it would want one worker for 200 parameter sets of 10 ms. With 1 ms
+# it wants a slot for each task in flight, and mops keeps two to four tasks per slot in flight.
 _TARGET_DURATION = "1ms"
-"""The time in which Dask's adaptive scaling wants to finish all known tasks. Dask knows only the window of a job, not
-the groups that are left: with its default of 5 s it would want one worker for 200 parameter sets of 10 ms. With 1 ms it
-wants a slot for each task in flight, and mops keeps two to four tasks per slot in flight."""
 
+# Labels by which the chart's Service and policies select the pods of the shared cluster.
 _OF_THE_RELEASE = (names.NAME, names.INSTANCE, names.COMPONENT)
-"""Labels by which the chart's Service and policies select the pods of the shared cluster."""
 
 _SIZE = re.compile(r"([1-9]\d*)(?::([1-9]\d*))?")
 
@@ -53,13 +52,7 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Read ``N`` or ``MIN:MAX``; at least 1, because a runner sends no task before it sees a worker.
-
-        Raises
-        ------
-        UsageError
-            The text has another form.
-        """
+        """Read ``N`` or ``MIN:MAX``; at least 1, because a runner sends no task before it sees a worker."""
         found = _SIZE.fullmatch(text.strip())
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if most < least:
@@ -72,13 +65,7 @@ class Size:
 
 
 def spec_builder() -> BuildSpec:
-    """Return the function that builds a DaskCluster.
-
-    Raises
-    ------
-    UsageError
-        dask-kubernetes is not installed.
-    """
+    """Return the function that builds a DaskCluster. UsageError: dask-kubernetes is not installed."""
     try:
         from dask_kubernetes.operator import make_cluster_spec  # noqa: PLC0415 - an extra, and half a second
     except ImportError as missing:
@@ -98,13 +85,7 @@ def scheduler_address(name: str, namespace: str) -> str:
 def objects(
     build_spec: BuildSpec, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
 ) -> list[Object]:
-    """Return a DaskCluster, its NetworkPolicy if the chart has policies, and a DaskAutoscaler if its size is adaptive.
-
-    Parameters
-    ----------
-    labels
-        The cluster's labels; one names its job.
-    """
+    """Return a DaskCluster, a NetworkPolicy if the chart has policies, and a DaskAutoscaler if its size is adaptive."""
     spec = build_spec(
         name=name,
         image=service.runner.image,
@@ -128,10 +109,7 @@ def objects(
 
 
 def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, labels: Mapping[str, str]) -> Object:
-    """Return a DaskCluster with the chart's pods: the same images, memory rules, probes and permissions.
-
-    The cluster's name, size, idle timeout and Service stay; the operator finds ports in the Service.
-    """
+    """Return a DaskCluster with the chart's pods: the same images, memory rules, probes and permissions."""
     name, spec = cluster["metadata"]["name"], cluster["spec"]
     # The targets are port names of dask-kubernetes, and the chart's scheduler has other ones: numbers work for both.
     ports = [{**port} for port in spec["scheduler"]["service"]["ports"]]
@@ -142,6 +120,7 @@ def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, lab
     # cluster.local.
     worker = _pod(service.worker.pod_template, {"DASK_SCHEDULER_ADDRESS": scheduler_address(name, namespace)})
     scheduler = _pod(service.scheduler_pod_template, {"DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION": _TARGET_DURATION})
+    # The cluster's name, size, idle timeout and Service stay; the operator finds ports in the Service.
     return {
         **cluster,
         "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
@@ -178,10 +157,8 @@ def _pod(template: Object, environment: Mapping[str, str]) -> Object:
 
 
 def _network_policy(name: str, namespace: str, job: str, *, egress: bool) -> Object:
-    """Return the policy that lets a cluster's pods and its job's runner reach the pods; the chart denies others.
-
-    Each cluster needs its policy, because no policy can select "pods with the same value of this label".
-    """
+    """Return the policy that lets a cluster's pods and its job's runner reach the pods; the chart denies others."""
+    # Each cluster needs its policy, because no policy can select "pods with the same value of this label".
     pods = {"podSelector": {"matchLabels": {names.DASK_CLUSTER: name}}}
     runner = {"podSelector": {"matchLabels": {names.COMPONENT: names.RUNNER, names.JOB: job}}}
     ports = [{"protocol": "TCP", "port": 8786, "endPort": 8790}]

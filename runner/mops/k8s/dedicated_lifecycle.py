@@ -1,8 +1,7 @@
 """Creates a job's dedicated Dask cluster from its runner's pod, and removes it when the job has ended.
 
-The user's process builds the cluster's objects (k8s/dedicated.py) and puts them into the runner's Job
-(k8s/runner_job.py); the Job's pods read them here. The Job owns the cluster, so that Kubernetes removes it with the Job
-if the runner does not. See docs/internals/kubernetes.md.
+The user's process builds the cluster's objects and puts them into the runner's Job, whose pods read them here. The Job
+owns the cluster, so that Kubernetes removes it with the Job if the runner does not (docs/internals/kubernetes.md).
 """
 
 from __future__ import annotations
@@ -35,16 +34,10 @@ _OPERATOR_S = 60.0
 
 @dataclass(frozen=True)
 class DedicatedCluster:
-    """The objects of a dedicated cluster: the DaskCluster first.
+    """The objects of a dedicated cluster."""
 
-    Parameters
-    ----------
-    owner
-        A reference to the runner's Job.
-    """
-
-    objects: list[Object]
-    owner: Object
+    objects: list[Object]  # the DaskCluster first
+    owner: Object  # a reference to the runner's Job
 
     @classmethod
     def read(cls, folder: Path) -> DedicatedCluster:
@@ -64,13 +57,7 @@ class DedicatedCluster:
         return str(self.objects[0]["metadata"]["namespace"])
 
     def create(self, kubernetes: Kubernetes) -> None:
-        """Create the cluster, or find the cluster of an earlier pod; its scheduler and workers start later.
-
-        Raises
-        ------
-        ServiceError
-            Kubernetes refuses, or no operator starts the cluster.
-        """
+        """Create the cluster, or find the cluster of an earlier pod; its scheduler and workers start later."""
         cluster, *more = self.objects
         created = _find_or_create(kubernetes, cluster, self.owner)
         owner = {
@@ -100,16 +87,14 @@ class DedicatedCluster:
 
 
 def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
-    """Return the object of a manifest that belongs to an owner: the existing object, or a new one.
-
-    If an object of the same name is being deleted or belongs to another owner, wait until Kubernetes has deleted the
-    object and what it owned. Otherwise the operator would use these remains for the new object, and lose them.
-    """
+    """Return the object of a manifest that belongs to an owner: the existing object, or a new one."""
     existing = kubernetes.present(manifest)
     if existing is not None:
         owners = {one["uid"] for one in existing["metadata"].get("ownerReferences") or ()}
         if owner["uid"] in owners and "deletionTimestamp" not in existing["metadata"]:
             return existing
+        # The object is being deleted or belongs to another owner. Wait until Kubernetes has deleted it and what it
+        # owned. Otherwise the operator would use these remains for the new object, and lose them.
         remains = ServiceError(
             f"{manifest['kind']} {manifest['metadata']['name']} was not deleted within {_DELETION_S:g} s",
             where=kubernetes.where,
@@ -129,21 +114,13 @@ def _wait_until(condition: Callable[[], bool], patience_s: float, otherwise: Ser
 
 @contextmanager
 def dedicated_cluster(folder: Path | None) -> Iterator[None]:
-    """Run the body with a job's dedicated cluster; remove the cluster if the Job ends with the body.
-
-    If the Job continues, its next pod finds the cluster. If no pod follows, the operator removes the cluster after
-    :data:`mops.k8s.dedicated.IDLE_S`.
-
-    Parameters
-    ----------
-    folder
-        The files of :data:`mops.k8s.runner_job.DEDICATED_FILES`; None: the job has no dedicated cluster.
-    """
+    """Run the body with a job's dedicated cluster, if it has one; remove the cluster if the Job ends with the body."""
     if folder is None:
         yield
         return
     cluster = DedicatedCluster.read(folder)
     cluster.create(connect(cluster.namespace))
+    # If the Job continues, its next pod finds the cluster. If no pod follows, the operator removes it after IDLE_S.
     try:
         yield
     except Exception as end:

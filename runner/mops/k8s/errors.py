@@ -25,12 +25,7 @@ class Forbidden(ServiceError):
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Translate errors that kr8s and its libraries raise in the body.
-
-    Raises
-    ------
-    AlreadyThere, Forbidden, ServiceError
-    """
+    """Translate errors that kr8s and its libraries raise in the body."""
     try:
         yield
     except kr8s.ServerError as error:
@@ -51,11 +46,11 @@ def translated(where: str) -> Iterator[None]:
         raise _out_of_reach(group, where) from group
 
 
+# The API server or a pod is out of reach.
 _CONNECTION_ERRORS = (
     *(httpx.HTTPError, httpx.InvalidURL, httpx_ws.HTTPXWSException, TimeoutError),
     *(kr8s.APITimeoutError, kr8s.ConnectionClosedError, kr8s.ExecError),
 )
-"""The API server or a pod is out of reach."""
 
 
 def _out_of_reach(error: Exception, where: str) -> ServiceError:
@@ -99,7 +94,6 @@ def brief(error: BaseException) -> str:
 
 
 def _refused(code: int, message: str, where: str) -> ServiceError:
-    """Return the error for a refusal of the API server."""
     if code == 401:
         what = f"Kubernetes rejected your credentials (401): {message}"
         return ServiceError(what, where=where, hint="log in to the cluster again")

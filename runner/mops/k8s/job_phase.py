@@ -20,17 +20,10 @@ class Phase(ObjectState):
 
     The word is ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
     ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed`` or ``gone``.
-
-    Parameters
-    ----------
-    pod
-        The newest pod; empty: there is none.
-    restarts
-        How many pods failed before.
     """
 
-    pod: str = ""
-    restarts: int = 0
+    pod: str = ""  # the newest; empty: there is none
+    restarts: int = 0  # how many pods failed before
 
     def __str__(self) -> str:
         times = "once" if self.restarts == 1 else f"{self.restarts} times"
@@ -49,13 +42,12 @@ class Phase(ObjectState):
 
 GONE = Phase("gone", "its Kubernetes Job no longer exists")
 
-POD_LOST_HINT = "start another runner: mops jobs resume JOB"
-"""If the node comes back, its runner stops by itself."""
+POD_LOST_HINT = "start another runner: mops jobs resume JOB"  # if the node comes back, its runner stops by itself
 
 POD_REFUSED_HINT = "find the quota or policy that refuses its pods: kubectl describe job"
 
+# The hint is not to patch ``suspend``: a Job that Kueue holds would run outside the quota that it waits for.
 _SUSPENDED = "if Kueue suspended it, name a queue: mops jobs resume JOB --take-over --queue QUEUE"
-"""The hint is not to patch ``suspend``: a Job that Kueue holds would run outside the quota that it waits for."""
 
 
 _FAILED = {
@@ -68,22 +60,11 @@ _FAILED = {
 def phase_of(
     job: Object | None, pods: Sequence[Object], events: Sequence[Object] = (), now: datetime | None = None
 ) -> Phase:
-    """Return the phase of a Job.
-
-    Parameters
-    ----------
-    job
-        None: the Job does not exist.
-    pods
-        The Job's pods.
-    events
-        The events of the namespace; those about the Job and its newest pod count.
-    now
-        The present time, by which a pod counts as lost; None: no pod does.
-    """
+    """Return the phase of a Job (None: it does not exist) from its pods and the events of the namespace."""
     if job is None:
         return GONE
     pod = newest(pods)
+    # Without the present time, no pod counts as lost.
     found = _ended(job, pods) or _waiting(job, pod) or _lost(pod, now) or _of_pod(job, pod, events)
     return Phase(
         found.word,
@@ -119,21 +100,18 @@ def _waiting(job: Object, pod: Object | None) -> ObjectState | None:
 
 
 def _lost(pod: Object | None, now: datetime | None) -> ObjectState | None:
-    """Return the state of a pod whose node has not ended it in time, and so does not answer.
-
-    Kubernetes does not replace the pod: with a failure policy it waits for its end (docs/internals/kubernetes.md).
-    """
+    """Return the state of a pod whose node has not ended it in time, and so does not answer."""
     if pod is None or now is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None
     until = pod["metadata"].get("deletionTimestamp")  # the end of its grace period
     node = pod.get("spec", {}).get("nodeName")
     if until is None or node is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
         return None
+    # Kubernetes does not replace the pod: with a failure policy it waits for its end (docs/internals/kubernetes.md).
     return ObjectState("lost", f"its node {node} does not answer; the pod should have ended at {until}", POD_LOST_HINT)
 
 
-_LOST_S = 60.0
-"""Seconds after the end of a pod's grace period: kubelet needs a few seconds, and clocks differ."""
+_LOST_S = 60.0  # seconds after the end of a pod's grace period: kubelet needs a few seconds, and clocks differ
 
 
 def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> ObjectState:

@@ -17,8 +17,7 @@ UID_OF_JOB = "batch.kubernetes.io/controller-uid"
 DASK_CLUSTER = "dask.org/cluster-name"  # set by the operator of dask-kubernetes
 DASK_COMPONENT = "dask.org/component"
 STORAGE = "mops/storage"
-DEDICATED_CLUSTER = "mops/dask-cluster"
-"""An annotation of a runner's Job: the name of its dedicated Dask cluster."""
+DEDICATED_CLUSTER = "mops/dask-cluster"  # an annotation of a runner's Job: the name of its dedicated Dask cluster
 
 RUNNER = "runner"
 CLIENT = "client"
@@ -35,14 +34,9 @@ def runner_name(job: str, number: int) -> str:
 
 
 def cluster_name(job: str, token: str) -> str:
-    """Return the name of a job's dedicated Dask cluster.
-
-    Parameters
-    ----------
-    token
-        Makes the name unique: the operator would mistake remains of an older cluster for the new cluster's.
-    """
+    """Return the name of a job's dedicated Dask cluster."""
     # A Service's name must begin with a letter, and a job's name may begin with a digit.
+    # The token makes the name unique: the operator would mistake remains of an older cluster for the new cluster's.
     room = _CLUSTER_LENGTH - len(f"dask--{token}")
     return f"dask-{job[:room].strip('-')}-{token}"
 

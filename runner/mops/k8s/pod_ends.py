@@ -1,7 +1,7 @@
 """Finds out why pods of workers ended, for a runner that runs in a pod itself.
 
-Pure functions decide what a pod's status means, :class:`PodHistory` decides what is new in it, and :class:`Pods` asks
-Kubernetes. The address of a worker identifies its pod. The runner decides what follows from the end of a pod.
+Pure functions decide what a pod's status means, PodHistory decides what is new in it, and Pods asks Kubernetes. The
+address of a worker identifies its pod. The runner decides what follows from the end of a pod.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# The folder with the token of a pod's service account and the name of its namespace.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""The folder with the token of a pod's service account and the name of its namespace."""
 
+# If a query sees the end of a container, the end explains the loss of its worker up to this long before the query.
+# Queries come every 10 s, and a lost worker waits 20 s for an explanation.
 NEAR_SECONDS = 25.0
-"""If a query sees the end of a container, the end explains the loss of its worker up to this long before the query.
 
-Queries come every 10 s, and a lost worker waits 20 s for an explanation.
-"""
-
+# The end also explains the loss up to this long after the query: a scheduler notices the end of a process at once.
 SOON_SECONDS = 2.0
-"""The end also explains the loss up to this long after the query: a scheduler notices the end of a process at once."""
 
-PAUSE_SECONDS = 30.0
-"""If two queries are farther apart, the time of what happened between them is unknown."""
+PAUSE_SECONDS = 30.0  # if two queries are farther apart, the time of what happened between them is unknown
 
 _FORGET_SECONDS = 600.0
 _TIMEOUT_SECONDS = 10.0
@@ -49,35 +46,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PodEnd:
-    """Why a pod, or its container, ended.
-
-    Parameters
-    ----------
-    text
-        The reason as text.
-    memory
-        Whether the container ran out of memory.
-    removed
-        Whether Kubernetes or a person removed the pod, whatever ran in it.
-    """
+    """Why a pod, or its container, ended."""
 
     text: str
-    memory: bool = False
-    removed: bool = False
+    memory: bool = False  # whether the container ran out of memory
+    removed: bool = False  # whether Kubernetes or a person removed the pod, whatever ran in it
 
 
 def container_end(name: str, ended: Object) -> PodEnd:
-    """Return what the end of a pod's container means.
-
-    The exit code decides: on nodes with cgroup v1 a container has the reason OOMKilled if the kernel killed a child
-    process in it, however the container itself ended hours later.
-
-    Parameters
-    ----------
-    ended
-        The field ``terminated`` of the container's state.
-    """
+    """Return what the end of a pod's container means, from the field ``terminated`` of its state."""
     code, oom = ended.get("exitCode", 0), ended.get("reason") == "OOMKilled"
+    # The exit code decides: on nodes with cgroup v1 a container has the reason OOMKilled if the kernel killed a child
+    # process in it, however the container itself ended hours later.
     if oom and code == _KILLED:
         return PodEnd(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
     earlier = "; the kernel had killed a process in it for memory before" if oom else ""
@@ -106,23 +86,16 @@ _NODE_LACKS_MEMORY = "The node was low on resource: memory"
 
 
 def _evicted(name: str, message: str) -> PodEnd:
-    """Return what an eviction by kubelet means.
-
-    A worker's container uses no more memory than it requests (helm/mops), so it does not cause a node's lack of memory.
-    It may cause a lack of disk space, of volume space or of process numbers: a simulation can use up those.
-    """
+    """Return what an eviction by kubelet means."""
+    # A worker's container uses no more memory than it requests (helm/mops), so it does not cause a node's lack of
+    # memory. It may cause a lack of disk space, of volume space or of process numbers: a simulation can use up those.
     text = _with_message(f"pod {name} was Evicted", {"message": message})
     return PodEnd(text, removed=message.startswith(_NODE_LACKS_MEMORY))
 
 
 def event_end(name: str, events: Iterable[Object], since: str = "") -> PodEnd | None:
-    """Return why a pod or its container ended, by its newest event that explains it; None: no event does.
-
-    Parameters
-    ----------
-    since
-        When the container was started. Older events are about the previous container.
-    """
+    """Return why a pod or its container ended, by its newest event that explains it; None: no event does."""
+    # Events from before the start of the container are about the previous container.
     newest_first = sorted((event for event in events if event_time(event) >= since), key=event_time, reverse=True)
     return next(filter(None, (_end_of_event(name, event) for event in newest_first)), None)
 
@@ -142,29 +115,16 @@ def _end_of_event(name: str, event: Object) -> PodEnd | None:
 
 @dataclass
 class PodRecord:
-    """What queries have seen of a pod.
-
-    Parameters
-    ----------
-    created
-        When the pod was created.
-    removal
-        Why the pod was removed; None: it was not.
-    ended_containers
-        Containers whose ends were seen.
-    last_end
-        The last end of a container that was new, when a query saw it (s, monotonic), and when the container started.
-    missing_since
-        When (s, monotonic) a query first did not list the pod.
-    """
+    """What queries have seen of a pod. Times are in seconds, monotonic."""
 
     name: str
     created: str
     host: str = ""
-    removal: PodEnd | None = None
-    ended_containers: set[str] = field(default_factory=set)
+    removal: PodEnd | None = None  # why the pod was removed; None: it was not
+    ended_containers: set[str] = field(default_factory=set)  # whose ends were seen
+    # of a container that was new, when a query saw it, and when the container started
     last_end: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
-    missing_since: float | None = None
+    missing_since: float | None = None  # when a query first did not list the pod
 
 
 class PodHistory:
@@ -206,15 +166,7 @@ class PodHistory:
 
 
 class Pods:
-    """Asks Kubernetes why pods of workers ended; if it does not answer, warns once, and the reason stays unknown.
-
-    Parameters
-    ----------
-    selector
-        The selector of the workers' pods.
-    connect
-        Returns the connection; called at the first query.
-    """
+    """Asks Kubernetes why pods of workers ended; if it does not answer, warns once, and the reason stays unknown."""
 
     def __init__(
         self,
@@ -222,6 +174,7 @@ class Pods:
         connect: Callable[[], Kubernetes] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
+        # It connects at the first query.
         self._selector, self._connect, self._clock = selector, connect or of_this_pod, clock
         self._kubernetes: Kubernetes | None = None
         self._history = PodHistory()
@@ -271,13 +224,7 @@ class Pods:
 
 
 def of_this_pod() -> Kubernetes:
-    """Connect with the service account of this process's pod.
-
-    Raises
-    ------
-    ServiceError
-        The pod has no token, or Kubernetes does not answer.
-    """
+    """Connect with the service account of this process's pod."""
     try:
         namespace = (ACCOUNT / "namespace").read_text().strip()  # kr8s 0.20 would use the namespace default
     except OSError as error:

@@ -14,19 +14,11 @@ from mops.k8s.runner_job import CONTAINER
 
 @dataclass(frozen=True)
 class ObjectState:
-    """The state of a pod or a Job.
-
-    Parameters
-    ----------
-    reason
-        Why the object is in this state; empty: the word says enough.
-    hint
-        What the user can do; empty: nothing.
-    """
+    """The state of a pod or a Job."""
 
     word: str
-    reason: str = ""
-    hint: str = ""
+    reason: str = ""  # why the object is in this state; empty: the word says enough
+    hint: str = ""  # what the user can do; empty: nothing
 
     def __str__(self) -> str:
         return f"{self.word}{f': {self.reason}' if self.reason else ''}"
@@ -34,35 +26,18 @@ class ObjectState:
 
 @dataclass(frozen=True)
 class PodState(ObjectState):
-    """The state of a pod of the service.
+    """The state of a pod of the service."""
 
-    The word is ``running``, ``starting``, ``restarting``, ``ending``, ``unschedulable``, ``stuck`` or ``ended``.
-
-    Parameters
-    ----------
-    ready
-        Whether the pod passes its probes.
-    restarts
-        How often its container was restarted.
-    last_end
-        How its container ended last; empty: it has not ended, or ended with exit code 0.
-    """
-
+    # The word is ``running``, ``starting``, ``restarting``, ``ending``, ``unschedulable``, ``stuck`` or ``ended``.
     name: str = ""
-    ready: bool = False
-    restarts: int = 0
-    last_end: str = ""
+    ready: bool = False  # passes its probes
+    restarts: int = 0  # of its container
+    last_end: str = ""  # of its container; empty: it has not ended, or ended with exit code 0
     node: str = ""
 
 
 def state_of(pod: Object, events: Sequence[Object] = ()) -> PodState:
-    """Return the state of a pod.
-
-    Parameters
-    ----------
-    events
-        The events of the namespace.
-    """
+    """Return the state of a pod, with the events of the namespace."""
     state = _object_state(pod, events)
     return PodState(
         word=state.word,
@@ -117,6 +92,7 @@ def container_port(service: Object, pod: Object, port: int) -> int:
     return next((int(one["containerPort"]) for one in ports if one.get("name") == target), port)
 
 
+# Kubelet's reasons why a container cannot start, and a hint for each.
 _STUCK = {
     "ErrImagePull": "check the image's name and imagePullSecrets in the chart's values",
     "ImagePullBackOff": "check the image's name and imagePullSecrets in the chart's values",
@@ -126,7 +102,6 @@ _STUCK = {
     "CreateContainerError": "look for the reason: kubectl describe pod POD",
     "RunContainerError": "look for the reason: kubectl describe pod POD",
 }
-"""Kubelet's reasons why a container cannot start, and a hint for each."""
 
 _MISSING_HINT = "create the missing volume, Secret or ConfigMap, or correct its name in the chart's values"
 
@@ -187,16 +162,14 @@ def event_time(event: Object) -> str:
 
 
 def last_end(pods: Iterable[Object]) -> str:
-    """Return how the last container ended; empty: none has ended, or it ended with exit code 0.
-
-    The reason counts only if the exit code is not 0: on nodes with cgroup v1 a container has the reason OOMKilled if
-    the kernel killed a child process in it, however the container itself ended.
-    """
+    """Return how the last container ended; empty: none has ended, or it ended with exit code 0."""
     ended = [end for pod in pods for end in ends_of(pod)]
     if not ended:
         return ""
     last = max(ended, key=lambda end: end.get("finishedAt") or "")
     code, reason = last.get("exitCode", 0), last.get("reason")
+    # The reason counts only if the exit code is not 0: on nodes with cgroup v1 a container has the reason OOMKilled if
+    # the kernel killed a child process in it, however the container itself ended.
     if code == 0:
         return ""
     how = f"{reason}, exit code {code}" if reason and reason != "Error" else f"exit code {code}"

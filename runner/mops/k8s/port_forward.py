@@ -31,16 +31,9 @@ class Stream(Protocol):
 
 
 class Forward:
-    """Listens on this machine and opens a stream for each connection.
+    """Listens on this machine and opens a stream for each connection."""
 
-    Parameters
-    ----------
-    connect
-        Opens a stream; raises errors of mops.
-    on_fault
-        Called with each failure of a connection, in a separate thread.
-    """
-
+    # ``on_fault`` gets each failure of a connection, in a separate thread.
     def __init__(
         self, connect: Callable[[], AbstractAsyncContextManager[Stream]], on_fault: Callable[[MopsError], None]
     ):
@@ -49,20 +42,8 @@ class Forward:
 
     @contextmanager
     def serve(self, port: int) -> Iterator[str]:
-        """Serve while the body runs; yield host and port.
-
-        Parameters
-        ----------
-        port
-            0: any free port.
-
-        Raises
-        ------
-        UsageError
-            The port is not available.
-        MopsError
-            As ``connect`` raises: one stream opens before the body runs, so that missing permissions show at once.
-        """
+        """Serve on the port, or any free port for 0, while the body runs; yield host and port."""
+        # One stream opens before the body runs, so that missing permissions show at once.
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._serving(port)) as bound:
             yield f"{HOST}:{bound}"
 

@@ -14,74 +14,55 @@ from mops.k8s import names
 from mops.k8s.chart import Object, RunnerPod
 
 CONTAINER = "runner"
-FATAL = (1, 2)
-"""Exit codes of failures that a restart would repeat."""
+FATAL = (1, 2)  # exit codes of failures that a restart would repeat
 
+# Exit codes that count towards ``backoffLimit``: the storage or the cluster is out of reach, or SIGKILL, which a runner
+# that is out of memory gets.
 COUNTED = (4, 137)
-"""Exit codes that count towards ``backoffLimit``: the storage or the cluster is out of reach, or SIGKILL.
 
-A runner that is out of memory gets SIGKILL.
-"""
-
-DEDICATED_FOLDER = "/etc/mops/own-cluster"
-"""The folder of the files that describe the dedicated Dask cluster to create (:data:`DEDICATED_FILES`)."""
+DEDICATED_FOLDER = "/etc/mops/own-cluster"  # the files that describe the dedicated Dask cluster to create
 
 _OBJECTS = "mops/dask-objects"
+# The files, and the field of the pod that each shows.
 DEDICATED_FILES = {
     "objects.json": f"metadata.annotations['{_OBJECTS}']",
     "job-name": f"metadata.labels['{names.POD_OF_JOB}']",
     "job-uid": f"metadata.labels['{names.UID_OF_JOB}']",
 }
-"""The files, and the field of the pod that each shows."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One start of a job's runner.
-
-    Parameters
-    ----------
-    number
-        The number of the Job; the first is 1.
-    release, namespace
-        The service's.
-    environment
-        Variables of the container besides the chart's: ``MODELOPS_JOB_*`` from the user's environment.
-    asked
-        The person's request (:class:`mops.storage.joblog.records.Asked`, as text). All pods of this Job carry the same
-        request, so a restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
-    labels
-        The owner and the study, for people.
-    dedicated
-        The objects of the job's dedicated Dask cluster, the DaskCluster first; empty: the job uses the shared cluster.
-    workers
-        Labels of the pods of the Dask workers.
-    """
+    """One start of a job's runner."""
 
     job: str
-    number: int
+    number: int  # of the Job; the first is 1
     release: str
     namespace: str
     storage: str
     scheduler: str
+    # of the container besides the chart's: ``MODELOPS_JOB_*`` from the user's environment
     environment: Mapping[str, str] = field(default_factory=dict)
+    # The person's request (storage.joblog.records.Asked, as text). All pods of this Job carry the same request, so a
+    # restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
     asked: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # the owner and the study, for people
+    # the objects of the job's cluster, the DaskCluster first; empty: it uses the shared cluster
     dedicated: Sequence[Object] = ()
-    workers: Mapping[str, str] = field(default_factory=dict)
+    workers: Mapping[str, str] = field(default_factory=dict)  # labels of the pods of the Dask workers
 
 
 def _exits(codes: tuple[int, ...]) -> Object:
     return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
 
 
+# The meaning of the end of a pod; Kubernetes applies the first rule that fits.
 _FAILURE_RULES = [
     # An evicted, drained or preempted pod is not the job's fault, whatever its exit code.
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {"action": "FailJob", "onExitCodes": _exits(FATAL)},
     {"action": "Count", "onExitCodes": _exits(COUNTED)},
 ]
-"""The meaning of the end of a pod; Kubernetes applies the first rule that fits."""
 
 # The pod's fields as files, because the uid of the Job exists only when the Job does.
 _DEDICATED_VOLUME = {
@@ -188,5 +169,4 @@ def _environment(pod: RunnerPod, request: Request) -> list[Object]:
 
 
 def _non_empty(**fields: Any) -> Object:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}

@@ -1,8 +1,4 @@
-"""Packs the project folder as one file, with the same bytes on every machine.
-
-:mod:`mops.project.project` finds the project folder, :mod:`mops.storage.job_records` stores bundles, and
-:mod:`mops.project.bundle_cache` unpacks them. docs/reference/study.md, "Project", says what a bundle holds.
-"""
+"""Packs the project folder as one file, with the same bytes on every machine (docs/reference/study.md, "Project")."""
 
 from __future__ import annotations
 
@@ -27,10 +23,9 @@ from mops.units import mebibytes
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
-EXPORTED = ".mops-exported"
-"""Lists the files of its folder that an export of results wrote (:mod:`mops.jobs.export`)."""
+EXPORTED = ".mops-exported"  # lists the files of its folder that an export of results wrote
+# In the first or last bytes of each report and picture that mops writes. Bundles leave such a file out.
 MARK = "made by mops, not an input of a model"
-"""In the first or last bytes of each report and picture that mops writes. Bundles leave such a file out."""
 _MARKED = (
     *(".html", ".htm", ".png", ".svg", ".svgz", ".pdf", ".ps", ".eps"),
     *(".jpg", ".jpeg", ".tif", ".tiff", ".webp"),
@@ -65,43 +60,17 @@ _HINT = "list files that the model does not need in .mopsignore (gitignore synta
 
 @dataclass(frozen=True)
 class Bundle:
-    """A packed project.
+    """A packed project."""
 
-    Parameters
-    ----------
-    digest
-        Hexadecimal SHA-256 of the data.
-    data
-        A zip file, its entries stored and not compressed.
-    names
-        The files in it, relative to the project root, sorted.
-    too_large
-        Files that it leaves out because of their size, with their bytes.
-    """
-
-    digest: str
-    data: bytes
-    names: tuple[str, ...]
-    too_large: tuple[tuple[str, int], ...] = ()
+    digest: str  # hexadecimal SHA-256 of the data
+    data: bytes  # a zip file, its entries stored and not compressed
+    names: tuple[str, ...]  # the files in it, relative to the project root, sorted
+    too_large: tuple[tuple[str, int], ...] = ()  # files that it leaves out because of their size, with their bytes
 
 
 def pack(root: Path, results: Path | None = None, functions: FunctionFiles | None = None) -> Bundle:
-    """Pack a project folder. The same content gives the same bytes for every clock, order and umask.
-
-    Parameters
-    ----------
-    root
-        The folder.
-    results
-        The storage's folder, which holds earlier results. If it is in the project, the bundle does not contain it.
-    functions
-        More files, by name (:mod:`mops.project.function_files`).
-
-    Raises
-    ------
-    BundleError
-        Some files cannot be packed; the error names all of them.
-    """
+    """Pack a project folder. The same content gives the same bytes for every clock, order and umask."""
+    # The storage's folder, which holds earlier results, is left out. ``functions`` are more files, by name.
     real = Path(os.path.realpath(root))
     if not real.is_dir():
         raise BundleError("this project folder does not exist", where=str(root))
@@ -148,7 +117,6 @@ class _Survey:
             self.problems.append(line)
 
     def refuse(self) -> None:
-        """Raise if there are problems."""
         if not self.problems:
             return
         more = len(self.problems) - MOST_SHOWN
@@ -367,10 +335,7 @@ def printable(name: str) -> str:
 
 
 def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each file that differs between a bundle and an unpacked one: ``added``, ``removed`` or ``changed``.
-
-    Python files come first.
-    """
+    """Yield each file that differs between a bundle and an unpacked one, Python first: added, removed or changed."""
     before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}

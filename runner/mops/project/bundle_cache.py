@@ -37,18 +37,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _TEMPORARY = ".unpacking-"
 
-_LOCK_SECONDS = 600.0
-"""The longest wait for a lock. Some file systems refuse every lock as if another process held it."""
+_LOCK_SECONDS = 600.0  # the longest wait for a lock. Some file systems refuse every lock as if another process held it.
 
 
 def cache_folder() -> Path:
-    """Return the folder of unpacked bundles: ``bundles`` in :func:`mops.system.user_folders.cache_path`.
-
-    Raises
-    ------
-    BundleError
-        There is no folder that can be written.
-    """
+    """Return the folder of unpacked bundles. BundleError: there is no folder that can be written."""
     try:
         return cache_path() / "bundles"
     except OSError as refused:
@@ -60,40 +53,21 @@ def cache_folder() -> Path:
 
 
 def in_project(text: str, digest: str) -> str:
-    """Return a text in which the files of an unpacked bundle have paths relative to the project root.
-
-    Parameters
-    ----------
-    digest
-        The bundle's digest, which is the name of its folder in every cache.
-    """
+    """Return a text in which the files of an unpacked bundle have paths relative to the project root."""
+    # The digest is the name of the bundle's folder in every cache.
     return re.sub(rf"/[^\s\"'():,]*/{digest}/", "", text) if digest in text else text
 
 
 def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
-    """Unpack a bundle to ``cache/<digest>``, read-only, and return that folder.
-
-    A folder gets this name only when it is complete, so an existing one needs no check. One thread of one process on
-    the machine loads and unpacks a bundle. The others wait for it.
-
-    Parameters
-    ----------
-    load
-        Returns the bundle's data. It is called only if the folder is missing.
-
-    Raises
-    ------
-    BundleError
-        The data does not have this digest, or contains files that mops did not pack.
-    StorageError
-        The cache cannot be written, or its disk is full.
-    """
+    """Unpack a bundle to ``cache/<digest>``, read-only, unless the folder is there; return the folder."""
     if not _DIGEST.fullmatch(digest):
         raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
     target = cache / digest
     with _storage_errors(cache):
+        # A folder gets this name only when it is complete, so an existing one needs no check.
         if target.is_dir():
             return target
+    # One thread of one process on the machine loads and unpacks a bundle. The others wait for it.
     with _alone(digest, cache):
         if not target.is_dir():  # else the previous holder of the lock has unpacked it
             data = _checked(load(), digest)
@@ -103,18 +77,7 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
 
 
 def restore(digest: str, load: Callable[[], bytes], cache: Path) -> None:
-    """Unpack a bundle again, to the same folder, if another program has removed the folder or files in it.
-
-    Parameters
-    ----------
-    load
-        Returns the bundle's data.
-
-    Raises
-    ------
-    BundleError, StorageError
-        As in :func:`unpack`.
-    """
+    """Unpack a bundle again, to the same folder, if another program has removed the folder or files in it."""
     target = cache / digest
     with _alone(digest, cache):
         data = _checked(load(), digest)
@@ -154,12 +117,10 @@ def _alone(digest: str, cache: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep other threads and processes of this machine out of the body.
-
-    A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
-    """
+    """Keep other threads and processes of this machine out of the body."""
     file.touch()  # a folder that cannot be written is an error
     with ExitStack() as held:
+        # A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
         with suppress(OSError):
             held.enter_context(FileLock(file, timeout=_LOCK_SECONDS, fallback_to_soft=False))
         try:
@@ -170,7 +131,6 @@ def _locked(file: Path) -> Iterator[None]:
 
 @contextmanager
 def _storage_errors(cache: Path) -> Iterator[None]:
-    """Raise an error of the disk as a StorageError."""
     try:
         yield
     except OSError as bad:

@@ -24,18 +24,7 @@ _FORM = 'write absolute paths, like: paths = ["/data/population.parquet"]'
 
 
 def read_data_paths(root: Path) -> tuple[str, ...]:
-    """Return the paths that the project declares; none if it has no ``mops.toml`` or declares none.
-
-    Parameters
-    ----------
-    root
-        The project root, or the folder of the unpacked bundle.
-
-    Raises
-    ------
-    UsageError
-        The file is not valid; the error says what is wrong.
-    """
+    """Return the paths that the project declares in ``mops.toml`` of the root. UsageError: the file is not valid."""
     file = root / FILE
     try:
         tables = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
@@ -64,13 +53,7 @@ def _paths(tables: dict[str, Any], where: str) -> tuple[str, ...]:
 
 
 def check_data(paths: Iterable[str]) -> None:
-    """Check that this machine has data, and that this process may read it.
-
-    Raises
-    ------
-    DataError
-        Some paths are missing or not readable; the error names this machine and all of them.
-    """
+    """Check that this machine has data, and that this process may read it. DataError names all that is missing."""
     missing = [path for path in paths if not os.access(path, os.R_OK)]
     if missing:
         raise DataError(

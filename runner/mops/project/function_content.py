@@ -1,11 +1,8 @@
 """Reads what functions take along to another process, and finds what cannot go there.
 
 A function that child processes cannot import takes along its code, its default values, the variables of its closure,
-and the global variables that its code names. Among these may be functions and classes, which take along the same.
-Modules, and functions and classes of modules, go by name.
-
-The digest tells whether functions are the same as in an earlier job. The bytes of cloudpickle cannot: they differ
-between processes. The digest does not depend on comments, blank lines, or the place of a function in its file.
+and the global variables that its code names, with what these functions and classes take along. Modules, and what they
+define, go by name.
 """
 
 from __future__ import annotations
@@ -48,25 +45,15 @@ _SHARED = (tuple, frozenset, types.CodeType)  # Python may use one object for eq
 
 
 class FunctionContent:
-    """What some functions take along.
-
-    Parameters
-    ----------
-    limit_bytes
-        The most bytes.
-
-    Attributes
-    ----------
-    n_bytes
-        About how many bytes the functions take along.
-    files
-        For each file name in the code: the name of the first function that names this file.
-    """
+    """What some functions take along, and a digest that tells whether they are the same as in an earlier job."""
 
     def __init__(self, limit_bytes: int):
         self._limit_bytes = limit_bytes
         self.n_bytes = 0
+        # For each file name in the code: the name of the first function that names this file.
         self.files: dict[str, str] = {}
+        # The bytes of cloudpickle cannot be the digest: they differ between processes. The digest does not depend on
+        # comments, blank lines, or the place of a function in its file.
         self._hash = blake2b(digest_size=16)
         self._numbers: dict[int, int] = {}
         self._objects: list[object] = []  # the numbers are by id, so no object may end before this one
@@ -80,13 +67,7 @@ class FunctionContent:
         return self._hash.hexdigest()
 
     def add(self, name: str, function: object) -> None:
-        """Add a function or class.
-
-        Raises
-        ------
-        ModelError
-            Something that it takes along cannot go to another process, or is too large.
-        """
+        """Add a function or class. ModelError: what it takes along cannot go to another process, or is too large."""
         self._function = name
         self._value(name)
         try:

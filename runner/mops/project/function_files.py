@@ -20,8 +20,7 @@ _MODULE = "mops_functions"
 _NAME = re.compile(rf"{_MODULE}(_\d+)?")
 _SUFFIXES = (".py", ".pickle", ".json")
 
-FunctionFiles = Mapping[str, bytes]
-"""The content of each file, by its name in the bundle."""
+FunctionFiles = Mapping[str, bytes]  # the content of each file, by its name in the bundle
 
 
 def free_module(files: Collection[str]) -> str:

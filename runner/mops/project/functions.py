@@ -17,70 +17,36 @@ from mops.project.function_files import free_module
 from mops.project.import_folders import files_of, import_folders
 from mops.project.shipped_functions import shipped
 
-Code = str | Callable[..., Any]
-"""An entry point as text, or a function or class."""
+Code = str | Callable[..., Any]  # an entry point as text, or a function or class
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
 class GivenCode:
-    """The functions and classes that a program gives to mops.
+    """The functions and classes that a program gives to mops."""
 
-    Child processes import what is in a module. What is defined in a notebook, in a program or inside another function
-    goes into the bundle by value.
-
-    Parameters
-    ----------
-    root
-        The project root, all links resolved.
-    folder
-        The study's folder.
-    taken
-        Files of the bundle that hold functions of an earlier submit.
-
-    Attributes
-    ----------
-    imported
-        For each entry point of an object that child processes import: the file of its module.
-    """
-
+    # Child processes import what is in a module. What is defined in a notebook, in a program or inside another function
+    # goes into the bundle by value. ``taken``: files of the bundle that hold functions of an earlier submit.
     def __init__(self, root: Path, folder: Path, taken: Collection[str] = ()):
         self._root, self._folder = root, folder
         self._module = free_module(taken)
         self._by_value: dict[str, object] = {}
+        # For each entry point of an object that child processes import: the file of its module.
         self.imported: dict[str, str] = {}
 
     def model(self, code: object) -> str:
-        """Return the entry point of a model; text is returned as it is.
-
-        Raises
-        ------
-        ModelError
-            The object is not a function or class.
-        """
+        """Return the entry point of a model; text is returned as it is."""
         return self._entry_point(code, "model")
 
     def targets(self, codes: Sequence[object]) -> list[str]:
-        """Return the entry points of targets, as :meth:`model`.
-
-        Raises
-        ------
-        UsageError
-            They are no list.
-        """
+        """Return the entry points of targets. UsageError: they are no list."""
         if isinstance(codes, str) or not isinstance(codes, Sequence):
             what = repr(codes) if isinstance(codes, str) else f"of type {type(codes).__name__}"
             raise UsageError(f"the targets are {what}, not a list", where="targets", hint="write targets=[...]")
         return [self._entry_point(code, "target") for code in codes]
 
     def files(self) -> dict[str, bytes]:
-        """Return the files of the bundle that hold functions; none if child processes import all of them.
-
-        Raises
-        ------
-        ModelError
-            Something that a function uses cannot go to another process, or is too large.
-        """
+        """Return the files of the bundle that hold functions; none if child processes import all of them."""
         return shipped(self._by_value, self._module, self._root) if self._by_value else {}
 
     def _entry_point(self, code: object, role: str) -> str:
@@ -124,11 +90,7 @@ def _name(code: object) -> str | None:
 
 
 def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | None]:
-    """Return how an entry point names a module, and the module's file, relative to the root if it is below the root.
-
-    A module has its name. If no folder from which child processes import has the module, or another folder before it
-    has one of this name, the module is named by its file.
-    """
+    """Return how an entry point names a module, and the module's file, relative to the root if it is below the root."""
     dotted, file = module.__name__, getattr(module, "__file__", None)
     if file is None or Path(file).suffix != ".py":
         return dotted, None
@@ -140,4 +102,5 @@ def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | Non
     is_found = next(iter(found.values()), None) == inside
     if is_found or "." in dotted or _LIBRARIES.intersection(path.parts):
         return dotted, inside
+    # No folder from which child processes import has the module, or another folder before it has one of this name.
     return inside if "/" in inside else f"./{inside}", inside

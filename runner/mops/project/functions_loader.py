@@ -13,13 +13,7 @@ from typing import Any
 
 
 def load(file: str) -> dict[str, Any]:
-    """Return the functions by name, from the files next to this one. Tracebacks show their source.
-
-    Raises
-    ------
-    ImportError
-        This is another version of Python, whose byte code differs, or cloudpickle is not installed.
-    """
+    """Return the functions by name, from the files next to this one. Tracebacks show their source."""
     record = json.loads(Path(file).with_suffix(".json").read_text(encoding="utf-8"))
     version = record["python"]
     if version.split(".")[:2] != [str(number) for number in sys.version_info[:2]]:

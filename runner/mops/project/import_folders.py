@@ -1,7 +1,7 @@
 """Finds the files of the code that a study names, and the folders from which child processes import.
 
 The folders are, in this order: the project root, the root's ``src/``, and the study's folder and its ``src/`` if only
-they have the code. docs/reference/study.md, "Where mops looks for code", has the rules.
+they have the code (docs/reference/study.md, "Where mops looks for code").
 """
 
 from __future__ import annotations
@@ -21,30 +21,15 @@ _HERE = "./"
 
 def with_import_folders(
     spec: ModelSpec,
-    names: Iterable[str],
-    study_folder: str | None = None,
+    names: Iterable[str],  # the files of the bundle
+    study_folder: str | None = None,  # relative to the project root; None: it is outside
+    # entry points of the registry, which are relative to the project root and not to the study's folder
     registered: Collection[str] = (),
+    # For each entry point that a program gave as an object: the file that its module came from, relative to the project
+    # root if it is in the project.
     imported: Mapping[str, str] | None = None,
 ) -> ModelSpec:
-    """Return the code of a study with the folders from which child processes import it.
-
-    Parameters
-    ----------
-    names
-        The files of the bundle.
-    study_folder
-        The study's folder, relative to the project root; None: it is outside.
-    registered
-        Entry points of the registry, which are relative to the project root and not to the study's folder.
-    imported
-        For each entry point that a program gave as an object: the file that its module came from, relative to the
-        project root if it is in the project.
-
-    Raises
-    ------
-    ModelError
-        Two files have the name of an entry point, or a child process would import another file than the program has.
-    """
+    """Return the code of a study with the folders from which child processes import it."""
     files = frozenset(names)
     entries = (spec.model, *spec.targets)
     has_code = [folder for folder in _folders(study_folder, files.__contains__, entries) if _has_code(folder, files)]

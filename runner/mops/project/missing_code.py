@@ -31,15 +31,7 @@ def python_files(root: Path) -> list[str]:
 
 
 def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -> Advice | None:
-    """Return what to write for an entry point whose file was not found; None: nothing in the project is like it.
-
-    Parameters
-    ----------
-    files
-        The Python files of the project.
-    folders
-        The folders from which child processes import.
-    """
+    """Return what to write for an entry point whose file was not found; None: nothing in the project is like it."""
     parsed = EntryPoint.parse(entry)
     name = f":{parsed.name}" if parsed.name else ""
     if found := _of_this_name(parsed.file, files):

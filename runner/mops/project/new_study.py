@@ -32,29 +32,15 @@ class Template(StrEnum):
 
 @dataclass(frozen=True)
 class NewStudy:
-    """The files of a new study.
-
-    Parameters
-    ----------
-    files
-        Their names in the folder, sorted.
-    missing
-        Requirements of the model that this interpreter does not have, as arguments of pip.
-    """
+    """The files of a new study."""
 
     folder: Path
-    files: tuple[str, ...]
-    missing: tuple[str, ...]
+    files: tuple[str, ...]  # names in the folder, sorted
+    missing: tuple[str, ...]  # requirements of the model that this interpreter does not have, as arguments of pip
 
 
 def write_study(folder: Path, template: Template) -> NewStudy:
-    """Write the files of a template to a folder, which need not exist.
-
-    Raises
-    ------
-    UsageError
-        Some of the files exist; the error names all of them, and nothing was written. Or the folder cannot be written.
-    """
+    """Write the files of a template to a folder, which need not exist. UsageError: some files exist already."""
     texts = dict(_files(template))
     try:
         if existing := [name for name in sorted(texts) if (folder / name).exists()]:

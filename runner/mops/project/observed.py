@@ -33,22 +33,14 @@ _FORM = f"write [[observed]], and below it the texts {', '.join(_KEYS)}"
 
 @dataclass(frozen=True)
 class Observed:
-    """Data for a column of an output.
-
-    Parameters
-    ----------
-    table
-        The columns of the file.
-    divisions
-        The division of each row, if columns of the file divide the figure; None: they do not.
-    """
+    """Data for a column of an output."""
 
     output: str
     x: str
     y: str
     file: str
-    table: pa.Table
-    divisions: pa.ChunkedArray | None = None
+    table: pa.Table  # the columns of the file
+    divisions: pa.ChunkedArray | None = None  # of each row, if columns of the file divide the figure
 
     def of_division(self, division: str | None) -> Observed | None:
         """Return the data for one division of a figure; None: there are none."""
@@ -60,13 +52,7 @@ class Observed:
 
 
 def read_observed(bundle: bytes) -> list[Observed]:
-    """Return the data that a bundle declares; empty: it declares none.
-
-    Raises
-    ------
-    UsageError
-        The declaration is wrong, or a file is missing, is not CSV, or has a column twice or not at all.
-    """
+    """Return the data that a bundle declares. UsageError: the declaration or a file is wrong."""
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         if FILE not in archive.namelist():
             return []

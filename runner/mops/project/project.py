@@ -24,19 +24,13 @@ _ENTRY_FORM = "write an id and its code, like sir: {entrypoint: 'package.module:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The code that a job runs. ``model`` is an entry point; a child process resolves a bare module.
-
-    Parameters
-    ----------
-    import_folders
-        The folders from which child processes import, relative to the project root.
-    """
+    """The code that a job runs. ``model`` is an entry point; a child process resolves a bare module."""
 
     model: str
     scenario: str
     targets: tuple[str, ...]
     outputs: tuple[str, ...] | None
-    import_folders: tuple[str, ...] = (".",)
+    import_folders: tuple[str, ...] = (".",)  # relative to the project root
 
 
 @dataclass(frozen=True)
@@ -53,13 +47,7 @@ class Registry:
 
 
 def find_root(study_path: str | Path) -> Path:
-    """Return the nearest folder at or above the study's that has a project marker; else the study's own folder.
-
-    Parameters
-    ----------
-    study_path
-        Path of the study file, which may be missing.
-    """
+    """Return the nearest folder at or above the study's that has a project marker; else the study's own folder."""
     folder = Path(os.path.realpath(Path(study_path).parent))
     for candidate in (folder, *folder.parents):
         for marker in MARKERS:
@@ -70,18 +58,7 @@ def find_root(study_path: str | Path) -> Path:
 
 
 def read_registry(root: Path) -> Registry | None:
-    """Return the project's registry; None: the project has none.
-
-    Parameters
-    ----------
-    root
-        The project root.
-
-    Raises
-    ------
-    ModelError
-        The file is not a valid registry; the error says what is wrong and what is right.
-    """
+    """Return the project's registry; None: the project has none. ModelError: the file is not valid."""
     path = root / REGISTRY
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -127,22 +104,7 @@ def _entry_point(entry: object, name: str, path: Path) -> str:
 
 
 def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
-    """Return the code that a study names.
-
-    Parameters
-    ----------
-    study
-        A checked study.
-    root
-        The project root, for errors.
-    registry
-        The project's registry; None: the project has none.
-
-    Raises
-    ------
-    ModelError
-        The study could mean several models of the registry; the error lists them.
-    """
+    """Return the code that a study names. ModelError: the study could mean several models of the registry."""
     registry = registry or Registry({}, {})
     return ModelSpec(
         model=_model(study, registry, root),

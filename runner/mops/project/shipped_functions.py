@@ -20,29 +20,16 @@ from mops.errors import ModelError
 from mops.project import functions_loader
 from mops.project.function_content import WHERE, FunctionContent, reference
 
+# The most bytes that the functions of a job take along. Each process that runs simulations has them in memory.
 LIMIT_BYTES = 100 << 20
-"""The most bytes that the functions of a job take along. Each process that runs simulations has them in memory."""
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
 def shipped(functions: Mapping[str, object], module: str, root: Path) -> dict[str, bytes]:
-    """Return the files that hold functions, by name.
-
-    Parameters
-    ----------
-    functions
-        The functions and classes, by the names that entry points give them.
-    module
-        What the files are called.
-    root
-        The project root. In tracebacks, the functions' files are relative to it.
-
-    Raises
-    ------
-    ModelError
-        Something that a function takes along cannot go to another process, or is too large.
-    """
+    """Return the files that hold functions, given by the names that entry points give them."""
+    # ``module``: what the files are called
+    # ``root``: in tracebacks, the functions' files are relative to it
     content = FunctionContent(LIMIT_BYTES)
     for name, function in functions.items():
         content.add(name, function)
@@ -100,14 +87,12 @@ def _pickled(functions: dict[str, object], files: Mapping[str, str]) -> bytes:
 
 
 def _shown(file: str, function: str, root: Path) -> str:
-    """Return how tracebacks name a file of code: without this process's temporary folders, and without its user.
-
-    The cells of a notebook are files that do not exist, with names that differ in each process.
-    """
+    """Return how tracebacks name a file of code: without this process's temporary folders, and without its user."""
     path = Path(file)
     if _LIBRARIES.intersection(path.parts):
         return file
     if path.is_file():
         real = path.resolve()
         return real.relative_to(root).as_posix() if real.is_relative_to(root) else path.name
+    # The cells of a notebook are files that do not exist, with names that differ in each process.
     return file.strip("<>") if file.startswith("<") else f"cell of {function}"

@@ -22,57 +22,24 @@ _GIVEN = "the study given to mops"
 
 @dataclass(frozen=True)
 class StudySource:
-    """The text of a study, before it is checked.
+    """The text of a study, before it is checked."""
 
-    Parameters
-    ----------
-    text
-        JSON, as the job keeps it.
-    data
-        The decoded text.
-    where
-        The place, for errors: a path, or that a program gave the study.
-    folder
-        Files that the study names are relative to it.
-    root
-        The project root.
-    label
-        What a new job's name begins with; None: the project's name.
-    name
-        The name of the study, for people.
-    file
-        The absolute path of the study file; empty: a program gave the study.
-    imported
-        For each entry point that a program gave as an object: the file that its module came from.
-    functions
-        Files of the bundle, with the functions that no file of the project has.
-    """
-
-    text: str
-    data: object
-    where: str
-    folder: Path
-    root: Path
-    label: str | None
-    name: str
-    file: str = ""
+    text: str  # JSON, as the job keeps it
+    data: object  # the decoded text
+    where: str  # the place, for errors: a path, or that a program gave the study
+    folder: Path  # files that the study names are relative to it
+    root: Path  # of the project
+    label: str | None  # what a new job's name begins with; None: the project's name
+    name: str  # the name of the study, for people
+    file: str = ""  # the absolute path of the study file; empty: a program gave the study
+    # for each entry point that a program gave as an object: the file that its module came from
     imported: Mapping[str, str] = field(default_factory=dict)
+    # files of the bundle, with the functions that no file of the project has
     functions: FunctionFiles = field(default_factory=dict)
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
-    """Read a study file.
-
-    Parameters
-    ----------
-    root
-        The project root; None: found from the place of the file.
-
-    Raises
-    ------
-    UsageError, StudyError
-        The file cannot be read, or is not JSON.
-    """
+    """Read a study file. Without a root, the project is found from the place of the file."""
     text = read_text(path, "study")
     data = read_json(text, where=str(path), apart="parameter_sets")
     label = path.stem if path.stem != "study" else None
@@ -81,22 +48,7 @@ def read_study(path: Path, root: Path | None) -> StudySource:
 
 
 def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
-    """Return a study that a program gives as a mapping with the keys of study.json.
-
-    Parameters
-    ----------
-    study
-        ``model`` and ``targets`` may be functions, and ``parameter_sets`` a table of any library that Arrow can read
-        (pandas, polars, pyarrow), with a column for each parameter. A null means that a set lacks the parameter. An
-        optional column ``seed`` has the seed of the one simulation of a row.
-    root
-        The project root; None: found from the working folder.
-
-    Raises
-    ------
-    UsageError, ModelError
-        Something in it is neither JSON nor a table, or a function uses what cannot go to child processes.
-    """
+    """Return a study that a program gives as a mapping with the keys of study.json, as ``mops.submit`` describes."""
     folder = Path.cwd()
     root = root or find_root(folder / "study.json")
     data = dict(study)
@@ -121,7 +73,7 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
 def _sets(sets: object) -> object:
     """Return parameter sets as a list of mappings; other values stay as they are."""
     if hasattr(sets, "__arrow_c_stream__"):
-        rows = _rows(sets)
+        rows = _rows(sets)  # a null means that a set lacks the parameter
     elif isinstance(sets, str | Path):
         return str(sets)  # a file
     elif isinstance(sets, Sequence):

@@ -40,31 +40,15 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with everything that a reader needs of it.
+    """A figure with everything that a reader needs of it."""
 
-    Parameters
-    ----------
-    title
-        What the figure shows, in a few words.
-    caption
-        How to read it.
-    alt
-        What it says, for readers who do not see it.
-    spec
-        Its Vega-Lite specification without a size.
-    data
-        The numbers in it.
-    width
-        The share of the page. A figure wider than a third is drawn a second time for phones.
-    """
-
-    title: str
-    caption: str
-    alt: str
-    spec: dict[str, Any] = field(repr=False)
-    data: pa.Table = field(repr=False)
+    title: str  # what the figure shows, in a few words
+    caption: str  # how to read it
+    alt: str  # what it says, for readers who do not see it
+    spec: dict[str, Any] = field(repr=False)  # Vega-Lite without a size
+    data: pa.Table = field(repr=False)  # the numbers in it
     keys: Sequence[Key] = ()
-    width: Width = "third"
+    width: Width = "third"  # the share of the page; a figure wider than a third is drawn a second time for phones
     height: int = 215
 
     @cached_property
@@ -110,29 +94,20 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a report.
+    """A section of a report."""
 
-    Parameters
-    ----------
-    anchor
-        Its name in links.
-    intro
-        A sentence below the title; empty: none.
-    """
-
-    anchor: str
+    anchor: str  # its name in links
     title: str
     parts: Sequence[Gallery | Block]
-    intro: str = ""
+    intro: str = ""  # a sentence below the title
 
 
 def csv_address(table: pa.Table) -> str:
-    """Return a table as a ``data:`` address of a CSV file for a spreadsheet.
-
-    A report goes to people who have not seen the study, and a spreadsheet runs a text such as ``=HYPERLINK(...)`` as a
-    formula. So each text and name that it could run gets a ``'`` first, as OWASP advises. Numbers stay exact, also as
-    text. Files that programs read stay exact too, as those of pandas and polars: exported results and sampled sets.
-    """
+    """Return a table as a ``data:`` address of a CSV file for a spreadsheet."""
+    # A report goes to people who have not seen the study, and a spreadsheet runs a text such as ``=HYPERLINK(...)`` as
+    # a formula. So each text and name that it could run gets a ``'`` first, as OWASP advises. Numbers stay exact, also
+    # as text. Files that programs read stay exact too, as those of pandas and polars: exported results and sampled
+    # sets.
     columns = [_no_formulas(column) if pa.types.is_string(column.type) else column for column in table.columns]
     names = _no_formulas(pa.array(table.column_names, pa.string())).to_pylist()
     out = io.BytesIO()

@@ -8,8 +8,8 @@ from mops.errors import CorruptRecord
 from mops.jobs.job import Job
 from mops.storage.dataset import part_damaged
 
+# What reading a damaged part raises. Changed bytes may still be pages that Arrow reads, with values that are wrong.
 READING_FAULTS = (CorruptRecord, pa.ArrowException, UnicodeDecodeError)
-"""What reading a damaged part raises. Changed bytes may still be pages that Arrow reads, with values that are wrong."""
 
 
 def damage_of(job: Job, fault: Exception) -> CorruptRecord:

@@ -30,30 +30,17 @@ from mops.storage.live_record import Live, read_live
 
 @dataclass(frozen=True)
 class Facts:
-    """A job at one moment.
-
-    Parameters
-    ----------
-    view
-        What its log says.
-    last_live
-        The last sign of life of the last attempt, even if the attempt has ended; None: it gave none.
-    causes
-        The rows of :meth:`mops.jobs.job.Job.causes`, or why they cannot be read.
-    at
-        The moment.
-    target, weights
-        Which losses rank the sets: as for :meth:`mops.jobs.job.Job.best`.
-    """
+    """A job at one moment."""
 
     job: Job
     record: JobRecord
     status: Status
-    view: LogView
+    view: LogView  # what its log says
+    # the last sign of life of the last attempt, even if the attempt has ended; None: it gave none
     last_live: Live | None
-    causes: list[dict[str, Any]] | CorruptRecord
+    causes: list[dict[str, Any]] | CorruptRecord  # the rows of ``Job.causes``, or why they cannot be read
     at: datetime
-    target: str | None = None
+    target: str | None = None  # which losses rank the sets: as for ``Job.best``
     weights: Mapping[str, float] | None = None
 
     @classmethod

@@ -19,21 +19,14 @@ _BINS_OF_INTERVAL = 8
 
 
 def prior_of(name: str, entry: Choice | Range, fitted: pa.Table, weights: Floats, most: int = MOST_BINS) -> Prior:
-    """Return the prior of a parameter in at most this number of bins, which cover its whole range.
-
-    Of more texts than bins, those with the greatest weights in the trials have a bin.
-
-    Parameters
-    ----------
-    fitted, weights
-        Those of :func:`mops.figures.calibration.marginals`.
-    """
+    """Return the prior of a parameter in at most this number of bins, which cover its whole range."""
     if isinstance(entry, Choice):
         values = column_of(entry.values)
         if is_number(values.type):
             bins = bins_of(name, values, most)
         else:  # a value that no trial has is one of the values too
             tried = pa.concat_arrays([values, *fitted[name].chunks])
+            # Of more texts than bins, those with the greatest weights in the trials have a bin.
             bins = bins_of(name, tried, most, np.append(np.zeros(len(values)), weights))
         return Prior(bins, np.bincount(bins.index(values), minlength=len(bins)) / len(values))
     is_log = entry.is_log and entry.high >= LEAST_RATIO * entry.low
@@ -43,10 +36,8 @@ def prior_of(name: str, entry: Choice | Range, fitted: pa.Table, weights: Floats
 
 
 def n_bins_for(prior_mass: float | None) -> int:
-    """Return into how many bins to divide a range, so that an interval with this prior probability is seen.
-
-    The interval has about 8 bins if 60 bins are enough for that. None: there is no interval.
-    """
+    """Return into how many bins to divide a range, so that an interval with this prior probability is seen."""
     if not prior_mass:
         return MOST_BINS
+    # About 8 bins for the interval, if 60 bins are enough for that.
     return int(min(max(math.ceil(_BINS_OF_INTERVAL / prior_mass), MOST_BINS), _FINEST_BINS))

@@ -29,24 +29,8 @@ if TYPE_CHECKING:
 
 
 def render(job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> str:
-    """Return the report of a job as one HTML document.
-
-    The document needs no network and no other file. Browsers keep to that by its content security policy.
-
-    Parameters
-    ----------
-    job
-        The job, which may still run, or may have failed.
-    target, weights
-        As for :meth:`mops.jobs.job.Job.best`.
-
-    Raises
-    ------
-    UsageError
-        A library of the extra ``plots`` is not installed, or the target or a weight names no loss.
-    StorageError
-        The storage is out of reach.
-    """
+    """Return the report of a job, which may still run or have failed, as one HTML document."""
+    # The document needs no network and no other file. Browsers keep to that by its content security policy.
     check_libraries()
     facts = Facts.of(job, target, weights)
     script = _file("page.js")

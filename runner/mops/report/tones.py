@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 Tone: TypeAlias = Literal["good", "warning", "bad", "neutral"]
 
+# The class of a state's colour.
 TONES: dict[str, Tone] = {
     "submitted": "neutral",
     "running": "neutral",
@@ -16,7 +17,6 @@ TONES: dict[str, Tone] = {
     "failed": "bad",
     "unreadable": "bad",
 }
-"""The class of a state's colour."""
 
 
 def tone_of(state: str, n_simulations: int | None, n_failed: int | None) -> Tone:

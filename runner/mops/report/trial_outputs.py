@@ -25,20 +25,12 @@ from mops.storage.job_records import job_names, load_job
 
 @dataclass(frozen=True)
 class TrialRows:
-    """Rows of an output, of sets with weights.
+    """Rows of an output, of sets with weights."""
 
-    Parameters
-    ----------
-    rows
-        ``group`` (int32): the number of the set, over all rounds; ``replicate``, and the columns that were asked for.
-    weights
-        The weight of each set. Equal sets of a round are one set with the sum of their weights.
-    n_sets
-        The sets with a weight. If they are too many to read, ``rows`` has a sample of them, drawn by their weights.
-    """
-
+    # ``group`` (int32): the number of the set, over all rounds; ``replicate``, and the columns that were asked for
     rows: pa.Table
-    weights: dict[int, float]
+    weights: dict[int, float]  # of each set; equal sets of a round are one set with the sum of their weights
+    # The sets with a weight. If they are too many to read, ``rows`` has a sample of them, drawn by their weights.
     n_sets: int
 
 
@@ -54,18 +46,7 @@ def lost_jobs(files: Files, found: Calibration, names: Iterable[str]) -> list[st
 
 
 def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, columns: Sequence[str]) -> TrialRows:
-    """Return the rows of an output of all trials with a weight above 0.
-
-    Parameters
-    ----------
-    trials
-        Those of :meth:`mops.calibration.calibration.Calibration.trials`; none of their jobs is lost.
-
-    Raises
-    ------
-    CorruptRecord
-        A part of a job is damaged.
-    """
+    """Return the rows of an output of all trials with a weight above 0; none of their jobs is lost."""
     pairs = zip(trials["job"].to_pylist(), trials["param_id"].to_pylist(), weights.tolist(), strict=True)
     of_set: dict[tuple[str, str], float] = {}
     for job, identity, weight in pairs:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RELEASE = "mops"
 
+# The rights of a modeller in the namespace: verb, resource, API group.
 _NEEDED = (
     ("create", "jobs", "batch"),
     ("list", "jobs", "batch"),
@@ -28,48 +29,23 @@ _NEEDED = (
     ("get", "pods/log", ""),
     ("list", "events", ""),
 )
-"""The rights of a modeller in the namespace: verb, resource, API group."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Where a service is.
+    """Where a service is."""
 
-    Parameters
-    ----------
-    namespace, context, kubeconfig
-        As for kubectl; None: the current ones.
-    release
-        The chart's release; None: mops.
-    dedicated
-        Whether this person's jobs run on dedicated Dask clusters by default.
-    """
-
-    namespace: str | None = None
+    namespace: str | None = None  # these three as for kubectl; None: the current ones
     context: str | None = None
     kubeconfig: str | None = None
-    release: str | None = None
-    dedicated: bool = False
+    release: str | None = None  # of the chart; None: mops
+    dedicated: bool = False  # this person's jobs run on dedicated Dask clusters by default
 
 
 def connect(name: str | None, wanted: Wanted) -> tuple[Profile, Path]:
-    """Find a cluster service, save its profile, and let commands use it; return the profile and its path.
-
-    Parameters
-    ----------
-    name
-        The name of the profile; None: ``default``. If a profile has this name, and ``wanted`` says no place, the
-        service is looked for where that profile says.
-
-    Raises
-    ------
-    UsageError
-        The name is not valid for a profile; the kubeconfig or context does not exist; or the service has no dedicated
-        clusters.
-    ServiceError
-        The cluster is out of reach, the service does not exist, or this person may not use it.
-    """
+    """Find a cluster service, save its profile, and let commands use it; return the profile and its path."""
     if name is not None:
+        # If a profile has this name, and ``wanted`` says no place, the service is looked for where that profile says.
         wanted = _where_saved(profiles.checked_name(name), wanted)
     found = _find(wanted)
     name = name or profiles.DEFAULT
@@ -114,7 +90,6 @@ def _find(wanted: Wanted) -> Profile:
 
 
 def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
-    """Return the chart's ConfigMap for clients."""
     # A modeller may read only this ConfigMap. For other ConfigMaps, Kubernetes does not say whether they exist.
     if not kubernetes.may("get", "configmaps", name=name):
         raise ServiceError(

@@ -23,61 +23,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Dask:
-    """Dask's view of a service.
-
-    Parameters
-    ----------
-    connected
-        The workers that the scheduler knows.
-    workers
-        The effective configuration of the workers that answer.
-    """
+    """Dask's view of a service."""
 
     scheduler: Scheduler
-    connected: Sequence[ConnectedWorker]
-    workers: Sequence[Worker]
+    connected: Sequence[ConnectedWorker]  # that the scheduler knows
+    workers: Sequence[Worker]  # the effective configuration of the workers that answer
     findings: Sequence[Finding]
 
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker, as Kubernetes and Dask see it.
-
-    Parameters
-    ----------
-    pod
-        None: Kubernetes does not answer, or the worker runs in no pod of the chart.
-    dask
-        None: the worker is not connected, or Dask does not answer.
-    """
+    """A worker, as Kubernetes and Dask see it."""
 
     name: str
-    pod: PodState | None = None
-    dask: ConnectedWorker | None = None
+    pod: PodState | None = None  # None: Kubernetes does not answer, or the worker runs in no pod of the chart
+    dask: ConnectedWorker | None = None  # None: the worker is not connected, or Dask does not answer
 
 
 @dataclass(frozen=True)
 class ServiceOverview:
-    """The state of a service.
+    """The state of a service. None: Kubernetes or Dask did not answer."""
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler's pods: one, or two while a pod replaces the other. In this field and those below, None says that
-        Kubernetes or Dask did not answer.
-    workers
-        The workers that Kubernetes or Dask knows.
-    runners
-        The number of runners in each phase (:class:`mops.k8s.job_phase.Phase`).
-    faults
-        Why parts are missing.
-    """
-
-    scheduler: Sequence[PodState] | None
-    workers: Sequence[WorkerView] | None
-    runners: Mapping[str, int] | None
+    scheduler: Sequence[PodState] | None  # one pod, or two while a pod replaces the other
+    workers: Sequence[WorkerView] | None  # that Kubernetes or Dask knows
+    runners: Mapping[str, int] | None  # in each phase (job_phase.Phase)
     dask: Dask | None
-    faults: Sequence[MopsError]
+    faults: Sequence[MopsError]  # why parts are missing
 
     @property
     def versions(self) -> dict[str, Mapping[str, str]]:
@@ -95,18 +66,7 @@ class ServiceOverview:
 
 
 def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
-    """Return the state of a service.
-
-    Parameters
-    ----------
-    sim_threads
-        Threads that one simulation uses.
-
-    Raises
-    ------
-    UsageError, ServiceError
-        Kubernetes is out of reach.
-    """
+    """Return the state of a service, for simulations with this number of threads."""
     faults: list[MopsError] = []
     pods = _answer(lambda: service.pods(names.WORKER), faults)
     scheduler = _answer(lambda: service.pods(names.SCHEDULER), faults)
@@ -120,15 +80,7 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:
-    """Return Dask's view of a service.
-
-    Raises
-    ------
-    ServiceError
-        This person may not reach the scheduler.
-    ClusterError
-        The scheduler does not answer.
-    """
+    """Return Dask's view of a service."""
     with service.scheduler() as address, connect_to_look(address) as calls:
         there = connected(calls)
         scheduler, workers, findings = examine(calls, sim_threads)

@@ -1,7 +1,7 @@
 """The profiles that ``mops connect`` saves: cluster services, and how this person reaches them.
 
-The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients). Each profile is one file
-in the user's configuration folder, and another file has the name of the current one. ``MODELOPS_PROFILE`` names another
+The chart writes ServiceConfig as JSON into a ConfigMap (helm/mops/templates/clients). Each profile is one file in the
+user's configuration folder, and another file has the name of the current one. ``MODELOPS_PROFILE`` names another
 profile for one command; with ``none`` mops uses no profile.
 """
 
@@ -46,13 +46,7 @@ class Profile(ChartModel):
 
 
 def path(name: str | None = None) -> Path:
-    """Return the path of a profile: ``mops/profiles/NAME.json`` in the user's configuration folder.
-
-    Parameters
-    ----------
-    name
-        None: the current one, or the default one if none is.
-    """
+    """Return the path of a profile, or of the current one: ``mops/profiles/NAME.json`` in the user's folder."""
     return _folder() / "profiles" / f"{name or current() or DEFAULT}.json"
 
 
@@ -65,13 +59,7 @@ def _current_file() -> Path:
 
 
 def checked_name(name: str, where: str = "--profile") -> str:
-    """Return the name of a profile.
-
-    Raises
-    ------
-    UsageError
-        It is not valid as the name of a file, or it is ``none``.
-    """
+    """Return the name of a profile. UsageError: it is not valid as the name of a file, or it is ``none``."""
     if name == NONE or not _NAME.fullmatch(name):
         hint = f"use letters, digits, '-', '_' and '.', at most 63, and not {NONE!r}"
         raise UsageError(f"a profile cannot have the name {name!r}", where=where, hint=hint)
@@ -79,13 +67,7 @@ def checked_name(name: str, where: str = "--profile") -> str:
 
 
 def current() -> str | None:
-    """Return the name of the profile that commands use; None: they work on this machine.
-
-    Raises
-    ------
-    UsageError
-        MODELOPS_PROFILE does not name a profile, or the name of the current profile cannot be read.
-    """
+    """Return the name of the profile that commands use; None: they work on this machine."""
     value = os.environ.get(VARIABLE, "").strip()
     if value:
         return None if value == NONE else checked_name(value, VARIABLE)
@@ -115,23 +97,7 @@ def names() -> list[str]:
 
 
 def load(name: str | None = None) -> Profile | None:
-    """Return a profile.
-
-    Parameters
-    ----------
-    name
-        None: the current one.
-
-    Returns
-    -------
-    Profile or None
-        None: no service is connected, or no profile has this name.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or MODELOPS_PROFILE names no saved profile.
-    """
+    """Return a profile, or the current one; None: no service is connected, or no profile has this name."""
     wanted = name or current()
     if wanted is None:
         return None
@@ -168,31 +134,14 @@ def reach(profile: Profile) -> str:
 
 
 def save(profile: Profile, name: str | None = None) -> Path:
-    """Write a profile atomically; return its path.
-
-    Parameters
-    ----------
-    name
-        None: the current one, or the default one if none is.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Write a profile atomically, as the current one if it has no name; return its path."""
     file = path(name)
     _write(file, profile.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n")
     return file
 
 
 def use(name: str) -> None:
-    """Let commands use this profile from now on.
-
-    Raises
-    ------
-    UsageError
-        The name of the current profile cannot be written.
-    """
+    """Let commands use this profile from now on."""
     _write(_current_file(), f"{name}\n")
 
 
@@ -210,24 +159,12 @@ def _write(file: Path, text: str) -> None:
 
 
 def disconnect() -> bool:
-    """Let commands work on this machine, and keep all profiles; False: no service was connected.
-
-    Raises
-    ------
-    UsageError
-        The name of the current profile cannot be removed.
-    """
+    """Let commands work on this machine, and keep all profiles; False: no service was connected."""
     return _remove(_current_file())
 
 
 def remove(name: str) -> None:
-    """Remove a profile. If it is the current one, commands work on this machine.
-
-    Raises
-    ------
-    UsageError
-        No profile has this name, or it cannot be removed.
-    """
+    """Remove a profile. If it is the current one, commands work on this machine."""
     file = path(checked_name(name))
     if not _remove(file):
         raise _unknown(name, "--profile")

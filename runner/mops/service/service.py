@@ -1,8 +1,4 @@
-"""A cluster service: starts runners there, and reports their state.
-
-k8s/runner_job.py builds the manifest of a runner's Job, k8s/job_phase.py decides its phase, and k8s/client.py talks to
-Kubernetes. See docs/internals/kubernetes.md.
-"""
+"""A cluster service: starts runners there, and reports their state (docs/internals/kubernetes.md)."""
 
 from __future__ import annotations
 
@@ -37,76 +33,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+# Options that Kubernetes reads: their form, and the hint for a wrong value.
 _FORMS = {
     "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does: 2Gi or 500Mi"),
     "queue": (_NAME, "list the queues of Kueue: kubectl get localqueues"),
     "priority_class": (_NAME, "list the classes: kubectl get priorityclasses"),
 }
-"""Options that Kubernetes reads: their form, and the hint for a wrong value."""
 
+# Options that are fields of k8s.chart.RunnerPod with the same names.
 _POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
-"""Options that are fields of :class:`mops.k8s.chart.RunnerPod` with the same names."""
 
 
 @dataclass(frozen=True)
 class KubernetesRunner:
-    """A runner's Job that Kubernetes has accepted.
-
-    Parameters
-    ----------
-    runner
-        The Job's name.
-    """
+    """A runner's Job that Kubernetes has accepted."""
 
     job: str
-    runner: str
+    runner: str  # the Job's name
     namespace: str
 
 
 @dataclass
 class Service:
-    """A cluster service.
-
-    Parameters
-    ----------
-    pod
-        The settings of the runner's pod.
-    study
-        The study's name, a label of the Jobs.
-    dedicated_size
-        The size of the job's dedicated Dask cluster; None: the job runs on the shared cluster.
-    results
-        URL of the jobs' storage, because jobs of two storages may have the same name; None: the service's storage.
-    """
+    """A cluster service."""
 
     profile: Profile
     kubernetes: Kubernetes
-    pod: RunnerPod
-    study: str = ""
-    dedicated_size: dedicated.Size | None = None
+    pod: RunnerPod  # the settings of the runner's pod
+    study: str = ""  # its name, a label of the Jobs
+    dedicated_size: dedicated.Size | None = None  # None: the job runs on the shared cluster
+    # URL of the jobs' storage, because jobs of two storages may have the same name; None: the service's storage.
     results: str | None = None
 
     @classmethod
     def of(cls, profile: Profile) -> Service:
-        """Connect to the service of a profile.
-
-        Raises
-        ------
-        UsageError, ServiceError
-            As for :class:`mops.k8s.client.Kubernetes`.
-        """
+        """Connect to the service of a profile."""
         kubernetes = connect_kubernetes(profile.namespace, context=profile.context, kubeconfig=profile.kubeconfig)
         return cls(profile, kubernetes, profile.service.runner)
 
     @classmethod
     def current(cls, profile: Profile) -> Service:
-        """Connect to the service of the saved profile as its chart describes it now, and save the new description.
-
-        Raises
-        ------
-        UsageError, ServiceError
-            As for :meth:`of` and :meth:`renewed`.
-        """
+        """Connect to the service of the saved profile as its chart describes it now, and save the new description."""
         name = profiles.current()  # before the requests: another terminal may connect to another service meanwhile
         service = cls.of(profile).renewed()
         if service.profile != profile:
@@ -121,19 +88,9 @@ class Service:
         return service
 
     def renewed(self) -> Service:
-        """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it.
-
-        Every command that starts a runner does this first: a runner would not start with an image, a Secret or an
-        account that the upgrade has removed.
-
-        Raises
-        ------
-        UsageError
-            No chart of mops wrote the description, or a newer chart did.
-        ServiceError
-            The release does not exist any longer, this person may not read its description, or Kubernetes is out of
-            reach.
-        """
+        """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it."""
+        # Every command that starts a runner does this first: a runner would not start with an image, a Secret or an
+        # account that the upgrade has removed.
         name = names.client_name(self.profile.service.release)
         where = f"{self.kubernetes.where}: ConfigMap {name}"
         found = self.kubernetes.config_map(name)
@@ -147,14 +104,8 @@ class Service:
         return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
 
     def with_options(self, options: PodOptions) -> Service:
-        """Return the service for one job whose runner's pod has these options.
-
-        Raises
-        ------
-        UsageError
-            An option has a form that Kubernetes would refuse later, when the job is in the storage; or two options
-            contradict each other.
-        """
+        """Return the service for one job whose runner's pod has these options."""
+        # Kubernetes would refuse a wrong form only later, when the job is in the storage.
         for name, (form, hint) in _FORMS.items():
             if (value := options.given.get(name)) and not form.fullmatch(value):
                 raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=hint)
@@ -189,17 +140,7 @@ class Service:
 
     @contextmanager
     def launcher(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
-        """Check that the service can run a job, which the body creates; yield the function that starts its runner.
-
-        This is a :data:`mops.jobs.launch.Launcher`.
-
-        Raises
-        ------
-        UsageError
-            The runner would not reach this storage, or the service has no dedicated clusters.
-        ServiceError
-            This person may not create Jobs, or Kubernetes is out of reach.
-        """
+        """Check that the service can run a job, which the body creates; yield the Launcher that starts its runner."""
         is_remote = "://" in files.url and not files.url.startswith("memory:")
         if not is_remote and files.url != self.storage:
             raise UsageError(
@@ -216,15 +157,7 @@ class Service:
         yield lambda environment, asked: self._start(files, job, environment, asked, build_spec)
 
     def check_dedicated(self) -> None:
-        """Refuse dedicated Dask clusters if this service or its Kubernetes does not support them.
-
-        Raises
-        ------
-        UsageError
-            The service does not support them.
-        ServiceError
-            Kubernetes does not support them.
-        """
+        """Refuse dedicated Dask clusters if this service or its Kubernetes does not support them."""
         if not self.profile.service.dedicated.enabled:
             raise _no_dedicated_cluster("this service has no dedicated Dask clusters", "dedicated.enabled")
         if not self.pod.mount_token:
@@ -333,15 +266,8 @@ class Service:
         return self.remove_runner(job)
 
     def replaces_runner(self, job: str, *, take_over: bool) -> bool:
-        """Tell whether a new runner must replace a job's present one: with ``take_over``, or if its node is lost.
-
-        This changes nothing. :meth:`remove_runner` replaces it, after all other checks.
-
-        Raises
-        ------
-        JobError
-            The job has a runner that the new one may not replace.
-        """
+        """Tell whether a new runner must replace a job's present one: with ``take_over``, or if its node is lost."""
+        # This changes nothing. ``remove_runner`` replaces it, after all other checks.
         phase = self.phase(job)
         replaces = take_over or phase.word == "lost"
         if not (replaces or phase.over):
@@ -379,13 +305,7 @@ class Service:
 
     @contextmanager
     def scheduler(self) -> Iterator[str]:
-        """Forward the Dask scheduler to this machine while the body runs; yield its address here.
-
-        Raises
-        ------
-        ServiceError
-            No scheduler exists, or this person may not reach it.
-        """
+        """Forward the Dask scheduler to this machine while the body runs; yield its address here."""
         inside = urlsplit(self.profile.service.scheduler)
         service, port = (inside.hostname or "").partition(".")[0], inside.port or 8786
         with self.kubernetes.forwarded(service, port) as here:
@@ -393,32 +313,14 @@ class Service:
 
     @contextmanager
     def dashboard(self, port: int, on_fault: Callable[[MopsError], None]) -> Iterator[str]:
-        """Forward Dask's dashboard to this machine while the body runs; yield its URL.
-
-        Parameters
-        ----------
-        port
-            The port on this machine; 0: any free port.
-        on_fault
-            Called with each failure of a connection, in a separate thread.
-
-        Raises
-        ------
-        UsageError
-            The port is not available.
-        ServiceError
-            No scheduler exists, or this person may not reach it.
-        """
+        """Forward Dask's dashboard to this port, or any free port for 0, while the body runs; yield its URL."""
         pages = self.profile.service.dashboard
         with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
             yield f"http://{here}/status"
 
 
 def another_version(service: chart.ServiceConfig) -> str:
-    """Return a warning if the service runs another version of mops; empty: it does not.
-
-    Clients and services of different versions are not supported.
-    """
+    """Return a warning if the service runs another version of mops, which is not supported; empty: it does not."""
     if service.version == mops.__version__:
         return ""
     return f"this is mops {mops.__version__} and the service runs {service.version}: install the same version"

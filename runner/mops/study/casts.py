@@ -14,24 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Column: TypeAlias = Any
-"""``pa.Array | pa.ChunkedArray``"""
+Column: TypeAlias = Any  # ``pa.Array | pa.ChunkedArray``
 
 
 def converted(column: Column, kind: pa.DataType) -> Column:
-    """Return the same values with another type, in which a list is a ``pa.list_``.
-
-    Floats of which all are NaN have no value of another family, so they become null there.
-
-    Raises
-    ------
-    pa.ArrowException
-        The type does not hold a value exactly.
-    """
+    """Return the same values with another type, in which a list is a ``pa.list_``; pa.ArrowException: not exactly."""
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([converted(chunk, kind) for chunk in column.chunks], kind)
+    # Floats of which all are NaN have no value of another family, so they become null there.
     if column.null_count == len(column) or (not _is_number(kind) and is_nan_only(column)):
         return pa.nulls(len(column), kind)
     found, is_ = column.type, pa.types

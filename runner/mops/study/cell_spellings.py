@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+# What a text looks like. ``letter``: a boolean, if the column has both letters of a pair. ``code``: a number with zeros
+# in front or with underscores, such as a postcode.
 Look = Literal["bool", "letter", "number", "code", "missing", "text"]
-"""What a text looks like. ``letter``: a boolean, if the column has both letters of a pair. ``code``: a number with
-zeros in front or with underscores, such as a postcode."""
 
 _WORDS = frozenset(
     (

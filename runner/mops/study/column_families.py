@@ -27,12 +27,10 @@ from typing import Any, TypeAlias
 
 Family: TypeAlias = str | list[Any]
 Columns: TypeAlias = dict[str, Family]
-Families: TypeAlias = dict[str, Columns]
-"""``{output: {column: family}}``"""
+Families: TypeAlias = dict[str, Columns]  # ``{output: {column: family}}``
 
 NULL = "null"
-NAN = "nan"
-"""Floats of which all are NaN. They fit numbers as floats, and any other family as missing values."""
+NAN = "nan"  # Floats of which all are NaN. They fit numbers as floats, and any other family as missing values.
 MIXED = "mixed"
 UNITS = ("s", "ms", "us", "ns")
 TIMED = ("timestamp", "zoned_timestamp", "duration")
@@ -157,13 +155,7 @@ def said(family: Family) -> str:
 
 
 def refusal(known: Family, found: Family, type_: object) -> str:
-    """Return why values do not fit the known family of their column.
-
-    Parameters
-    ----------
-    type_
-        The Arrow type of the column.
-    """
+    """Return why values of this Arrow type do not fit the known family of their column."""
     return _value_refusal(known, found) or f"is {type_}, not a {said(known)}"
 
 

@@ -1,7 +1,6 @@
 """Finds the families of the values in Arrow columns, and the types that store them exactly.
 
-:mod:`mops.study.column_families` explains families. Child processes import this: only the standard library, numpy and
-pyarrow.
+column_families.py explains families. Child processes import this: only the standard library, numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -200,18 +199,7 @@ def used_type(column: Column) -> pa.DataType:
 
 
 def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.DataType:
-    """Return the type that holds all values of columns of these types.
-
-    Parameters
-    ----------
-    family
-        The known family of their values.
-
-    Raises
-    ------
-    ValueError
-        No type holds all values: the types are of different families.
-    """
+    """Return the type that holds all values of columns of these types. ValueError: they are of different families."""
     kinds = [kind for kind in dict.fromkeys(types) if not pa.types.is_null(kind)]
     if family not in (NULL, NAN) and not is_number(family):
         kinds = [kind for kind in kinds if not pa.types.is_floating(kind)]  # their values are NaN, and read as null

@@ -26,13 +26,7 @@ class EntryPoint:
 
     @classmethod
     def parse(cls, text: str) -> EntryPoint:
-        """Read an entry point.
-
-        Raises
-        ------
-        ModelError
-            The text has none of these forms.
-        """
+        """Read an entry point. ModelError: the text has none of its forms."""
         place, colon, name = text.partition(":")
         if colon and not name.isidentifier():
             raise ModelError(f"{name!r} after the colon is not a Python name", where=text, hint=_FORMS)

@@ -1,8 +1,7 @@
 """Makes groups from a study's entries: one group for each param_id, in order of first appearance.
 
 Arrays keep the entries. Each entry needs about 70 bytes and the compressed JSON of its parameters. Loading a chunk of
-groups computes the seeds that follow from the parameters. :mod:`mops.study.study_file` and
-:mod:`mops.study.parameter_file` check the entries.
+groups computes the seeds that follow from the parameters.
 """
 
 from __future__ import annotations
@@ -28,17 +27,11 @@ _ID_BYTES = 32
 
 
 class StudyGroups(GroupTable):
-    """The groups of a study.
-
-    Parameters
-    ----------
-    kinds
-        The kinds of each parameter's values (:func:`mops.study.values.kind_of`), in order of first appearance.
-    constants
-        The value, as JSON text, of each parameter that has the same value in all of several entries.
-    """
+    """The groups of a study."""
 
     def __init__(self, entries: _Entries, kinds: dict[str, set[str]], constants: dict[str, str]):
+        # The kinds of each parameter's values (values.kind_of), in order of first appearance; and the value, as JSON
+        # text, of each parameter that has the same value in all of several entries.
         self.kinds, self.constants = kinds, constants
         bounds = bounds_of(entries.counts)
 
@@ -51,31 +44,15 @@ class StudyGroups(GroupTable):
 
 @dataclass
 class _Entries:
-    """The entries of a study, in order of their groups.
+    """The entries of a study, in order of their groups."""
 
-    Parameters
-    ----------
-    ids
-        The identity of each group.
-    params
-        The parameters of each entry, in the order of the file.
-    first
-        The number of each group's first entry in that order.
-    seeds
-        The own seed of each entry, or null.
-    offsets
-        Group ``i`` has the entries ``offsets[i]`` up to ``offsets[i + 1]``, without the latter.
-    counts
-        The number of simulations of each group.
-    """
-
-    ids: npt.NDArray[np.uint8]
-    params: _CompressedTexts
-    seeds: pa.Array
-    first: Indices
-    offsets: Indices
+    ids: npt.NDArray[np.uint8]  # of each group
+    params: _CompressedTexts  # of each entry, in the order of the file
+    seeds: pa.Array  # the own seed of each entry, or null
+    first: Indices  # the number of each group's first entry in that order
+    offsets: Indices  # group ``i`` has the entries ``offsets[i]`` up to ``offsets[i + 1]``, without the latter
     n_replicates: int
-    counts: Indices = field(init=False)
+    counts: Indices = field(init=False)  # the number of simulations of each group
 
     def __post_init__(self) -> None:
         # Right for groups of one entry. GroupBuilder corrects the other groups.
@@ -106,7 +83,6 @@ class _Entries:
         return list(known), repeated
 
     def piece(self, start: int, stop: int) -> GroupChunk:
-        """Return consecutive groups."""
         text = self.ids[start:stop].tobytes().hex()
         ids = [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
         own = self.own_seeds(start, stop)
@@ -121,11 +97,9 @@ class _Entries:
 
 
 class _CompressedTexts:
-    """Compressed texts without line ends. The JSON of a million parameter sets shrinks from 92 MB to 27 MB.
+    """Compressed texts without line ends. The JSON of a million parameter sets shrinks from 92 MB to 27 MB."""
 
-    bench/tricks.py, check of Parquet: -4 % of memory for 100,000 parameter sets.
-    """
-
+    # bench/tricks.py, check of Parquet: -4 % of memory for 100,000 parameter sets.
     def __init__(self) -> None:
         self._packed: list[tuple[bytes, int]] = []
         self._starts = [0]
@@ -174,15 +148,10 @@ class SeenValues:
 
 
 class GroupBuilder:
-    """Takes the entries of a study, and makes groups from them.
-
-    Parameters
-    ----------
-    n_replicates
-        The simulations of an entry without an own seed.
-    """
+    """Takes the entries of a study, and makes groups from them."""
 
     def __init__(self, n_replicates: int):
+        # Of an entry without an own seed.
         self._n_replicates = n_replicates
         self._ids = bytearray()
         self._params = _CompressedTexts()
@@ -207,27 +176,12 @@ class GroupBuilder:
         self.kinds.setdefault(name, set()).add(kind)
 
     def saw_values(self, name: str, values: Iterable[object], as_json: Callable[[Any], str] = json.dumps) -> None:
-        """Note values of a parameter.
-
-        Parameters
-        ----------
-        as_json
-            Returns a value as JSON text.
-        """
+        """Note values of a parameter."""
         self.values.setdefault(name, SeenValues(as_json)).add(values)
 
     def add(self, params: Sequence[str], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
-        """Take entries.
-
-        Parameters
-        ----------
-        params
-            The canonical JSON of their parameters.
-        seeds
-            Their own seeds; None: the entry has ``n_replicates`` seeds that follow from its parameters.
-        numbers
-            Their places in the file, in ascending order.
-        """
+        """Take entries: the canonical JSON of their parameters, their own seeds, their ascending places in the file."""
+        # An entry without an own seed has ``n_replicates`` seeds that follow from its parameters.
         own = pa.array(seeds, pa.uint64())
         self._ids += b"".join(map(identity_of, params))
         self._params.add(params)
@@ -236,10 +190,8 @@ class GroupBuilder:
         self._n_simulations += len(own) + own.null_count * (self._n_replicates - 1)
 
     def build(self) -> tuple[StudyGroups, list[int]]:
-        """Return the groups, and the numbers of the entries that repeat a seed of the same parameters.
-
-        The builder must have taken an entry, and takes no more afterwards.
-        """
+        """Return the groups, and the numbers of the entries that repeat a seed of the same parameters."""
+        # The builder must have taken an entry, and takes no more afterwards.
         ids = np.frombuffer(self._ids, np.uint8).reshape(-1, _ID_BYTES)
         seeds, numbers = pa.concat_arrays(self._seeds), np.frombuffer(self._numbers, np.int64)
         offsets = np.arange(len(ids) + 1)

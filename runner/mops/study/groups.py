@@ -1,7 +1,7 @@
 """A study's groups as chunks of Arrow data, which are loaded on demand.
 
-:mod:`mops.study.group_builder` makes groups and chunks at submit. In a runner the chunks come from the job's
-``params.parquet``. Child processes import this module: only numpy and pyarrow.
+group_builder.py makes groups and chunks at submit. In a runner the chunks come from the job's ``params.parquet``. Child
+processes import this module: only numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ import pyarrow as pa
 
 from mops.study.values import Params
 
+# The first columns of each row of an output.
 IDENTITY_FIELDS = (
     pa.field("param_id", pa.string(), nullable=False),
     pa.field("group", pa.int32(), nullable=False),
     pa.field("replicate", pa.int32(), nullable=False),
     pa.field("seed", pa.uint64(), nullable=False),
 )
-"""The first columns of each row of an output."""
 
 PIECE_GROUPS = 512
+# The most groups and simulations of a chunk, which has one group at least: about 0.15 MiB, at most 16 MiB. Chunks of
+# 8,192 groups left 2 MiB of fragmented memory for each 1,000 groups. Smaller chunks need more Parquet metadata: 15 MiB
+# for a million groups, and 31 MiB with 256 groups in a chunk.
 PIECE_SIMULATIONS = 1_000_000
-"""The most groups and simulations of a chunk, which has one group at least: about 0.15 MiB, at most 16 MiB.
-
-Chunks of 8,192 groups left 2 MiB of fragmented memory for each 1,000 groups. Smaller chunks need more Parquet metadata:
-15 MiB for a million groups, and 31 MiB with 256 groups in a chunk.
-"""
 
 _PIECES_KEPT = 4
 
@@ -60,36 +58,23 @@ class Group:
 
 @dataclass(frozen=True)
 class GroupPart:
-    """A parameter set with some of its replicates: ``seeds`` has only the seeds of the replicates to run.
-
-    A group of 100,000 replicates has 600 KB of seeds, which each of its tasks would carry.
-    """
+    """A parameter set with some of its replicates: ``seeds`` has only the seeds of the replicates to run."""
 
     index: int
     param_id: str
     params: Params
     n_replicates: int
-    seeds: Mapping[int, int]
+    seeds: Mapping[int, int]  # a group of 100,000 replicates has 600 KB of seeds, which each of its tasks would carry
 
 
 @dataclass(frozen=True)
 class GroupChunk:
-    """Consecutive groups.
+    """Consecutive groups."""
 
-    Parameters
-    ----------
-    start
-        The index of the first group.
-    ids, params
-        The param_id and the canonical JSON of each group, as strings.
-    seeds, offsets
-        Group ``start + i`` has ``seeds[offsets[i]:offsets[i + 1]]``.
-    """
-
-    start: int
-    ids: pa.Array
-    params: pa.Array
-    seeds: Seeds
+    start: int  # the index of the first group
+    ids: pa.Array  # as strings
+    params: pa.Array  # canonical JSON
+    seeds: Seeds  # group ``start + i`` has ``seeds[offsets[i]:offsets[i + 1]]``
     offsets: Indices
 
     def __len__(self) -> int:
@@ -108,13 +93,7 @@ class GroupChunk:
 
 
 class Recent(Generic[T]):
-    """The values that were used last, by number: a reader that moves in order loads each about once.
-
-    Parameters
-    ----------
-    most
-        The most values to keep.
-    """
+    """The values that were used last, by number: a reader that moves in order loads each about once."""
 
     def __init__(self, most: int):
         self._most = most
@@ -131,21 +110,10 @@ class Recent(Generic[T]):
 
 
 class GroupTable:
-    """The groups of a study, in study order. Thread-safe.
+    """The groups of a study, in study order. Thread-safe."""
 
-    Only the last few chunks are in memory. The window of a job moves through the study in order, so mops loads each
-    chunk about once.
-
-    Parameters
-    ----------
-    bounds
-        The index of each chunk's first group, and the number of groups.
-    load
-        Returns a chunk by its number.
-    n_simulations
-        The simulations of all groups.
-    """
-
+    # Only the last few chunks are in memory. The window of a job moves through the study in order, so mops loads each
+    # chunk about once. ``bounds``: the index of each chunk's first group, and the number of groups.
     def __init__(self, bounds: Sequence[int], load: Callable[[int], GroupChunk], n_simulations: int):
         self._bounds, self._load = list(bounds), load
         self.n_simulations = n_simulations
@@ -200,13 +168,7 @@ class GroupTable:
         return self._ids(groups).take(pa.array(codes))
 
     def identity(self, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> list[pa.Array]:
-        """Return the identity columns for runs of rows: ``rows[i]`` rows of (group, replicate) ``simulations[i]``.
-
-        Returns
-        -------
-        list of pyarrow.Array
-            param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
-        """
+        """Return the identity columns for runs of rows: ``rows[i]`` rows of (group, replicate) ``simulations[i]``."""
         pairs = np.asarray(simulations).reshape(len(simulations), 2)
         groups, codes = np.unique(pairs[:, 0], return_inverse=True)
         seeds = np.empty(len(pairs), np.uint64)
@@ -243,24 +205,9 @@ class GroupTable:
 def identity_columns(
     ids: pa.Array, codes: Indices, simulations: Indices, seeds: Seeds, rows: Sequence[int]
 ) -> list[pa.Array]:
-    """Return the identity columns for runs of rows.
-
-    Parameters
-    ----------
-    ids
-        The param_id of each distinct group.
-    codes
-        For each run, the position of its group in ``ids``.
-    simulations
-        For each run, its group and replicate: an array of shape (runs, 2).
-    seeds, rows
-        For each run, the seed, and the number of rows.
-
-    Returns
-    -------
-    list of pyarrow.Array
-        param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
-    """
+    """Return the identity columns for runs of rows."""
+    # ``ids``: The param_id of each distinct group; ``codes`` has the position of each run's group in it.
+    # ``simulations`` has each run's group and replicate: an array of shape (runs, 2).
     return [
         pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), ids),
         pa.array(np.repeat(simulations[:, 0].astype(np.int32), rows)),

@@ -45,10 +45,8 @@ def replicate_seed(identity: str, replicate: int) -> int:
 
 
 def round_seed(identity: str, seed: int, k: int, replicate: int) -> int:
-    """Return the seed of a replicate in round ``k`` of a calibration with a seed.
-
-    These are 32 bits of BLAKE2b over ``<param_id>:<seed>:<k>:<replicate>``.
-    """
+    """Return the seed of a replicate in round ``k`` of a calibration with a seed."""
+    # 32 bits of BLAKE2b over ``<param_id>:<seed>:<k>:<replicate>``.
     return _seed(f"{identity}:{seed}:{k}:{replicate}")
 
 

@@ -23,18 +23,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return a file's text, without a byte order mark.
-
-    Parameters
-    ----------
-    what
-        What the file should be, for errors: ``study`` or ``space``.
-
-    Raises
-    ------
-    UsageError, StudyError
-        The file does not exist, is not readable, or is not UTF-8.
-    """
+    """Return a file's text, without a byte order mark; ``what`` is the file for errors: ``study`` or ``space``."""
     if language := _OTHER_LANGUAGES.get(path.suffix.lower()):
         raise UsageError(
             f"this {what} file is {language}, and mops reads JSON",
@@ -64,21 +53,10 @@ def read_text(path: Path, what: str) -> str:
 
 
 class Elements:
-    """The elements of an array in a strict JSON text, decoded again in each iteration.
+    """The elements of an array in a strict JSON text, decoded again in each iteration."""
 
-    A list of 100,000 parameter sets is 90 MB of Python objects. The process keeps that memory after it frees them.
-    bench/tricks.py, check of a list: -14 % of memory, and 11 % more CPU time.
-
-    Parameters
-    ----------
-    text
-        The whole file.
-    start
-        The position of the first element.
-    n
-        The number of elements.
-    """
-
+    # A list of 100,000 parameter sets is 90 MB of Python objects. The process keeps that memory after it frees them.
+    # bench/tricks.py, check of a list: -14 % of memory, and 11 % more CPU time.
     def __init__(self, text: str, start: int, n: int):
         self._text, self._start, self._n = text, start, n
 
@@ -90,23 +68,8 @@ class Elements:
 
 
 def read_json(text: str, *, where: str, what: str = "study", apart: str | None = None) -> object:
-    """Read strict JSON: no duplicate keys, no NaN or Infinity, no lone surrogates.
-
-    Parameters
-    ----------
-    text
-        The content of the file.
-    where, what
-        The file and what it should be, for errors.
-    apart
-        A key of the file's object. An array under this key becomes :class:`Elements`.
-
-    Raises
-    ------
-    StudyError
-        The text is not strict JSON. The error has every problem with its JSON path, or the line and column of the first
-        problem that ends the reading.
-    """
+    """Read strict JSON: no duplicate keys, no NaN or Infinity, no lone surrogates. StudyError lists all problems."""
+    # An array under the key ``apart`` of the file's object becomes Elements.
     if apart is not None and (members := _members(text, apart)) is not None:
         return members
     marks: list[_Mark] = []
@@ -145,10 +108,8 @@ def _unreadable(bad: json.JSONDecodeError) -> Problem:
 
 
 def _members(text: str, apart: str) -> dict[str, object] | None:
-    """Decode an object without the array under one key; None: the text is not an object in strict JSON.
-
-    In that case the caller decodes the whole text, which finds the problems.
-    """
+    """Decode an object without the array under one key; None: the text is not an object in strict JSON."""
+    # The caller then decodes the whole text, which finds the problems.
     marks: list[_Mark] = []
     decoder = _decoder(marks)
     found: dict[str, object] = {}
@@ -193,7 +154,6 @@ def _elements(text: str, here: int, decoder: json.JSONDecoder) -> Iterator[tuple
 
 
 def _space(text: str, here: int) -> int:
-    """Return the next place that is not white space."""
     return found.end() if (found := _SPACE.match(text, here)) else here
 
 

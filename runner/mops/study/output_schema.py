@@ -1,6 +1,6 @@
 """The schema that every result of a job must fit: the names of outputs and columns, and the families of their types.
 
-:mod:`mops.study.column_families` explains families. Child processes import this.
+column_families.py explains families. Child processes import this.
 """
 
 from __future__ import annotations
@@ -22,36 +22,23 @@ from mops.study.column_families import (
 )
 from mops.study.column_types import families_in, most_of
 
-DEFAULT_OUTPUT = "output"
-"""The name of the output of a model that returns one table without a name."""
+DEFAULT_OUTPUT = "output"  # the name of the output of a model that returns one table without a name
 
 
 class OutputSchema:
-    """The names and families that results must fit. It learns from the values of each result.
+    """The names and families that results must fit. It learns from the values of each result."""
 
-    Most results have the same Arrow schema, whose types always fit: mops does not read their values. Once an output
-    has a second schema, or a schema that may not fit, mops reads the values of each result. bench/tricks.py, one child:
-    -13 % of its CPU time.
-
-    Parameters
-    ----------
-    families
-        The known families of the job's columns. ``null``: the first value of a column fixes its family.
-    """
-
+    # Most results have the same Arrow schema, whose types always fit: mops does not read their values. Once an output
+    # has a second schema, or a schema that may not fit, mops reads the values of each result. bench/tricks.py, one
+    # child: -13 % of its CPU time.
     def __init__(self, families: Families):
+        # ``null``: the first value of a column fixes its family.
         self.families = families
         self._plain: dict[str, pa.Schema | None] = {}  # the only schema so far; None: read the values
         self._unread: dict[str, list[pa.Table]] = {output: [] for output in families}
 
     def check(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Return the tables with their columns in the reference's order.
-
-        Raises
-        ------
-        InvalidOutput
-            An output or a column is missing, extra, or of another family. The error names all of them.
-        """
+        """Return the tables with their columns in the reference's order. InvalidOutput names all that does not fit."""
         if tables.keys() != self.families.keys():
             raise InvalidOutput(_differing("output", self.families, tables))
         fitting = {output: self._fit(output, table) for output, table in tables.items()}

@@ -1,7 +1,6 @@
 """Reads cells of CSV and columns of Parquet as parameters, by the rules of docs/reference/study.md.
 
-:mod:`mops.study.parameter_file` reads the files. The functions here return each value as canonical JSON, from which
-the param_id follows; None: the parameter is absent.
+The functions here return each value as canonical JSON, from which the param_id follows; None: the parameter is absent.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from mops.study.problems import Checks, json_text
 from mops.study.values import SEED, SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, kind_of, value_fault
 
 Texts = list[str | None]
-Place = Callable[[int], str]
-"""Returns the place of the cell in row ``i`` of a column, for problems."""
+Place = Callable[[int], str]  # returns the place of the cell in row ``i`` of a column, for problems
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty if the parameter is absent"
@@ -84,21 +82,11 @@ def _unquoted(cell: str) -> Cell:
 
 @dataclass
 class CsvColumn:
-    """What the cells of a column of CSV are, over all batches.
+    """What the cells of a column of CSV are, over all batches."""
 
-    Parameters
-    ----------
-    looks
-        What its cells look like: the kinds of JSON values, and :data:`mops.study.cell_spellings.Look` of texts.
-    letters
-        The single letters that may be booleans.
-    first
-        The place and the text of the first boolean or number that is not JSON.
-    """
-
-    looks: set[str] = field(default_factory=set)
-    letters: set[str] = field(default_factory=set)
-    first: tuple[str, str] | None = None
+    looks: set[str] = field(default_factory=set)  # the kinds of JSON values, and cell_spellings.Look of texts
+    letters: set[str] = field(default_factory=set)  # the single letters that may be booleans
+    first: tuple[str, str] | None = None  # the place and the text of the first boolean or number that is not JSON
 
     def read(self, cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
         """Read cells; return each value's JSON, and the kinds of values."""
@@ -125,10 +113,8 @@ class CsvColumn:
             self.first = place(i), cell
 
     def fault(self) -> tuple[str, str] | None:
-        """Return the place of a cell, and why the column cannot be what its user meant; None: it can.
-
-        A column of booleans or of numbers that are text would make the model calculate with texts.
-        """
+        """Return the place of a cell, and why the column cannot be what its user meant; None: it can."""
+        # A column of booleans or of numbers that are text would make the model calculate with texts.
         looks = self.looks - {"missing"}
         if self.first is None or not looks & {"bool", "letter", "number"}:
             return None

@@ -1,7 +1,7 @@
 """Reads parameter sets from a CSV or Parquet file, some thousands at a time.
 
-The file has a column for each parameter, and possibly a column of seeds. :mod:`mops.study.parameter_cells` reads the
-values, and :mod:`mops.study.group_builder` takes the sets.
+The file has a column for each parameter, and possibly a column of seeds. parameter_cells.py reads the values, and
+group_builder.py takes the sets.
 """
 
 from __future__ import annotations
@@ -46,17 +46,9 @@ _ReadSeeds = Callable[[Any, Place, Checks], list[int | None]]
 
 
 def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> Callable[[int], str]:
-    """Read the file that a study names; return a function that names the place of an entry.
-
-    Parameters
-    ----------
-    folder
-        The study's folder. The name is relative to it.
-    check
-        Gets every problem: at the study's field if the file is missing, else at a place in the file.
-    builder
-        Gets the sets until the first problem.
-    """
+    """Read the file that a study names; return a function that names the place of an entry."""
+    # ``check`` gets every problem: at the study's field if the file is missing, else at a place in the file.
+    # ``builder`` gets the sets until the first problem.
     read, row = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}.get(
         Path(name).suffix.lower(), (None, "")
     )
@@ -158,13 +150,7 @@ def _column_fault(name: str, position: int) -> str | None:
 
 
 def fault_of_one_column(name: str, first: Sequence[str] | None) -> str | None:
-    """Return why a CSV file with one column has other separators; None: it may have one column.
-
-    Parameters
-    ----------
-    first
-        The cells of the first row; None: there is none.
-    """
+    """Return why a CSV file with one column has other separators, from its first row; None: it may have one column."""
     for separator, its_name in ((";", "';'"), ("\t", "tabs")):
         if separator in name and (first is None or any(separator in cell for cell in first)):
             return f"its cells are separated by {its_name}; save it with commas, and with decimal points"

@@ -22,11 +22,9 @@ class _Note:
 
 @dataclass
 class Checks:
-    """Collects problems, and notes on valid content that the user may not have meant.
+    """Collects problems, and notes on valid content that the user may not have meant."""
 
-    It keeps what it shows and only counts the rest: a file with a million wrong rows needs no more memory.
-    """
-
+    # Checks keeps what it shows and only counts the rest: a file with a million wrong rows needs no more memory.
     n_problems: int = 0
     _first: list[Problem] = field(default_factory=list)
     _notes: dict[str, _Note] = field(default_factory=dict)

@@ -1,8 +1,6 @@
-"""Checks study.json, and reports every problem at once. See docs/reference/study.md.
+"""Checks study.json, and reports every problem at once (docs/reference/study.md).
 
 Plain checks instead of a schema library give each problem its path and say what would be right.
-:mod:`mops.study.parameter_file` reads files of parameter sets, and :mod:`mops.project.project` finds the code of
-``model`` and ``targets``.
 """
 
 from __future__ import annotations
@@ -45,17 +43,14 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study. ``outputs`` None: all outputs. ``targets`` None: the targets that the project registers.
-
-    ``limits`` is as written: :func:`mops.settings.limits_of_study` checks it.
-    """
+    """A checked study."""
 
     model: str
     scenario: str
     groups: StudyGroups
-    outputs: tuple[str, ...] | None
-    targets: tuple[str, ...] | None
-    limits: dict[str, Any]
+    outputs: tuple[str, ...] | None  # None: all
+    targets: tuple[str, ...] | None  # None: the targets that the project registers
+    limits: dict[str, Any]  # as written: settings.limits_of_study checks it
     metadata: dict[str, Any]
     sampling_method: str | None
     warnings: tuple[str, ...]
@@ -67,22 +62,7 @@ class Study:
 
 
 def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
-    """Check a study and return it.
-
-    Parameters
-    ----------
-    data
-        The decoded JSON; ``parameter_sets`` may be :class:`~mops.study.json_file.Elements`.
-    where
-        The file, for errors.
-    folder
-        The study's folder. A file that ``parameter_sets`` names is relative to it.
-
-    Raises
-    ------
-    StudyError
-        The study has problems. The error lists all, each with its JSON path and what would be right.
-    """
+    """Check decoded JSON and return the study; ``parameter_sets`` may be Elements. StudyError lists all problems."""
     check = Checks()
     if not isinstance(data, dict):
         check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {json_text(data)}")
@@ -108,7 +88,6 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
 
 
 def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
-    """Return the study; None: it has problems."""
     _check_keys(check, data)
     n_replicates = _get(check, data, "n_replicates", 1, _is_count, "an integer of at least 1")
     if n_replicates > REPLICATES_LIMIT:
@@ -234,7 +213,6 @@ def _targets(check: Checks, value: object) -> tuple[str, ...] | None:
 
 
 def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> StudyGroups | None:
-    """Return the groups of the list or file; None: the study has problems."""
     builder = GroupBuilder(n_replicates)
     if isinstance(sets, str):
         place = read_sets(folder, sets, check, builder)

@@ -9,14 +9,11 @@ from mops.study.problems import json_text
 Value = bool | int | float | str
 Params = dict[str, Value]
 
-SEED = "seed"
-"""The column of a file of parameter sets that has the seed of each row."""
+SEED = "seed"  # the column of a file of parameter sets that has the seed of each row
 SEED_LIMIT = 2**64
 SEED_RIGHT = "an integer from 0 to 2^64 - 1"
-EXACT = 2**53
-"""Floats hold all integers up to this one."""
-WHOLE_KINDS = ("int", "large", "big")
-"""The kinds of integers: up to 2^53, up to 64 bits, and beyond."""
+EXACT = 2**53  # floats hold all integers up to this one
+WHOLE_KINDS = ("int", "large", "big")  # the kinds of integers: up to 2^53, up to 64 bits, and beyond
 WRAPPED = '{"params": {...}, "seed": 7}'
 
 

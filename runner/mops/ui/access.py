@@ -19,25 +19,16 @@ class Answer(Enum):
     """What happens with a request that is not refused."""
 
     SERVE = "serve"
-    ENTER = "enter"
-    """The token is right: set the cookie, and continue at the address without the token."""
+    ENTER = "enter"  # the token is right: set the cookie, and continue at the address without the token
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused.
-
-    Parameters
-    ----------
-    what
-        What is wrong, as a sentence.
-    hint
-        What the reader can do, as a sentence.
-    """
+    """Why a request is refused."""
 
     status: int
-    what: str
-    hint: str
+    what: str  # what is wrong, as a sentence
+    hint: str  # what the reader can do, as a sentence
 
 
 Decision: TypeAlias = Answer | Refusal
@@ -66,25 +57,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the page.
+    """Who may use the page."""
 
-    Parameters
-    ----------
-    port
-        The port, which is part of the cookie's name, because all ports of a host share their cookies.
-    read_only
-        Whether every request that changes something is refused.
-    behind_login
-        Whether a proxy in front has checked who asks: then every request may read, at any host name, without a token.
-        Nothing can be changed.
-    token
-        The secret of this process.
-    """
-
-    port: int
-    read_only: bool
+    port: int  # part of the cookie's name, because all ports of a host share their cookies
+    read_only: bool  # whether every request that changes something is refused
+    # Whether a proxy in front has checked who asks: then every request may read, at any host name, without a token.
+    # Nothing can be changed.
     behind_login: bool = False
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES))
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES))  # the secret of this process
 
     @property
     def cookie_name(self) -> str:

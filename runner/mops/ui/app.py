@@ -59,20 +59,12 @@ Parts = Mapping[str, str]
 
 @dataclass
 class Site:
-    """The objects that the handlers share.
-
-    Parameters
-    ----------
-    local
-        Whether jobs run on this machine even when connected to a service.
-    stopping
-        Tells whether the server ends.
-    """
+    """The objects that the handlers share."""
 
     files: Files
     access: Access
-    local: bool
-    stopping: Callable[[], bool]
+    local: bool  # whether jobs run on this machine even when connected to a service
+    stopping: Callable[[], bool]  # tells whether the server ends
 
     def __post_init__(self) -> None:
         self.polls, self.threads, self.changes = Polls(), ReadThreads(), OneTimeChanges()
@@ -135,10 +127,8 @@ class Site:
         return JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
 
     def _opened(self, name: str) -> Callable[[], Parts]:
-        """Return the function that reads the parts of a job's page. It opens the job again after an error.
-
-        It also does so when the name has got another job.
-        """
+        """Return the function that reads the parts of a job's page."""
+        # The function opens the job again after an error, and when the name has got another job.
         readers: list[JobReader] = []
 
         def read() -> Parts:
@@ -256,8 +246,8 @@ def _retry(job: Job) -> str:
     return job.retry(wait=False).name
 
 
+# What each action does with a job; returns the name of the job to show.
 _CHANGES: Mapping[str, Callable[[Job], str]] = {"cancel": _cancel, "resume": _resume, "retry": _retry}
-"""What each action does with a job; returns the name of the job to show."""
 
 
 def application(site: Site) -> Guard:

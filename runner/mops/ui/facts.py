@@ -26,56 +26,27 @@ class Point:
 
 @dataclass(frozen=True)
 class JobNow:
-    """The state of a job at a moment.
-
-    Parameters
-    ----------
-    time_s
-        The moment (s since the epoch).
-    points
-        Rate and memory over the last hour.
-    causes
-        The first rows of :meth:`mops.jobs.job.Job.causes`.
-    n_causes
-        The number of its rows.
-    log
-        The last lines of the log.
-    kubernetes
-        The phase of the runner in Kubernetes; empty: unknown, or not needed.
-    causes_error
-        Why the last read of the causes has failed; None: it has not.
-    """
+    """The state of a job at a moment."""
 
     status: Status
-    time_s: float
-    points: Sequence[Point]
-    causes: Sequence[dict[str, Any]]
+    time_s: float  # since the epoch
+    points: Sequence[Point]  # rate and memory over the last hour
+    causes: Sequence[dict[str, Any]]  # the first rows of ``Job.causes``
     n_causes: int
-    log: Sequence[str]
-    kubernetes: str = ""
-    causes_error: MopsError | None = None
+    log: Sequence[str]  # the last lines
+    kubernetes: str = ""  # the phase of the runner in Kubernetes; empty: unknown, or not needed
+    causes_error: MopsError | None = None  # why the last read of the causes has failed
 
 
 @dataclass(frozen=True)
 class JobList:
-    """A part of the list of jobs.
+    """A part of the list of jobs."""
 
-    Parameters
-    ----------
-    jobs
-        At most :data:`PAGE_JOBS`, newest first.
-    has_more
-        Whether there are older jobs.
-    kubernetes
-        The phases of the runners in Kubernetes, of unfinished jobs by name, if they say more than the states.
-    kubernetes_error
-        Why the phases are missing; None: they are not.
-    """
-
-    jobs: Sequence[Listed]
-    has_more: bool
+    jobs: Sequence[Listed]  # at most PAGE_JOBS, newest first
+    has_more: bool  # older ones
+    # The phases of the runners in Kubernetes, of unfinished jobs by name, if they say more than the states.
     kubernetes: Mapping[str, str] = field(default_factory=dict)
-    kubernetes_error: MopsError | None = None
+    kubernetes_error: MopsError | None = None  # why the phases are missing
 
 
 @dataclass(frozen=True)

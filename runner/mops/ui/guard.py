@@ -30,14 +30,9 @@ HEADERS = {
 
 
 class Guard:
-    """An ASGI application that passes on only allowed requests.
+    """An ASGI application that passes on only allowed requests."""
 
-    Parameters
-    ----------
-    render
-        Renders a template: its name, and its variables.
-    """
-
+    # ``render`` gets the name of a template, and its variables.
     def __init__(self, app: ASGIApp, access: Access, render: Callable[..., str]):
         self._app, self._access, self._render = app, access, render
 

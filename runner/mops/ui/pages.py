@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from mops.errors import MopsError
 
+# The parts of a job's page that change while the job runs.
 JOB_PARTS = ("state", "actions", "head", "charts", "failures", "log")
-"""The parts of a job's page that change while the job runs."""
 
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 

@@ -45,15 +45,7 @@ class ListReader:
 
 
 class JobReader:
-    """Reads a job again and again, each time only what is new.
-
-    Raises
-    ------
-    JobError
-        The job does not exist.
-    StorageError
-        The storage is out of reach.
-    """
+    """Reads a job again and again, each time only what is new."""
 
     def __init__(self, job: Job, runners: Runners):
         self._job, self._runners = job, runners

@@ -20,15 +20,7 @@ _READ_SHARE = 5  # after a slow answer, wait this many times as long: pages of t
 
 
 class Runners:
-    """The phases of the runners whose results go to a storage.
-
-    The service is that of the first read: a later ``mops connect`` to another one has no effect.
-
-    Parameters
-    ----------
-    local
-        Whether jobs run on this machine even when connected to a service: then nothing has a phase.
-    """
+    """The phases of the runners whose results go to a storage; none if jobs run on this machine (``local``)."""
 
     def __init__(self, files: Files, *, local: bool):
         self._files, self._local = files, local
@@ -37,18 +29,17 @@ class Runners:
         self._due = 0.0
         self._n_forgotten = 0
         self._reading, self._changing = threading.Lock(), threading.Lock()
-        self.error: MopsError | None = None
-        """Why the last read has failed; None: it has not."""
+        self.error: MopsError | None = None  # why the last read has failed
 
     def phases(self) -> Mapping[str, Phase]:
-        """Return the phase of each job's runner, by job. While another thread reads, return what is known.
-
-        Read the state of a job after this call. Else a job that has just succeeded could appear as interrupted.
-        """
+        """Return the phase of each job's runner, by job. While another thread reads, return what is known."""
+        # Callers read the state of a job after this call. Else a job that has just succeeded could appear as
+        # interrupted.
         if time.monotonic() < self._due or not self._reading.acquire(blocking=False):
             return self._phases
         start, n_forgotten = time.monotonic(), self._n_forgotten
         try:
+            # The service of the first read: a later ``mops connect`` to another one has no effect.
             self._service = self._service or service_with(self._files, local=self._local)
             self._phases = self._service.phases() if self._service else {}
             self.error = None

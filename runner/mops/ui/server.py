@@ -18,23 +18,10 @@ _END_SECONDS = 2
 
 
 class WebPage:
-    """The pages of a storage on a port of this machine.
+    """The pages of a storage on a port of this machine; 0: any free one. UsageError: the port is not available."""
 
-    Parameters
-    ----------
-    port
-        The port; 0: any free one.
-    local
-        Whether jobs run on this machine even when connected to a service.
-    behind_login
-        Whether to serve other machines too, without a token.
-
-    Raises
-    ------
-    UsageError
-        The port is in use, or this user may not use it.
-    """
-
+    # ``local``: jobs run on this machine even when connected to a service. ``behind_login``: serve other machines too,
+    # without a token.
     def __init__(self, files: Files, port: int, *, local: bool, read_only: bool, behind_login: bool = False):
         address = EVERY_ADDRESS if behind_login else ADDRESS
         self._socket = _bound(address, port)

@@ -17,22 +17,15 @@ _READ_SHARE = 5  # after a slow read, wait this many times as long
 
 
 class SharedPoll(Generic[T]):
-    """Values that a thread reads while at least one client follows them.
-
-    Parameters
-    ----------
-    opened
-        Called when the first client comes; returns the function that reads a value. Both run in a thread.
-    seconds
-        The pause between two reads. It is longer after a slow read.
-    stopping
-        Tells whether the server ends.
-    """
+    """Values that a thread reads while at least one client follows them."""
 
     def __init__(
         self,
+        # Called in a thread when the first client comes; returns the function that reads a value, also in a thread.
         opened: Callable[[], Callable[[], T]],
+        # The pause between two reads. It is longer after a slow read.
         seconds: float,
+        # Tells whether the server ends.
         stopping: Callable[[], bool],
         threads: ReadThreads,
     ):

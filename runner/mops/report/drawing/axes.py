@@ -22,10 +22,8 @@ _LOG_TITLE = 22  # characters of a name that leave room for "(log scale)" on a s
 
 
 def bin_axis(bins: Bins, channel: str, *, title: str | None = None) -> dict[str, Any]:
-    """Return the encoding of bins on the channel ``x`` or ``y``. The data have ``label``, ``low`` and ``high``.
-
-    Names from a study are only titles and values, never names of fields, in which Vega-Lite would see syntax.
-    """
+    """Return the encoding of bins on the channel ``x`` or ``y``. The data have ``label``, ``low`` and ``high``."""
+    # Names from a study are only titles and values, never names of fields, in which Vega-Lite would see syntax.
     name = bins.name if title is None else title
     prefix = f"{channel}_" if channel in ("x", "y") else ""
     if bins.kind == "values":
@@ -74,15 +72,7 @@ def point_axis(bins: Bins, channel: str) -> dict[str, Any]:
 
 
 def loss_axis(losses: Sequence[float], title: str, *, is_log: bool) -> dict[str, Any]:
-    """Return the encoding of losses on a vertical axis.
-
-    Parameters
-    ----------
-    losses
-        Those that the figure shows.
-    is_log
-        Whether the scale is logarithmic: :func:`mops.figures.bins.is_log` of all losses.
-    """
+    """Return the encoding of losses on a vertical axis; ``is_log``: of all losses, also those that are not shown."""
     if losses and is_constant(np.array(losses)):
         middle, half = losses[0], abs(losses[0]) / 10 or 1.0
         scale = {"domain": [middle - half, middle + half], "nice": False}

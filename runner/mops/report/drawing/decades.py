@@ -15,17 +15,7 @@ _PLAIN = (1e-4, 1e6)  # ticks that are written with all their digits
 
 
 def value_axis(name: str, shown: Floats, *, has_decades: bool, is_shared: bool) -> tuple[dict[str, Any], str]:
-    """Return the encoding of values on a vertical axis, and a sentence for the caption.
-
-    Parameters
-    ----------
-    shown
-        All values in the figures that have the axis.
-    has_decades
-        Whether the scale is logarithmic: :func:`mops.figures.fan.needs_decades`.
-    is_shared
-        Whether several figures have the axis.
-    """
+    """Return the encoding of all values of a vertical axis, and a sentence for the caption."""
     found = decades(shown) if has_decades else None
     if found is None:
         low, high = float(np.nanmin(shown)), float(np.nanmax(shown))

@@ -43,15 +43,9 @@ def single_lines(
     x: dict[str, Any],
     y: dict[str, Any],
     colour: dict[str, Any],
-    strengths: Mapping[int, float] | None = None,
+    strengths: Mapping[int, float] | None = None,  # of the line of each group, up to 1; None: all are the same
 ) -> list[dict[str, Any]]:
-    """Return a layer with the single simulations of a fan; empty: it has none.
-
-    Parameters
-    ----------
-    strengths
-        How strong the line of each group is, up to 1; None: all lines are the same.
-    """
+    """Return a layer with the single simulations of a fan; empty: it has none."""
     rows = [
         row
         | {

@@ -22,17 +22,7 @@ _LABEL_WIDTH = 285  # pixels
 
 
 def histogram(bins: Bins, table: pa.Table, title: str, counted_things: str) -> dict[str, Any]:
-    """Return a specification with a bar for each bin.
-
-    Parameters
-    ----------
-    table
-        A row for each bin, with its count ``n``.
-    title
-        The title of the axis of the bins.
-    counted_things
-        What is counted: the title of the other axis.
-    """
+    """Return a specification with a bar for each bin, from rows with a count ``n``."""
     rows = [row | at for row, at in zip(table.to_pylist(), bin_rows(bins, "x"), strict=True)]
     ticks = min(TICKS, max(table["n"].to_pylist(), default=1))  # fewer than ticks would repeat numbers
     axis = {"tickMinStep": 1, "tickCount": ticks, "format": ",d"}

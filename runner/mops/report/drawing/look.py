@@ -13,16 +13,16 @@ BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY, GREY, PALE = (
 )
 INK, MUTED, GRID, AXIS = (f"var(--{name})" for name in ("ink", "muted", "grid", "axis"))
 SERIES = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY)
+# Six steps from the least to the greatest value; the least, which is the best loss, stands out most.
 RAMP = tuple(f"var(--ramp-{i})" for i in range(1, 7))
-"""Six steps from the least to the greatest value; the least, which is the best loss, stands out most."""
 
+# The colours of shares: none, in four steps, all. The first is darker than the page: a share of 0 is a result.
 SHARES = tuple(f"var(--share-{i})" for i in range(1, 7))
-"""The colours of shares: none, in four steps, all. The first is darker than the page: a share of 0 is a result."""
 
+# The key of a cell without sets, which has a cross.
 CROSS = ", ".join(
     f"linear-gradient({angle}deg, transparent 44%, var(--muted) 44% 56%, transparent 56%)" for angle in (45, -45)
 )
-"""The key of a cell without sets, which has a cross."""
 
 FONT = "system-ui, sans-serif"
 

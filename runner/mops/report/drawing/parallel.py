@@ -18,14 +18,12 @@ _GRAB_WIDTH = 28
 
 
 def parallel_svg(found: Parallel) -> tuple[str, list[dict[str, Any]]]:
-    """Return the SVG element, and for each axis its name, its ends and its scale, for the script.
-
-    Each line has the attribute ``data-at``: where it crosses each axis, from 0 to 1, or ``-`` if it does not.
-    """
+    """Return the SVG element, and for each axis its name, its ends and its scale, for the script."""
     step = (_WIDTH - 2 * _SIDE) / max(len(found.axes) - 1, 1)
     xs = [_SIDE + i * step for i in range(len(found.axes))]
     rows = found.sets.table.to_pylist()
     scales = [Scale(axis) for axis in found.axes]
+    # The attribute ``data-at`` says where a line crosses each axis, from 0 to 1, or ``-`` if it does not.
     lines = [_line(row, _kind(place, found.sets.n_best), scales, xs) for place, row in enumerate(rows)]
     title = found.sets.title
     drawn_axes = [

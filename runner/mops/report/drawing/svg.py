@@ -32,19 +32,7 @@ def check_libraries() -> None:
 
 
 def drawn(spec: dict[str, Any], size: tuple[int, int], alt: str, css_class: str = "") -> str:
-    """Return a figure as an SVG element.
-
-    Parameters
-    ----------
-    spec
-        A Vega-Lite specification of one view or of layers, with its data, without a size.
-    size
-        Width and height in pixels, with axes and titles.
-    alt
-        The figure in words.
-    css_class
-        The classes of the element.
-    """
+    """Return a Vega-Lite specification without a size as an SVG element; the size in pixels includes the axes."""
     import vl_convert  # noqa: PLC0415 - an optional extra, which takes 0.1 s
 
     width, height = size

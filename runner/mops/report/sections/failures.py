@@ -29,13 +29,7 @@ _CAUSE_COLOURS = (BLUE, PURPLE, SERIES[2])
 
 
 def failures(facts: Facts) -> Section | None:
-    """Return the section about failures; None: there are none.
-
-    Raises
-    ------
-    CorruptRecord
-        They cannot be read.
-    """
+    """Return the section about failures; None: there are none."""
     causes = facts.causes
     if isinstance(causes, CorruptRecord):
         raise causes

@@ -27,24 +27,13 @@ _OF_LINE = ("group", "replicate")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two fans.
-
-    Parameters
-    ----------
-    name
-        What its rows are called in the data.
-    text
-        The same in sentences, such as "all sets".
-    key
-        The same in the key.
-    weights
-        The weight of each group, which lines of single simulations show; None: all groups have the same.
-    """
+    """One of the two fans."""
 
     fan: Fan
-    name: str
-    text: str
-    key: str
+    name: str  # what its rows are called in the data
+    text: str  # the same in sentences, such as "all sets"
+    key: str  # the same in the key
+    # of each group, which lines of single simulations show; None: all groups have the same
     weights: Mapping[int, float] | None = None
 
     @property
@@ -71,23 +60,13 @@ class Side:
 
 @dataclass(frozen=True)
 class FanPair:
-    """A fan in grey, and another one in blue above it, for which the vertical axis is made.
-
-    Parameters
-    ----------
-    data
-        The data that both are compared with; None: there are none.
-    has_inner_bands
-        Whether the middle 50 % are drawn too.
-    has_decades
-        Whether the axis is logarithmic, if no value is negative: :func:`mops.figures.fan.have_decades`.
-    """
+    """A fan in grey, and another one in blue above it, for which the vertical axis is made."""
 
     under: Side
     over: Side
-    data: Observed | None
-    has_inner_bands: bool = False
-    has_decades: bool = False
+    data: Observed | None  # that both are compared with
+    has_inner_bands: bool = False  # whether the middle 50 % are drawn too
+    has_decades: bool = False  # whether the axis is logarithmic, if no value is negative: fan.have_decades
 
     @property
     def alt(self) -> str:

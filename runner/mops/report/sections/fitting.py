@@ -30,8 +30,8 @@ _MOST_PAIR_BINS = 12
 _LATER_SHOWN = 0.98  # of the losses of later rounds
 _POINT_MARGIN = 4  # pixels, so that the axis does not cut points in half
 _FLAT = 0.3  # of the range of all losses
+# Of the greatest weight of a cell: a cell with less is empty, because its colour would be that of no weight.
 _LEAST_SHARE = 0.02
-"""Of the greatest weight of a cell: a cell with less is empty, because its colour would be that of no weight."""
 _ESS_TEXT = "the effective sample size is {:.3g}"
 _OTHER_WEIGHTS = (
     "The options of the last call count. Another call may have others: trials() of its calibration has the loss and "

@@ -26,15 +26,13 @@ from mops.report.numbers import cell
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, number, shortened
 
-MOST_RANKINGS = 3
-"""How many losses rank the sets in a report, if several have no weights."""
+MOST_RANKINGS = 3  # how many losses rank the sets in a report, if several have no weights
 
 _ROWS_SHOWN = 20
 _POINT_MARGIN = 6  # pixels
 _PAIR_PARAMETERS = 4
 _MOST_AS_POINTS = 1_000  # more would make the file too large: each pair draws all
-_COLOURED = 0.75
-"""The share of the sets, those with the least losses, whose colours tell their losses apart."""
+_COLOURED = 0.75  # the share of the sets, those with the least losses, whose colours tell their losses apart
 _DARKEST_BEST = tuple(reversed(SHARES))
 _EQUAL = 0.02  # of the greatest loss shown: a smaller spread is no bar
 _DISTRIBUTIONS = 6
@@ -211,15 +209,9 @@ def _profile_mark(colour: str, dash: list[int], *, is_text: bool) -> dict[str, A
 
 @dataclass(frozen=True)
 class Shades:
-    """The colours of losses: six steps, equal in width or in ratio, up to the loss that three of four sets are below.
+    """The colours of losses: six steps, equal in width or in ratio, up to the loss that 3 of 4 sets are below."""
 
-    Parameters
-    ----------
-    limits
-        The losses between the colours. Empty: all losses are equal, and have one colour.
-    """
-
-    limits: tuple[float, ...]
+    limits: tuple[float, ...]  # the losses between the colours; empty: all losses are equal, and have one colour
 
     @classmethod
     def of(cls, scored: ScoredSets) -> Shades:

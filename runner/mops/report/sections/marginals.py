@@ -23,17 +23,7 @@ from mops.units import shortened
 
 
 def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, weights_text: str) -> list[Figure]:
-    """Return a figure for each parameter. The narrower a posterior is, the finer are its bins.
-
-    If the effective sample size is too small, the figures say that median and interval are rough.
-
-    Parameters
-    ----------
-    fitted, weights
-        The values of the parameters that are shown, and the posterior weight of each trial.
-    weights_text
-        How the trials weigh.
-    """
+    """Return a figure for each parameter. The narrower a posterior is, the finer are its bins."""
     quantiles = {row["parameter"]: row for row in posterior_quantiles(fitted, weights).to_pylist()}
     masses = {name: _prior_mass(found.space[name], row) for name, row in quantiles.items()}
     priors = {
@@ -43,6 +33,7 @@ def posterior_marginals(found: Calibration, fitted: pa.Table, weights: Floats, w
     table = marginals(fitted, weights, priors)
     figures = []
     for name, prior in priors.items():
+        # If the effective sample size is too small, the figures say that median and interval are rough.
         words = _Words.of(name, is_rough=found.is_rough)
         learned = _learned(quantiles.get(name), masses.get(name), words.rough)
         text = f"The prior is {prior_text(found.space[name])}.{learned}"

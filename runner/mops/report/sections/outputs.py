@@ -42,14 +42,12 @@ def _shown(course_of: Mapping[str, Course | UsageError | None]) -> list[Course]:
 
 
 def _course_of_each(facts: Facts) -> dict[str, Course | UsageError | None]:
-    """Return the course of each output, those with data first; an error: why it has no figure; None: it has no course.
-
-    Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
-    """
+    """Return the course of each output, those with data first; an error: why it has no figure; None: no course."""
     data = declared(facts.observed)
     with_data = {output for output, *_ in data}
     found: dict[str, Course | UsageError | None] = {}
     for name in sorted(facts.job.output_names(), key=lambda name: name not in with_data):
+        # Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
         has_course = choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) is not None
         if not has_course or (name not in with_data and is_single_row(facts.job, name)):
             found[name] = None

@@ -34,23 +34,12 @@ _N_BEST = 8
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The sets of one of the two fans.
+    """The sets of one of the two fans."""
 
-    Parameters
-    ----------
-    weights
-        The weight of each trial; 0: it does not belong to them.
-    name
-        What the figure calls them.
-    text
-        Which sets they are, for the caption.
-    is_probability
-        Whether the weights are probabilities, so that a share of the fan can be compared with a share of the data.
-    """
-
-    weights: Floats
-    name: str
-    text: str
+    weights: Floats  # of each trial; 0: it does not belong to them
+    name: str  # what the figure calls them
+    text: str  # which sets they are, for the caption
+    # Whether the weights are probabilities, so that a share of the fan can be compared with a share of the data.
     is_probability: bool = False
 
 

@@ -23,13 +23,7 @@ _HEIGHT, _STRIP_HEIGHT, _AXES_HEIGHT = 215, 58, 55
 
 
 def spreads(facts: Facts, outputs: Sequence[str]) -> list[Gallery | Block]:
-    """Return a histogram for each number of the outputs, and notes that name the columns without one.
-
-    Parameters
-    ----------
-    outputs
-        Outputs without a column along which they have a course.
-    """
+    """Return a histogram for each number of outputs without a course, and notes that name the columns without one."""
     shown: list[Spread] = []
     texts: list[str] = []
     without: dict[str, list[str]] = {}

@@ -17,8 +17,8 @@ from mops.report.sections.answer import Answer, answers
 from mops.report.tones import Tone, tone_of
 from mops.units import bytes_text, counted, duration, moment, rate, shortened
 
+# The states that a report calls otherwise.
 _STATES = {"submitted": "not started", "cancelled": "stopped", "partial": "finished with failures"}
-"""The states that a report calls otherwise."""
 
 _ADVICE = {
     "error": "Repair the code{place}.",
@@ -44,25 +44,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The head of a report.
-
-    Parameters
-    ----------
-    segments
-        The parts of the progress bar: class, number and text.
-    about
-        Names and values.
-    """
+    """The head of a report."""
 
     state: str
     tone: Tone
     headline: str
     answers: list[Answer]
-    segments: list[tuple[str, int, str]]
+    segments: list[tuple[str, int, str]]  # the parts of the progress bar: class, number and text
     total: int
     tiles: list[Tile]
     steps: list[Step]
-    about: list[tuple[str, str]]
+    about: list[tuple[str, str]]  # names and values
 
 
 def verdict(facts: Facts) -> Verdict:
@@ -117,7 +109,6 @@ def _headline(facts: Facts) -> str:
 
 
 def _first_cause(facts: Facts) -> str:
-    """Return the most frequent cause and its place."""
     if not isinstance(facts.causes, list) or not facts.causes:
         return ""
     first = facts.causes[0]

@@ -1,7 +1,6 @@
 """Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
 
-:mod:`mops.study.sampling.space` reads spaces, and :mod:`mops.study.sampling.write` writes files. Only this module
-imports scipy, at its first use: the import takes half a second, and the cluster's image has no scipy.
+Only this module imports scipy, at its first use: the import takes half a second, and the cluster's image has no scipy.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from mops.study.sampling.space import Choice, Range, Space
 SETS_LIMIT = 10_000_000
 
 Floats = npt.NDArray[np.float64]
-"""An array of floats."""
 
 
 class Method(StrEnum):
@@ -40,24 +38,8 @@ class Method(StrEnum):
 
 
 def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) -> pa.Table:
-    """Return parameter sets: a column for each parameter, a row for each set.
-
-    Parameters
-    ----------
-    n
-        The number of sets; None: a grid, whose size follows from the space.
-    seed
-        The seed that scrambles Sobol points and shuffles the hypercube. A grid ignores it.
-    where
-        The space's file, for errors.
-
-    Raises
-    ------
-    StudyError
-        This method cannot draw from the space. The error lists every problem.
-    UsageError
-        ``n`` is missing or not possible.
-    """
+    """Return parameter sets: a column for each parameter, a row for each set. StudyError lists all problems."""
+    # The size of a grid follows from the space. A grid ignores the seed.
     if method is Method.GRID:
         return _grid(space, where)
     if n is None:
@@ -88,13 +70,7 @@ def varying(space: Space) -> list[str]:
 
 
 def unit_points(space: Space, method: Method, *, n: int, seed: int, where: str) -> Floats:
-    """Return points of the unit cube, a row for each set and a column for each parameter that varies.
-
-    Raises
-    ------
-    StudyError
-        Nothing varies, or too many parameters vary.
-    """
+    """Return points of the unit cube, a row for each set and a column for each parameter that varies."""
     n_axes = len(varying(space))
     message = ""
     if not n_axes:
@@ -180,7 +156,6 @@ def _n_points(entry: Range) -> int:
 
 
 def _axis(entry: Choice | Range) -> pa.Array:
-    """Return the values of one parameter in a grid."""
     if isinstance(entry, Choice):
         return column_of(entry.values)
     n = _n_points(entry)

@@ -10,31 +10,15 @@ from typing import Any
 from mops.errors import UsageError
 from mops.study.sampling.space import Choice, Range, Space
 
-_MARGIN = 0.25
-"""How far a narrowed range reaches beyond the sets on each side, as a share of their spread."""
+_MARGIN = 0.25  # how far a narrowed range reaches beyond the sets on each side, as a share of their spread
 
-_LEAST_MARGIN = 0.01
-"""The least margin, as a share of the whole range: sets with equal values get a range around them."""
+_LEAST_MARGIN = 0.01  # the least margin, as a share of the whole range: sets with equal values get a range around them
 
 
 def narrowed(space: Space, sets: Sequence[Mapping[str, Any]], *, where: str) -> Space:
-    """Return the part of a space that holds these sets, with a margin around them.
-
-    A range becomes the range of their values and a margin, and never exceeds the space. A list keeps the values that
-    some set has.
-
-    Parameters
-    ----------
-    sets
-        At least one.
-    where
-        The place of the sets, for errors.
-
-    Raises
-    ------
-    UsageError
-        The sets lack a parameter of the space, or are outside of the space.
-    """
+    """Return the part of a space that holds these sets, at least one, with a margin around them."""
+    # A range becomes the range of their values and a margin, and never exceeds the space. A list keeps the values that
+    # some set has.
     return {name: _narrowed(name, entry, [each.get(name) for each in sets], where) for name, entry in space.items()}
 
 

@@ -1,7 +1,4 @@
-"""The prior of a parameter: with which probability a set of the space has a value.
-
-:mod:`mops.study.sampling.draw` draws from it.
-"""
+"""The prior of a parameter: with which probability a set of the space has a value. draw.py draws from it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks the space from which mops samples parameter sets, and reports every problem at once.
 
 A space is a JSON object: each parameter has a value (``3``), a list of values (``{"values": [1, 2]}``) or a range
-(``{"min": 0.1, "max": 0.5}``). :mod:`mops.study.sampling.draw` draws from it.
+(``{"min": 0.1, "max": 0.5}``).
 """
 
 from __future__ import annotations
@@ -38,23 +38,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both included.
-
-    Parameters
-    ----------
-    is_int
-        Whether all numbers are integers.
-    is_log
-        Whether the logarithms are evenly spread.
-    points
-        The number of values in a grid; None: not given, or every integer.
-    """
+    """Numbers from ``low`` to ``high``, both included."""
 
     low: float
     high: float
     is_int: bool = False
-    is_log: bool = False
-    points: int | None = None
+    is_log: bool = False  # whether the logarithms are evenly spread
+    points: int | None = None  # the number of values in a grid; None: not given, or every integer
 
 
 Space = dict[str, Choice | Range]
@@ -71,20 +61,7 @@ def n_different_sets(space: Space) -> int | None:
 
 
 def parse_space(data: object, *, where: str) -> Space:
-    """Check a space and return it, with the parameters in the file's order.
-
-    Parameters
-    ----------
-    data
-        The decoded JSON.
-    where
-        The file, for errors.
-
-    Raises
-    ------
-    StudyError
-        The space has problems. The error lists all, each with its JSON path and what would be right.
-    """
+    """Check decoded JSON and return the space, in the file's order. StudyError lists all problems."""
     check = Checks()
     space: Space = {}
     if not isinstance(data, dict) or not data:

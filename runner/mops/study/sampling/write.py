@@ -38,64 +38,29 @@ class Around:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A file of sampled sets.
-
-    Parameters
-    ----------
-    notes
-        Notes on the sample that the user may not have meant.
-    space
-        The space from which mops has drawn.
-    """
+    """A file of sampled sets."""
 
     path: str
     sets: int
     parameters: tuple[str, ...]
     method: Method
     seed: int
-    notes: tuple[str, ...]
-    space: dict[str, Any]
+    notes: tuple[str, ...]  # on the sample that the user may not have meant
+    space: dict[str, Any]  # from which mops has drawn
 
 
 def sample(
     space: str | Path,
-    out: str | Path,
+    out: str | Path,  # ``.json``: a study. ``.parquet`` or ``.csv``: only the sets, for a study's ``parameter_sets``
     *,
     method: Method,
-    n: int | None = None,
+    n: int | None = None,  # None: a grid
     seed: int = 0,
-    study: dict[str, Any] | None = None,
+    study: dict[str, Any] | None = None,  # the other fields of the study, only for ``.json``
     overwrite: bool = False,
-    around: Around | None = None,
+    around: Around | None = None,  # None: the whole space
 ) -> Sampled:
-    """Draw parameter sets from a space and write them.
-
-    Parameters
-    ----------
-    space
-        The path of the space file.
-    out
-        ``.json``: a study. ``.parquet`` or ``.csv``: only the sets, for a study's ``parameter_sets``.
-    n
-        The number of sets; None: a grid.
-    seed
-        The same seed gives the same sets in the same order.
-    study
-        The other fields of the study, only for ``.json``.
-    overwrite
-        Replace an existing file.
-    around
-        Draw from the surroundings of these sets; None: from the whole space.
-
-    Raises
-    ------
-    StudyError
-        The space or the study has problems. The error lists all.
-    UsageError
-        ``n`` or ``out`` is not possible, or the file exists.
-    StorageError
-        The disk is full, or fails.
-    """
+    """Draw parameter sets from a space file and write them."""
     out = Path(out)
     write = _writer(out, study)
     try:
@@ -140,21 +105,11 @@ def _check_names(table: pa.Table, out: Path, space: str) -> None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Sampled sets.
-
-    Parameters
-    ----------
-    about
-        How they were drawn.
-    notes
-        Notes on the sample that the user may not have meant.
-    space
-        The space that was sampled.
-    """
+    """Sampled sets."""
 
     table: pa.Table
-    about: dict[str, Any]
-    notes: tuple[str, ...]
+    about: dict[str, Any]  # how they were drawn
+    notes: tuple[str, ...]  # on the sample that the user may not have meant
     space: Space
 
 
@@ -178,7 +133,6 @@ _Write = Callable[[pa.Table, dict[str, Any], Path], None]
 
 
 def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
-    """Return the function that writes a file with this ending."""
     files: dict[str, _Write] = {".parquet": _write_parquet, ".csv": _write_csv}
     ending = out.suffix.lower()
     if ending in files and study is None:
@@ -197,22 +151,7 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
 
 
 def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None:
-    """Write a file that readers see whole or not at all.
-
-    Parameters
-    ----------
-    write
-        Writes the content to the path that it gets.
-    hint
-        What to do if the file cannot be written.
-
-    Raises
-    ------
-    UsageError
-        The path is wrong: its folder does not exist, for example.
-    StorageError
-        The disk is full, or fails.
-    """
+    """Write a file that readers see whole or not at all; ``write`` gets a path. ``hint``: if it cannot be written."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
         write(partial)

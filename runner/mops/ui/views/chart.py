@@ -12,30 +12,16 @@ _HEADROOM = 1.08  # the highest point stays below the frame
 
 @dataclass(frozen=True)
 class Chart:
-    """One series over time.
-
-    Parameters
-    ----------
-    name, value
-        The title, and the newest value as text.
-    top
-        The greatest value as text.
-    line, area
-        Paths of an SVG of 100 x 100; empty: fewer than two points.
-    start, end
-        The first and the last moment as text.
-    colour
-        The class of its colour.
-    """
+    """One series over time, as texts."""
 
     name: str
-    value: str
-    top: str
-    line: str
+    value: str  # the newest
+    top: str  # the greatest
+    line: str  # of an SVG of 100 x 100; empty: fewer than two points
     area: str
     start: str
     end: str
-    colour: str
+    colour: str  # the class of its colour
 
     @property
     def text(self) -> str:

@@ -46,15 +46,7 @@ class CauseView:
 
 @dataclass(frozen=True)
 class JobView:
-    """The contents of the page of a job.
-
-    Parameters
-    ----------
-    pending
-        Failures by verdict that are not committed yet, so that their causes are unknown; empty: none.
-    more_causes
-        The number of causes that the page leaves out.
-    """
+    """The contents of the page of a job."""
 
     name: str
     state: str
@@ -68,8 +60,8 @@ class JobView:
     tiles: Sequence[Tile]
     charts: Sequence[Chart]
     causes: Sequence[CauseView]
-    more_causes: int
-    pending: str
+    more_causes: int  # the number of causes that the page leaves out
+    pending: str  # failures by verdict that are not committed yet, so that their causes are unknown
     log: Sequence[str]
     actions: Sequence[Action]
 
@@ -99,15 +91,7 @@ def job_view(now: JobNow) -> JobView:
 
 
 def headline(now: Status, time_s: float, kubernetes: str) -> str:
-    """Return the state of a job as a sentence.
-
-    Parameters
-    ----------
-    time_s
-        The present time (s since the epoch), for ages.
-    kubernetes
-        The phase of the runner in Kubernetes; empty: unknown.
-    """
+    """Return the state of a job as a sentence, with ages at this time and the phase of the runner in Kubernetes."""
     text = {
         "submitted": "The job waits for a runner.",
         "interrupted": "The runner ended before the end of the job. Resume runs the rest.",

@@ -14,29 +14,19 @@ from mops.ui.facts import JobList, ListQuery
 
 @dataclass(frozen=True)
 class Row:
-    """A job of the list.
-
-    Parameters
-    ----------
-    share
-        The committed part in percent; None: unknown.
-    share_failed
-        The part of the bar for failures: the committed part times the share of failed simulations.
-    kubernetes
-        The phase of its runner in Kubernetes; empty: unknown, or not needed.
-    """
+    """A job of the list."""
 
     name: str
     state: str
     tone: str
-    share: float | None
-    share_failed: float
+    share: float | None  # the committed part in percent; None: unknown
+    share_failed: float  # the part of the bar for failures: the committed part times the share of failed simulations
     sets: str
     failed: str
     has_failed: bool
     submitted: str
     error: str
-    kubernetes: str
+    kubernetes: str  # the phase of its runner in Kubernetes; empty: unknown, or not needed
 
 
 @dataclass(frozen=True)

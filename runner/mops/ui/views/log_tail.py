@@ -8,14 +8,12 @@ GAP = "... (the next commit stores the lines between)"
 
 
 def joined_tail(stored: Sequence[str], live: Sequence[str], n: int) -> list[str]:
-    """Return the last ``n`` lines of a log.
-
-    The runner stores the log with each commit, and shows its last lines more often. So the first of the live lines are
-    usually the last of the stored ones. If the two do not meet, a line says so.
-    """
+    """Return the last ``n`` lines of a log. If the stored and the live lines do not meet, a line says so."""
     stored, live = list(stored), list(live)
     if not live or _contains(stored, live):
         return stored[-n:]
+    # The runner stores the log with each commit, and shows its last lines more often. So the first of the live lines
+    # are usually the last of the stored ones.
     overlap = next((k for k in range(min(len(live), len(stored)), 0, -1) if stored[-k:] == live[:k]), 0)
     gap = [GAP] if stored and not overlap else []
     return (stored + gap + live[overlap:])[-n:]

@@ -7,29 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Action:
-    """A change of a job that a person confirms.
+    """A change of a job that a person confirms."""
 
-    Parameters
-    ----------
-    verb
-        The last segment of its address.
-    label, confirm
-        The texts of its button on the page of the job, and of the button that confirms it.
-    question, effect
-        What the confirmation asks and explains.
-    states
-        The states in which it makes sense.
-    is_final
-        Whether it ends something.
-    """
-
-    verb: str
-    label: str
-    confirm: str
-    question: str
-    effect: str
-    states: tuple[str, ...]
-    is_final: bool = False
+    verb: str  # the last segment of its address
+    label: str  # of its button on the page of the job
+    confirm: str  # of the button that confirms it
+    question: str  # what the confirmation asks
+    effect: str  # what the confirmation explains
+    states: tuple[str, ...]  # in which it makes sense
+    is_final: bool = False  # whether it ends something
 
 
 ACTIONS = {
@@ -62,7 +48,6 @@ ACTIONS = {
         ),
     )
 }
-"""The actions by verb."""
 
 
 def actions_for(state: str) -> list[Action]:
