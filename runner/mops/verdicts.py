@@ -19,7 +19,9 @@ class Report:
         return f"{self.kind}: {self.what}; {self.then}"
 
 
-VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")  # the values of a failure's ``reason``
+# The values of a failure's ``reason``. The report has advice for each (`_ADVICE`), worker/task_progress.py retries some,
+# and docs/reference/failures.md lists them.
+VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
 
 
 @dataclass(frozen=True)

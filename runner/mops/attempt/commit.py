@@ -37,7 +37,7 @@ from mops.verdicts import Counts
 logger = logging.getLogger(__name__)
 
 LEAST_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
-POLL_SECONDS = 3.0
+POLL_SECONDS = 3.0  # how often the log is read for a cancel or a newer claim
 TICK_SECONDS = 0.5  # how often the observer is called, which decides what is due
 # How long an abandoned thread has to end. A storage that does not answer may hold it for minutes.
 ABANDON_SECONDS = 5.0

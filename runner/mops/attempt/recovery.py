@@ -91,6 +91,7 @@ class TaskRecovery:
 
     def lost(self, loss: TaskLost) -> int:
         """Send a lost task again: 0; or return how often it was lost: the caller must then quarantine it."""
+        # Dask has run the task a second time already, if its first worker died (`DEATHS`).
         self._n_lost_in_a_row += loss.connected
         if self._n_lost_in_a_row > max(_LOST_LIMIT, 2 * TASKS_PER_SLOT * self._plan.share.slots):
             raise ClusterError(

@@ -47,7 +47,7 @@ MANY_LOCAL_PARTS = 1_000  # in a folder, where a reader opens so many in half a 
 
 WAIT_SECONDS = 60.0  # at the end of an attempt, where a person may wait; on Azurite 500 parts take 5.5 s
 
-SMALL_BYTES = 16 << 20  # parts of this size and above stay as they are
+SMALL_BYTES = 16 << 20  # parts of this size and above stay as they are, at the end of a job and by the command
 
 # The most that a merged part holds, before its rows are encoded again. No checkpoint writes larger parts by default,
 # `verify` holds four of them in memory, and Azure stores one in one request.

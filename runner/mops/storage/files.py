@@ -153,7 +153,7 @@ class Files:
         return self._backend.arrow(path)
 
     def spool(self, descriptor: int | None = None) -> Spool:
-        """Return a spool for a later :meth:`put`, which lies in the storage's folder if it has one.
+        """Return a spool for a later :meth:`create`, which lies in the storage's folder if it has one.
 
         ``descriptor`` is a file with the content; None: a new, empty file.
         """
@@ -197,6 +197,7 @@ def _backend(url: str) -> Backend:
             from mops.storage.backends.memory import ProcessMemory  # noqa: PLC0415 - fsspec and Arrow take 0.1 s
 
             return ProcessMemory(name)
+    # What is left: `canonical_url` has refused all other schemes.
     from mops.storage.backends.azure import AzureBlobs  # noqa: PLC0415 - its client takes 0.15 s
 
     return AzureBlobs(url)

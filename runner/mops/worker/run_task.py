@@ -103,6 +103,7 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
             tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
             _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context), tell)
             if worker is not None:
+                # With each heartbeat. mops/worker/metrics.py has those of Prometheus.
                 worker.metrics["mops_children_bytes"] = lambda _worker: _children.resident_bytes()
                 worker.metrics[LONG_STEPS] = _all_long_steps  # Dask sends both to the scheduler
                 if can_show_metrics():
