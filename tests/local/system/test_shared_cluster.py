@@ -279,7 +279,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     """Two workers die with the task. If the task did not announce that it runs, it is not to blame."""
-    monkeypatch.setattr("mops.cluster.dask_calls.run_task", ending(runs=runs))
+    monkeypatch.setattr("mops.cluster.dask_connection.run_task", ending(runs=runs))
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with (
