@@ -32,8 +32,7 @@ from mops.storage.backends.spool import Spool
 from mops.storage.dataset import part_missing, verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.job_records import JobRecord, check_not_deleted
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import CurrentPart, read_whole
+from mops.storage.joblog.parts import CurrentPart, current_parts, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part
 from mops.storage.joblog.view import union
 from mops.storage.paths import table_of
@@ -117,12 +116,14 @@ def compact(
     except BaseException as ended:
         _remove(files, written)
         # Another compaction may have been faster, and `clean` may have removed the parts of this one.
-        if isinstance(ended, PartMissing) and COMPACTIONS.read(files, record.paths.compaction) is not None:
-            return _compacted(record, whole.parts, read_whole(files, record.paths).parts)
+        other = COMPACTIONS.read(files, record.paths.compaction) if isinstance(ended, PartMissing) else None
+        if other is not None:
+            return _compacted(record, whole.parts, current_parts(whole.commits, other))
         raise
-    compaction = Compaction(time=time.time(), host=socket.gethostname(), merges=tuple(written))
+    own = Compaction(time=time.time(), host=socket.gethostname(), merges=tuple(written))
     # If no answer comes, the record may still come into being: then the parts must stay.
-    if files.put_new(record.paths.compaction, COMPACTIONS.encode(compaction)) is Put.OTHER:  # another one was faster
+    is_first = files.put_new(record.paths.compaction, COMPACTIONS.encode(own)) is not Put.OTHER
+    if not is_first:
         _remove(files, written)
     try:
         check_not_deleted(files, record.paths)
@@ -130,7 +131,8 @@ def compact(
         _remove(files, written)
         files.remove([record.paths.compaction])
         raise
-    return _compacted(record, whole.parts, read_whole(files, record.paths).parts)
+    counts = own if is_first else COMPACTIONS.read(files, record.paths.compaction)
+    return _compacted(record, whole.parts, current_parts(whole.commits, counts))
 
 
 def _remove(files: Files, written: Iterable[Merge]) -> None:
@@ -167,8 +169,6 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
     fewest = MANY_PARTS if files.folder is None else MANY_LOCAL_PARTS
     how_to = f"to merge them: mops jobs compact {record.job}"
     try:
-        if all(stored.parts < fewest for stored in JobLog(files, record.paths).read().stored.values()):
-            return  # without reading all of a long log
         # Without long waits for a storage that is out of reach.
         done = compact(files.brief(), record, plan=partial(runs, fewest_in_table=fewest), seconds=WAIT_SECONDS)
     except KeyboardInterrupt:

@@ -318,7 +318,7 @@ MOMENTS = {
     "before a part": ("put_new", "/outputs/", 1),
     "between parts": ("put_new", "/failures/", 1),
     "before the record": ("put_new", "/compacted.json", 1),
-    "after the record": ("get", "/compacted.json", 2),
+    "after the record": ("get", "/deleted.json", 2),
 }
 KILLED = """
 import os, sys
