@@ -46,7 +46,7 @@ FLOORS: dict[str, set[str]] = {
         *("project", "task", "k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "calibration": {
-        *("errors", "units", "settings", "study", "project", "storage", "worker", "attempt", "service", "jobs"),
+        *("errors", "units", "settings", "study", "project", "storage", "worker", "service", "jobs"),
     },
     "report": {
         *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),

@@ -21,7 +21,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
-from mops.attempt.progress import Snapshot
 from mops.attempt.text_log import TextLogBuffer, collecting
 from mops.cluster.worker_losses import Pods
 from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError, SystemUnfit
@@ -34,6 +33,7 @@ from mops.storage.job_records import JobRecord, check_not_deleted, driving
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import COMPLETE, Asked, By
 from mops.storage.params_file import load_groups
+from mops.storage.progress_record import Progress
 from mops.system.processors import n_processors
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
@@ -134,7 +134,7 @@ class Attempt:
     context: JobContext
     settings: Settings
     create: Callable[[], None] = lambda: None  # writes a new job's records, when the model is imported
-    on_progress: Callable[[Snapshot], None] = lambda _: None  # called about four times a second
+    on_progress: Callable[[Progress], None] = lambda _: None  # called about four times a second
     by: By = "person"  # with ``auto``, the attempt does not resume a job that has ended
     asked: Asked | None = None  # the request to run; None: Kubernetes restarted a pod without a new request
     pods: Pods | None = None  # knows why pods ended; None: this runner is not a pod

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.observer import Observer
+from mops.attempt.progress import Observer
 from mops.attempt.sizing import MOST_GROUPS
 from mops.attempt.tasks import ThreadFault
 from mops.attempt.text_log import TextLogBuffer

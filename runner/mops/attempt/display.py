@@ -19,8 +19,7 @@ from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, duration, rate, to_go
 
 if TYPE_CHECKING:
-    from mops.attempt.progress import Snapshot
-    from mops.storage.live_record import SlowStep
+    from mops.storage.progress_record import Progress, SlowStep
 
 _CELL_SECONDS = 0.5  # the least time between two updates of a notebook, which keeps each of them as a message
 
@@ -30,7 +29,7 @@ _BEFORE = "importing the model"
 Show = Callable[[str, str], None]  # shows HTML in a cell, or text where HTML cannot be shown
 
 
-def figures(now: Snapshot) -> str:
+def figures(now: Progress) -> str:
     """Return the progress of a job in one line."""
     parts = [
         f"{now.finished.simulations:,} of {now.total:,} simulations",
@@ -55,7 +54,7 @@ def slow_text(step: SlowStep) -> str:
     return f"{name}: {duration(step.seconds)}, since {since:%H:%M:%S}{times}"
 
 
-def displayed() -> AbstractContextManager[Callable[[Snapshot], None]]:
+def displayed() -> AbstractContextManager[Callable[[Progress], None]]:
     """Show a job while the body runs it, where a person may look."""
     if (show := _cell_of_marimo() or _cell_of_jupyter()) is not None:
         return _updates(show)
@@ -86,10 +85,10 @@ def _bundle(text: str, plain: str) -> dict[str, str]:
 
 
 @contextmanager
-def _line(terminal: TextIO) -> Iterator[Callable[[Snapshot], None]]:
+def _line(terminal: TextIO) -> Iterator[Callable[[Progress], None]]:
     """Keep one line up to date, and remove it at the end."""
 
-    def show(now: Snapshot) -> None:
+    def show(now: Progress) -> None:
         width = shutil.get_terminal_size().columns - 1
         terminal.write(_CLEAR_LINE + f"{now.job}: {figures(now)}"[:width])
         terminal.flush()
@@ -102,13 +101,13 @@ def _line(terminal: TextIO) -> Iterator[Callable[[Snapshot], None]]:
 
 
 @contextmanager
-def _updates(cell: Show) -> Iterator[Callable[[Snapshot], None]]:
+def _updates(cell: Show) -> Iterator[Callable[[Progress], None]]:
     """Keep an output of the cell up to date. It stays, with the last figures."""
     cell(f"<div>mops: {_BEFORE}</div>", f"mops: {_BEFORE}")
-    last: list[Snapshot] = []
+    last: list[Progress] = []
     next_at = 0.0
 
-    def show(now: Snapshot) -> None:
+    def show(now: Progress) -> None:
         nonlocal next_at
         last[:] = [now]
         if time.monotonic() >= next_at:
@@ -121,7 +120,7 @@ def _updates(cell: Show) -> Iterator[Callable[[Snapshot], None]]:
         cell(as_html(last[0]) if last else "", f"{last[0].job}: {figures(last[0])}" if last else "")
 
 
-def as_html(now: Snapshot) -> str:
+def as_html(now: Progress) -> str:
     """Return the progress of a job as HTML: a bar and a line."""
     return bar(now.job, now.finished.simulations, now.total, figures(now))
 

@@ -20,12 +20,10 @@ from mops.attempt.concurrency import Concurrency
 from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.observer import Observer
 from mops.attempt.plan import Plan, StoredInput
-from mops.attempt.progress import Progress, ProgressCallback, Snapshot
+from mops.attempt.progress import Observer, ProgressCallback, ProgressMeter, ResultsSoFar, earlier_best
 from mops.attempt.recovery import TaskRecovery, quarantine_result
 from mops.attempt.results import GroupFinished, PartialGroups, PartialResult, ResultReceiver, TaskFinished
-from mops.attempt.results_so_far import ResultsSoFar, earlier_best
 from mops.attempt.sizing import TaskSizer
 from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight, TaskThreads, ThreadFault
 from mops.attempt.text_log import TextLogBuffer
@@ -37,6 +35,7 @@ from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.ancestors import stored_families
 from mops.storage.joblog.records import State
+from mops.storage.progress_record import Progress
 from mops.study.ranges import Ranges
 from mops.task import ResultBuffer, Task, TaskRequest
 from mops.units import bytes_text
@@ -66,7 +65,7 @@ class Runner:
         cluster: Cluster,
         job: ClaimedJob,
         text_log: TextLogBuffer,
-        on_progress: Callable[[Snapshot], None] = lambda _: None,  # called by the loop, about four times a second
+        on_progress: Callable[[Progress], None] = lambda _: None,  # called by the loop, about four times a second
         pods: Pods | None = None,  # knows why the previous attempt's pod ended; None: the runner is not a pod
         threads: Callable[[Callable[[object], None]], TaskThreads] = TaskThreads,
     ):
@@ -75,10 +74,10 @@ class Runner:
         put = self._events.put
         self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
-        self._progress = Progress(job, so_far)
+        self._progress = ProgressMeter(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress)
         self.pending_results = PendingResults()  # results that are finished but not durable
-        observer = Observer(job, self._progress.snapshot, text_log.last_lines)
+        observer = Observer(job, self._progress.look, text_log.last_lines)
         self._committer = Committer(job, self._families, self.pending_results, text_log, observer, put)
         self._partial_groups = PartialGroups(
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
@@ -90,7 +89,7 @@ class Runner:
         self._tasks_in_flight = TasksInFlight(cluster, self._receiver.receive, put, threads(put), room_bytes)
         self._capacity = ClusterCapacity(cluster, settings, job.name)
         self._concurrency = Concurrency(job, cluster, self._capacity, pods)
-        self._progress.window = self._concurrency.window.size  # for the first sign of life, which may be the last
+        self._progress.set(window=self._concurrency.window.size)  # for the first sign of life, which may be the last
         # If checkpoints take 0 s, each group is committed as it finishes, so that no group waits in a task for others.
         fuse, per_slot = settings.checkpoint_seconds > 0, self._concurrency.window_per_slot
         sizer = TaskSizer(settings.task_seconds, fuse=fuse, window_per_slot=per_slot)
@@ -109,9 +108,9 @@ class Runner:
         """Send nothing more, give simulations ``grace_s`` seconds, then commit. From any thread or signal handler."""
         self._events.put(StopRequested(grace_s, by))
 
-    def snapshot(self) -> Snapshot:
+    def look(self) -> Progress:
         """Return where the job stands. From any thread."""
-        return self._progress.snapshot()
+        return self._progress.look()
 
     def run(self) -> State:
         """Run until every group is committed, or a stop; return the state in which the job's log ends, or raise."""
@@ -281,7 +280,8 @@ class Runner:
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
-        self._progress.children = event.children or self._progress.children
+        if event.children:
+            self._progress.set(children=event.children)
         if event.is_empty and not self._stops and (loss := self._recovery.came_back_empty(task)) is not None:
             self._lost(loss)
             if event.partial is not None:
@@ -366,16 +366,19 @@ class Runner:
                 self._tasks_in_flight.release(task, released)
 
     def _publish_progress(self) -> None:
-        progress = self._progress
-        progress.in_flight, progress.slots = self._plan.groups_in_flight, self._plan.share.slots
-        progress.window, progress.sizing = self._concurrency.window.size, self._concurrency.explanation
-        progress.next_commit_s, progress.slow = self._committer.next_commit_s, self._slow.found
-        n_slow, n_left = len(progress.slow), progress.n_left - self._n_reused_left
+        n_slow, n_left = len(self._slow.found), self._progress.now.left - self._n_reused_left
         self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
-        progress.seconds_left = self._time_left.seconds
-        snapshot = progress.snapshot()
+        self._progress.set(
+            in_flight=self._plan.groups_in_flight,
+            slots=self._plan.share.slots,
+            window=self._concurrency.window.size,
+            sizing=self._concurrency.explanation,
+            next_commit_s=self._committer.next_commit_s,
+            slow=self._slow.found,
+            seconds_left=self._time_left.seconds,
+        )
         try:
-            self._on_progress(snapshot)
+            self._on_progress(self._progress.look())
         except KeyboardInterrupt:
             if not self._stops:  # else the first request decides whether to hand over
                 self.stop()

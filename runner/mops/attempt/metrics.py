@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 
 from mops.attempt.commit import PendingResults
 from mops.attempt.main_loop import Runner
-from mops.attempt.progress import Snapshot
 from mops.cluster.base import Cluster
+from mops.storage.progress_record import Progress
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes
 from mops.verdicts import VERDICTS
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class JobCollector(Collector):
     """Collects the metrics of an attempt."""
 
-    def __init__(self, attempt: int, snapshot: Callable[[], Snapshot], pending: PendingResults):
-        self._attempt, self._snapshot, self._pending = attempt, snapshot, pending
+    def __init__(self, attempt: int, look: Callable[[], Progress], pending: PendingResults):
+        self._attempt, self._look, self._pending = attempt, look, pending
 
     def describe(self) -> list[Metric]:
         """Return nothing, so that the registry does not collect to find out the names."""
@@ -39,7 +39,7 @@ class JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they are now."""
-        seen = self._snapshot()
+        seen = self._look()
         families = Families(mops_job=seen.job)
         ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
         yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
@@ -77,8 +77,8 @@ def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Clus
     if port is None:
         yield
         return
-    job = runner.snapshot().job
-    collectors: list[Collector] = [JobCollector(attempt, runner.snapshot, runner.pending_results)]
+    job = runner.look().job
+    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.pending_results)]
     if remote is None:
         collectors.append(PoolCollector(pools))
     elif without := remote.without_metrics():

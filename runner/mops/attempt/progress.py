@@ -1,149 +1,103 @@
-"""Where a job stands: counts, rate, results so far, time left, memory of the process tree."""
+"""What a runner tells about its job: counts, rate and memory, and the live records and samples that it stores."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import threading
 import time
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.results_so_far import ResultsSoFar
-from mops.errors import JobFailed
-from mops.storage.live_record import BestLoss, FailureCause, SlowStep
+from mops.errors import JobFailed, MopsError
+from mops.storage import advisory
+from mops.storage.ancestors import ancestors, parts
+from mops.storage.dataset import dataset_of
+from mops.storage.progress_record import BestLoss, FailureCause, Progress, read_live, write_live
+from mops.storage.samples import write_samples
+from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
+from mops.task import LOSSES, Failure, Loss, TaskResult
+from mops.units import shortened, without_varying
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
-
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
 # A job ends after so many simulations, or two for each slot, if all have failed with one cause and others are left.
 FIRST_FAILURES = 100
+_MOST_CAUSES = 100  # more causes are not counted: a terminal shows a few
+_CAUSES_SHOWN = 5
+_MESSAGE_CHARACTERS = 200
+
+# The committing thread ticks twice a second, so a live record and a sample come about every 10 s.
+LIVE_SECONDS = 9.0
+FIRST_LIVE_SECONDS = 0.9  # the time between two live records in the first minute, in which a person watches
+FIRST_SECONDS = 60.0
+_WRITE_SHARE = 0.05  # the most of the time that the first minute's live records may take, if the storage is slow
+SAMPLE_SECONDS = 9.0
+WRITE_SECONDS = 60.0
+_MOST_SAMPLES = 60  # in one object; if the storage was slow for long, the oldest samples are dropped
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Where a job stands.
-
-    Parameters
-    ----------
-    finished, durable
-        Counts of what has reached the runner, and of what is committed.
-    total
-        Simulations of the job.
-    rate
-        Simulations per second over the last 20 s; 0 before the first result.
-    seconds_left
-        Seconds until the end, without what runs much longer than others; None: unknown.
-    seconds
-        Time since the attempt began.
-    memory_bytes, peak_bytes
-        Resident memory of the runner's process tree, now and at its peak.
-    in_flight, slots
-        Groups in flight, and simulations that run at once.
-    window
-        The most groups in flight.
-    children
-        How child processes start, and why; empty before one has run a simulation.
-    sizing
-        How MODELOPS_JOB_BATCH_SIZE=auto chose the window; empty before it did, and if a number is set.
-    ended
-        Simulations that have reached the runner in this attempt, by verdict; good ones as ``good``.
-    inherited
-        Counts of the groups that earlier attempts committed, and of those that a retry took over.
-    n_groups, n_groups_durable, n_groups_committed
-        Groups of the job, those that are committed, and those that this attempt has committed.
-    limit_bytes
-        The memory limit of the container or of the machine; 0: unknown.
-    next_commit_s
-        Seconds until the next commit, at the latest; None: no result waits for one.
-    best
-        The smallest loss of each target.
-    causes
-        The most frequent causes of failures in this attempt.
-    slow
-        Simulations and targets that run much longer than others, the longest first.
-    """
-
-    job: str
-    finished: Counts
-    durable: Counts
-    total: int
-    rate: float
-    seconds: float
-    memory_bytes: int
-    peak_bytes: int
-    in_flight: int = 0
-    slots: int = 0
-    seconds_left: float | None = None
-    window: int = 0
-    children: str = ""
-    sizing: str = ""
-    ended: Mapping[str, int] = field(default_factory=dict)
-    inherited: Counts = field(default_factory=Counts)
-    n_groups: int = 0
-    n_groups_durable: int = 0
-    n_groups_committed: int = 0
-    limit_bytes: int = 0
-    next_commit_s: float | None = None
-    best: tuple[BestLoss, ...] = ()
-    causes: tuple[FailureCause, ...] = ()
-    slow: tuple[SlowStep, ...] = ()
-
-    @property
-    def left(self) -> int:
-        """Simulations that have neither succeeded nor failed."""
-        return self.total - self.finished.simulations
-
-
-class Progress:
-    """Adds up results and commits, and measures rate and memory."""
+class ProgressMeter:
+    """Adds up results and commits, and measures rate and memory. :attr:`now` is replaced, so any thread may read it."""
 
     def __init__(self, job: ClaimedJob, results: ResultsSoFar):
-        self._job, self._results, self._n_committed = job, results, 0
-        self.finished = self.durable = job.inherited_counts
-        self._ended: Counter[str] = Counter()
+        self._job, self._results = job, results
         self._began = time.monotonic()
-        self._marks: deque[tuple[float, int]] = deque([(self._began, self.finished.simulations)])
-        self._memory = self._peak = self._limit = 0
+        self.now = Progress(
+            at=time.time(),
+            finished=job.inherited_counts,
+            job=job.name,
+            durable=job.inherited_counts,
+            total=job.groups.n_simulations,
+            inherited=job.inherited_counts,
+            n_groups=len(job.groups),
+            n_groups_durable=len(job.groups) - len(job.todo),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            settings=job.settings.to_json(),
+        )
+        self._marks: deque[tuple[float, int]] = deque([(self._began, self.now.finished.simulations)])
         self._measure_at = 0.0
-        self.in_flight = self.slots = self.window = 0
-        self.children = self.sizing = ""
-        self.seconds_left: float | None = None
-        self.next_commit_s: float | None = None
-        self.slow: tuple[SlowStep, ...] = ()
+        self._lock = threading.Lock()  # the loop and the committing thread replace different fields
+
+    def set(self, **fields: Any) -> None:
+        """Replace some fields."""
+        with self._lock:
+            self.now = replace(self.now, **fields)
 
     def add(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count results that have reached the runner; raise if more simulations have failed than the settings allow."""
-        self.finished += counts
-        # Replaced and not changed, because another thread may be reading it.
-        self._ended = self._ended + Counter({"good": counts.simulations_good, **failed})
+        ended = Counter({"good": counts.simulations_good, **failed})
+        finished = self.now.finished + counts
+        self.set(finished=finished, ended=Counter(self.now.ended) + ended)
         now = time.monotonic()
-        self._marks.append((now, self.finished.simulations))
+        self._marks.append((now, finished.simulations))
         while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:
             self._marks.popleft()
-        n_failed, settings = self.finished.simulations_failed, self._job.settings
-        if n_failed > settings.failures_allowed(self._job.groups.n_simulations):
+        n_failed, settings = finished.simulations_failed, self._job.settings
+        if n_failed > settings.failures_allowed(self.now.total):
             raise JobFailed(
                 f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={settings.max_failures}",
                 where=self._job.name,
                 hint=f"see why they failed: mops jobs status {self._job.name}",
             )
-        self._check_first_failures()
-
-    def _check_first_failures(self) -> None:
-        """Raise if the first simulations of the job have all failed alike, as all others probably will."""
-        n_failed, causes = self.finished.simulations_failed, self._results.causes
-        is_enough = n_failed >= max(FIRST_FAILURES, 2 * self.slots) and not self.finished.simulations_good
-        if is_enough and len(causes) == 1 and self.n_left and self._job.settings.max_failures is None:
+        # If the first simulations of the job have all failed alike, all others probably will.
+        causes = self._results.causes
+        is_enough = n_failed >= max(FIRST_FAILURES, 2 * self.now.slots) and not finished.simulations_good
+        if is_enough and len(causes) == 1 and self.now.left and settings.max_failures is None:
             raise JobFailed(
                 f"the first {n_failed} simulations have all failed alike ({causes[0].verdict}: {causes[0].message})",
                 where=self._job.name,
@@ -151,65 +105,45 @@ class Progress:
                 "MODELOPS_JOB_MAX_FAILURES=100% and resume the job",
             )
 
-    @property
-    def n_left(self) -> int:
-        """Simulations that have not finished."""
-        return self._job.groups.n_simulations - self.finished.simulations
-
     def committed(self, counts: Counts, n_groups: int) -> None:
         """Count a commit."""
-        self.durable += counts
-        self._n_committed += n_groups
+        now = self.now
+        self.set(
+            durable=now.durable + counts,
+            n_groups_durable=now.n_groups_durable + n_groups,
+            n_groups_committed=now.n_groups_committed + n_groups,
+        )
 
-    def snapshot(self) -> Snapshot:
-        """Return where the job stands now. From any thread."""
+    def look(self) -> Progress:
+        """Measure, and return where the job stands. From any thread."""
         now = time.monotonic()
         if now >= self._measure_at:
-            self._memory, self._limit = tree_bytes(os.getpid()), allowed_bytes()
-            self._peak = max(self._peak, self._memory)
+            memory = tree_bytes(os.getpid())
+            self.set(memory_bytes=memory, peak_bytes=max(self.now.peak_bytes, memory), limit_bytes=allowed_bytes())
             # Reading every process of a busy host takes long: at most 2 % of the time is spent on it.
             self._measure_at = now + max(_MEMORY_SECONDS, 50 * (time.monotonic() - now))
         since, before = self._marks[0]
-        rate = (self.finished.simulations - before) / max(now - since, 1e-9)
-        return Snapshot(
-            job=self._job.name,
-            finished=self.finished,
-            durable=self.durable,
-            total=self._job.groups.n_simulations,
-            rate=rate,
+        self.set(
+            at=time.time(),
+            rate=(self.now.finished.simulations - before) / max(now - since, 1e-9),
             seconds=now - self._began,
-            memory_bytes=self._memory,
-            peak_bytes=self._peak,
-            in_flight=self.in_flight,
-            slots=self.slots,
-            seconds_left=self.seconds_left,
-            window=self.window,
-            children=self.children,
-            sizing=self.sizing,
-            ended=self._ended,
-            inherited=self._job.inherited_counts,
-            n_groups=len(self._job.groups),
-            n_groups_durable=len(self._job.groups) - len(self._job.todo) + self._n_committed,
-            n_groups_committed=self._n_committed,
-            limit_bytes=self._limit,
-            next_commit_s=self.next_commit_s,
             best=self._results.best,
             causes=self._results.causes,
-            slow=self.slow,
         )
+        return self.now
 
 
 class ProgressCallback:
     """Calls the user's ``on_progress``. Its first error is logged and becomes a RuntimeWarning; the job continues."""
 
-    def __init__(self, job: str, on_progress: Callable[[Snapshot], None]):
+    def __init__(self, job: str, on_progress: Callable[[Progress], None]):
         self._job, self._on_progress = job, on_progress
         self._failed = False
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Report a snapshot to the user."""
+    def __call__(self, now: Progress) -> None:
+        """Report the progress to the user."""
         try:
-            self._on_progress(snapshot)
+            self._on_progress(now)
         except Exception as error:
             if self._failed:
                 return
@@ -221,3 +155,160 @@ class ProgressCallback:
                 warnings.warn(
                     f"job {self._job!r} continues, but on_progress raised:\n{text}", RuntimeWarning, stacklevel=1
                 )
+
+
+def earlier_best(job: ClaimedJob) -> list[BestLoss]:
+    """Return the smallest losses of earlier attempts, which the last live record names, or of the job's parents."""
+    live = read_live(job.files, job.paths, job.attempt - 1) if job.attempt > 1 else None
+    return list(live.best) if live is not None else _taken_over_best(job)
+
+
+def _taken_over_best(job: ClaimedJob) -> list[BestLoss]:
+    """Return the smallest losses that a derived job takes over. They are only for display, so a fault is logged."""
+    best: dict[tuple[str, str], BestLoss] = {}
+    try:
+        rows = parts(ancestors(job.files, job.record), "losses")
+        losses = dataset_of(job.files, job.name, rows, LOSSES)
+        for batch in losses.to_batches(columns=["target", "name", "loss", "param_id"]):
+            ordered = pa.table(batch).sort_by("loss").group_by(["target", "name"], use_threads=False)
+            for row in ordered.aggregate([("loss", "first"), ("param_id", "first")]).to_pylist():
+                found = BestLoss(row["target"], row["name"], row["loss_first"], row["param_id_first"])
+                key = found.target, found.name
+                if key not in best or found.loss < best[key].loss:
+                    best[key] = found
+    except (MopsError, OSError, pa.ArrowException) as bad:
+        logger.warning("%s: the best losses that the job takes over are unknown: %s", job.name, bad)
+    return list(best.values())
+
+
+class ResultsSoFar:
+    """Looks at each result once. Used by the delivering thread; any thread may read ``best`` and ``causes``."""
+
+    def __init__(self, param_id: Callable[[int], str], earlier: Iterable[BestLoss] = ()):
+        self._param_id = param_id
+        self._best = {(one.target, one.name): one for one in earlier}
+        self._causes: dict[tuple[str, str], FailureCause] = {}
+        self._lock = threading.Lock()  # tasks that the runner gives up come from another thread
+        self.best = tuple(self._best.values())
+        self.causes: tuple[FailureCause, ...] = ()
+
+    def add_simulations(self, result: TaskResult) -> None:
+        """Count the failed simulations of a result."""
+        with self._lock:
+            self._count(failure for failure in result.failures if failure.target is None)
+
+    def add_targets(self, result: TaskResult) -> None:
+        """Take the losses of whole groups, and count the targets that raised errors."""
+        with self._lock:
+            # A target `*` has no losses because a simulation failed, which is counted already.
+            self._count(failure for failure in result.failures if failure.target not in (None, "*"))
+            smallest: dict[tuple[str, str], Loss] = {}
+            for loss in result.losses:
+                key = loss.target, loss.name
+                if loss.group in result.done and (key not in smallest or loss.loss < smallest[key].loss):
+                    smallest[key] = loss
+            for key, loss in smallest.items():
+                if key not in self._best or loss.loss < self._best[key].loss:
+                    self._best[key] = BestLoss(*key, loss.loss, self._param_id(loss.group))
+                    self.best = tuple(self._best.values())
+
+    def _count(self, failures: Iterable[Failure]) -> None:
+        is_new = False
+        for failure in failures:
+            message = failure.message.strip().partition("\n")[0]
+            key = failure.reason, without_varying(message)  # messages that differ only in numbers are one cause
+            if key not in self._causes and len(self._causes) < _MOST_CAUSES:
+                text = shortened(message, _MESSAGE_CHARACTERS).encode(errors="replace").decode()
+                self._causes[key] = FailureCause(failure.reason, text, 0)
+            if (found := self._causes.get(key)) is not None:
+                self._causes[key] = replace(found, n=found.n + 1)
+                is_new = True
+        if is_new:
+            self.causes = tuple(sorted(self._causes.values(), key=lambda one: -one.n)[:_CAUSES_SHOWN])
+
+
+class Samples:
+    """Samples that wait to be written. Pure: the caller gives the time, in seconds of a monotonic clock."""
+
+    def __init__(self, now: float):
+        self._waiting: list[Progress] = []
+        self._taken, self._written = now - SAMPLE_SECONDS, now  # the first one is due at once
+        self._rate_since: tuple[float, int] | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether to take a sample."""
+        return now - self._taken >= SAMPLE_SECONDS
+
+    def rate(self, now: float, simulations: int) -> float:
+        """Return simulations per second since the last call; 0 at the first."""
+        since, before = self._rate_since or (now, simulations)
+        self._rate_since = (now, simulations)
+        return max(simulations - before, 0) / (now - since) if now > since else 0.0
+
+    def add(self, now: float, sample: Progress) -> None:
+        """Take a sample."""
+        self._taken = now
+        self._waiting.append(sample)
+        del self._waiting[:-_MOST_SAMPLES]
+
+    def to_write(self, now: float, *, last: bool = False) -> list[Progress]:
+        """Return the samples to write now: about once a minute, and at the end."""
+        if not last and now - self._written < WRITE_SECONDS:
+            return []
+        self._written = now
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+class Observer:
+    """Writes an attempt's live records and samples. Used by the committing thread alone."""
+
+    def __init__(
+        self,
+        job: ClaimedJob,
+        progress: Callable[[], Progress],
+        last_lines: Callable[[], list[str]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._writer = advisory.Writer(job.files)
+        self._job, self._progress, self._last_lines, self._clock = job, progress, last_lines, clock
+        self._began = clock()
+        self._live_at, self._live_took_s = float("-inf"), 0.0
+        self._samples = Samples(self._began)
+        self._n_written = 0
+
+    def tick(self, open_bytes: int, *, last: bool = False) -> None:
+        """Write a live record and samples, if they are due. At the attempt's end (``last``) everything is due."""
+        now = self._clock()
+        live_is_due = last or now - self._live_at >= self._live_interval_s(now)
+        sample_is_due = last or self._samples.is_due(now)
+        if not (live_is_due or sample_is_due):
+            return
+        # This thread knows what is durable before the loop does.
+        seen = replace(
+            self._progress(),
+            durable=self._job.durable_counts,
+            runner_bytes=resident_bytes(),
+            open_bytes=open_bytes,
+            lines=tuple(self._last_lines()),
+        )
+        if last:
+            seen = replace(seen, next_commit_s=None)
+        paths, attempt = self._job.paths, self._job.attempt
+        if live_is_due:
+            self._live_at = now
+            self._writer.write("the sign of life", lambda files: write_live(files, paths, attempt, seen))
+            self._live_took_s = self._clock() - now
+        if sample_is_due:
+            self._samples.add(now, seen.sample(self._samples.rate(now, seen.finished.simulations)))
+        if due := self._samples.to_write(now, last=last):
+            self._n_written += 1
+            n = self._n_written
+            self._writer.write("samples of memory and rate", lambda files: write_samples(files, paths, attempt, n, due))
+
+    def _live_interval_s(self, now: float) -> float:
+        """Return the time between two live records: about 1 s in the first minute, and then about 10 s."""
+        if now - self._began >= FIRST_SECONDS:
+            return LIVE_SECONDS
+        return min(max(FIRST_LIVE_SECONDS, self._live_took_s / _WRITE_SHARE), LIVE_SECONDS)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.results_so_far import ResultsSoFar
+from mops.attempt.progress import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
 from mops.attempt.text_log import TextLogBuffer
 from mops.errors import InternalError, UsageError

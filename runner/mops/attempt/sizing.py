@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mops.child.task_run import PART_BYTES
-from mops.storage.live_record import Live
+from mops.storage.progress_record import Progress
 from mops.system.memory_limits import HEADROOM_BYTES
 from mops.units import bytes_text
 
@@ -163,7 +163,7 @@ GROWTH = 1.1  # the growth of a halved window after each batch without trouble
 FULL = 0.8  # if a killed runner used more than this fraction of its memory, mops assumes that it ran out of memory
 
 
-def start_size(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:
+def start_size(live: Progress | None, *, ended: bool, oom: bool = False) -> int | None:
     """Return the window of an attempt whose predecessor ran out of memory: half of the predecessor's; else None."""
     # After an end in the log, the predecessor was not killed. If its pod was killed for memory, the memory in its last
     # sign of life does not matter.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from mops.storage.live_record import SlowStep
+from mops.storage.progress_record import SlowStep
 from mops.task import RunningStep, Task
 
 LEAST_SIMULATIONS = 200  # with 1 of 20 simulations ten times as long as others, the mean of so many varies by 10 %

@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypedDict
 
-from mops.attempt.progress import Snapshot
 from mops.calibration.rounds import TotalLoss, check_labels, comparable
 from mops.errors import UsageError, known_name
 from mops.project.functions import Code
@@ -17,6 +16,7 @@ from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.calibration_records import Round, Scoring
 from mops.storage.job_options import PodOptions
+from mops.storage.progress_record import Progress
 from mops.worker.variables import Variables
 
 
@@ -54,7 +54,7 @@ class CalibrateOptions(TypedDict, total=False):
     settings: Settings | None
     local: bool
     service: Service | None
-    on_progress: Callable[[Snapshot], None]
+    on_progress: Callable[[Progress], None]
     model: Code
     targets: Sequence[Code]
     replicates: int

@@ -11,7 +11,6 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import as_command
-from mops.attempt.progress import Snapshot
 from mops.cli import job_text, terminal
 from mops.errors import ClusterError, StorageError
 from mops.jobs.detached import DetachedRunner
@@ -22,6 +21,7 @@ from mops.jobs.results import Reason
 from mops.jobs.status import Status
 from mops.settings import PREFIX, Settings
 from mops.storage.kept_options import read_options
+from mops.storage.progress_record import Progress
 
 
 class JobDisplay:
@@ -33,9 +33,9 @@ class JobDisplay:
         The settings of the command, without the limits that the study or the job has.
     """
 
-    def __init__(self, show: Callable[[Snapshot], None], given: Settings, *, as_json: bool):
+    def __init__(self, show: Callable[[Progress], None], given: Settings, *, as_json: bool):
         self._show, self._given, self._as_json = show, given, as_json
-        self._last: Snapshot | None = None
+        self._last: Progress | None = None
         self._job: Job | None = None
 
     def started(self, prepared: PreparedStudy, job: Job) -> None:
@@ -91,7 +91,7 @@ class JobDisplay:
         commands = [(meaning, job_text.command(verb, job)) for meaning, verb in verbs.items()]
         terminal.say_fields([*commands, where])
 
-    def progress(self, now: Snapshot) -> None:
+    def progress(self, now: Progress) -> None:
         """Show the progress."""
         if now.sizing and (self._last is None or self._last.sizing != now.sizing):
             terminal.say(f"batch size: {now.sizing}")

@@ -22,8 +22,7 @@ from mops.attempt.display import slow_text
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
-    from mops.attempt.progress import Snapshot
-    from mops.storage.live_record import BestLoss
+    from mops.storage.progress_record import BestLoss, Progress
 
 RATE_SECONDS = 5.0
 """A spark line has a column for each 5 s, so it shows the last two minutes."""
@@ -158,7 +157,7 @@ def bar(share: float, columns: int) -> str:
     return "━" * filled + "─" * (columns - filled)
 
 
-def fields_of(now: Snapshot, rates: Sequence[float], time_s: float | None = None) -> Iterator[Field]:
+def fields_of(now: Progress, rates: Sequence[float], time_s: float | None = None) -> Iterator[Field]:
     """Yield what a terminal shows of a job's progress, the fields of most weight first.
 
     Parameters
@@ -207,7 +206,7 @@ def _whole_percent(done: int, total: int) -> int:
     return 100 * done // total
 
 
-def _end(now: Snapshot, time_s: float) -> Iterator[str]:
+def _end(now: Progress, time_s: float) -> Iterator[str]:
     if text := units.to_go(now.seconds_left, len(now.slow)):
         yield text
     left = now.seconds_left
@@ -217,7 +216,7 @@ def _end(now: Snapshot, time_s: float) -> Iterator[str]:
     yield f"ends at {end:%H:%M}" if left < _DAY_SECONDS / 2 else f"ends {end:%Y-%m-%d %H:%M}"
 
 
-def _memory(now: Snapshot) -> Field:
+def _memory(now: Progress) -> Field:
     used = units.bytes_text(now.memory_bytes)
     if not now.limit_bytes:
         return Field("memory", [used, f"peak {units.bytes_text(now.peak_bytes)}"])

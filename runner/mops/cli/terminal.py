@@ -28,7 +28,7 @@ from mops.units import bytes_text, printable, without_varying
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
-    from mops.attempt.progress import Snapshot
+    from mops.storage.progress_record import Progress
 
 AS_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
 stderr = Console(stderr=True, soft_wrap=True, **AS_IS)
@@ -173,7 +173,7 @@ def set_up_logging(verbose: int) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[Snapshot], None]]:
+def progress() -> Iterator[Callable[[Progress], None]]:
     """Show the progress of a job: live on a terminal, else a line every 10 s."""
     # FORCE_COLOR makes a terminal of each output for rich, and a file needs no control codes.
     if sys.stderr.isatty() and not stderr.is_dumb_terminal:
@@ -188,11 +188,11 @@ class _Shown:
     """The last progress, which the terminal shows a few times a second."""
 
     def __init__(self) -> None:
-        self._last: Snapshot | None = None
+        self._last: Progress | None = None
         self._rates = Rates()
         self._start = Spinner("dots", "starting: importing the model")
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Progress) -> None:
         self._last = now
         self._rates.add(now.job, now.seconds, now.rate)
 
@@ -207,7 +207,7 @@ class _Lines:
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Progress) -> None:
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             say(figures(now))

@@ -18,9 +18,9 @@ from mops.jobs.status import Status, storage_of
 from mops.jobs.tables.job_tables import JobTables
 
 if TYPE_CHECKING:
-    from mops.attempt.progress import Snapshot
     from mops.jobs.plots.plots import Plots
     from mops.service.service import Service
+    from mops.storage.progress_record import Progress
 
 
 def open_job(name: str, storage: str | Path | None = None, *, local: bool = False) -> Job:
@@ -60,7 +60,7 @@ class Job(JobTables):
     def _service(self) -> Service | None:
         return service_with(self.files, local=self.local)
 
-    def wait(self, on_progress: Callable[[Snapshot], None] | None = None) -> Job:
+    def wait(self, on_progress: Callable[[Progress], None] | None = None) -> Job:
         """Show the progress until the job ends, and return the job. A terminal shows a line, a notebook a bar.
 
         Use it for a job that another process runs: after ``submit(..., wait=False)``, or in another notebook. The
@@ -69,7 +69,7 @@ class Job(JobTables):
         Parameters
         ----------
         on_progress
-            Called with a ``Snapshot`` about once a second, instead of the line or the bar.
+            Called with a ``Progress`` about once a second, instead of the line or the bar.
 
         Raises
         ------

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from mops.attempt.attempt import Attempt
 from mops.attempt.display import displayed
-from mops.attempt.progress import Snapshot
 from mops.errors import OptionsError, Problem, UsageError
 from mops.jobs import detached
 from mops.jobs.detached import DetachedRunner
@@ -30,6 +29,7 @@ from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
+from mops.storage.progress_record import Progress
 from mops.task import JobContext
 from mops.worker.install import ChildEnvironment, child_environment
 from mops.worker.variables import Variables
@@ -55,7 +55,7 @@ class RunOptions(TypedDict, total=False):
     wait: bool
     local: bool
     service: Service | None
-    on_progress: Callable[[Snapshot], None]
+    on_progress: Callable[[Progress], None]
     on_detach: Callable[[Job, StartedRunner], None]
 
 
@@ -103,7 +103,7 @@ class Launch:
     options: JobOptions  # the job's options from now on
     changes: list[str]  # a line for each option that differs from what the job had before
     child: ChildEnvironment  # the checked variables and interpreter
-    on_progress: Callable[[Snapshot], None] | None  # None: a terminal or a notebook shows the progress
+    on_progress: Callable[[Progress], None] | None  # None: a terminal or a notebook shows the progress
     on_detach: Callable[[Job, StartedRunner], None]
 
     @classmethod

@@ -22,8 +22,8 @@ from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim
 from mops.storage.joblog.view import LogView, settled_state
-from mops.storage.live_record import Live, SlowStep, read_live
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import Progress, SlowStep, read_live
 from mops.units import counted, to_go
 from mops.verdicts import Counts
 
@@ -83,7 +83,7 @@ class Status:
     n_simulations: int
     counts: Counts
     created: str
-    live: Live | None
+    live: Progress | None
     parent: str | None = None
     seconds: float | None = None
     peak_bytes: int | None = None
@@ -104,7 +104,7 @@ class Status:
     def to_go(self, time_s: float) -> str:
         """Return how long the job still takes at a time (s since the epoch), for people; empty: unknown."""
         live = self.live
-        return to_go(live.left_at(time_s, live.seconds_left), len(live.slow)) if live else ""
+        return to_go(live.aged(time_s).seconds_left, len(live.slow)) if live else ""
 
     @property
     def all_failed(self) -> bool:
@@ -123,10 +123,10 @@ class Status:
         What a runner had finished but not committed when it ended is lost.
         """
         live = self.live if self.state == "running" else None
-        return live.counts if live and live.counts.simulations > self.counts.simulations else self.counts
+        return live.finished if live and live.finished.simulations > self.counts.simulations else self.counts
 
 
-def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Live | None]:
+def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Progress | None]:
     """Return a job's state, given its log, and the last sign of life of its runner, if a runner is expected."""
     if view.state is not None:
         return str(view.state), None
@@ -140,7 +140,7 @@ def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Live |
     return "running" if running else idle, live
 
 
-def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tuple[LogView, str, Live | None]:
+def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tuple[LogView, str, Progress | None]:
     """Read a job's log, and return it with what ``job_state`` returns."""
     # A runner that is no longer alive may have ended the job after the first read.
     view = read()
@@ -151,7 +151,7 @@ def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tu
     return view, state, live
 
 
-def runner_text(claim: Claim | None, live: Live | None) -> str:
+def runner_text(claim: Claim | None, live: Progress | None) -> str:
     """Return which process runs or ran the job, and when it was last seen."""
     if live:
         return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
@@ -164,7 +164,7 @@ def _ago(at: float) -> str:
 
 
 def is_alive(
-    live: Live,
+    live: Progress,
     *,
     here: bool,  # whether this process itself runs the job
 ) -> bool:
@@ -262,7 +262,7 @@ class JobState:
             origins=record.origins,
             cancel_requested=view.cancelled,
             mixed_code=record.mixed_code,
-            slow=tuple(last.slow) if last and not view.complete else (),
+            slow=last.slow if last and not view.complete else (),
         )
 
     def require_no_runner(self, hint: str) -> LogView:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
-from mops.attempt.progress import Snapshot
 from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobDeleted, JobError, UsageError
 from mops.jobs.job import Job
@@ -39,9 +38,9 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView, check_start
 from mops.storage.kept_options import keep_options, read_options
-from mops.storage.live_record import read_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
+from mops.storage.progress_record import Progress, read_live
 from mops.task import JobContext
 from mops.worker.install import ChildEnvironment, child_environment
 
@@ -122,7 +121,7 @@ def submit(
     service : Service
         The service that runs the job; None: the connected one, if there is one.
     on_progress : callable
-        Called with a ``Snapshot`` about four times a second while this process runs the job. If it raises, mops
+        Called with a ``Progress`` about four times a second while this process runs the job. If it raises, mops
         warns once (RuntimeWarning) and the job continues. Not given: a terminal shows a line, a notebook shows a bar,
         and other outputs show nothing.
     on_detach : callable
@@ -379,7 +378,7 @@ def run(
     # request counts once.
     asked: Asked | None = None,
     settings: Settings | None = None,  # None: from the environment
-    on_progress: Callable[[Snapshot], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
     process: RunnerProcess | None = None,  # None: a person's own program runs the job
 ) -> str:
     """Run a job that exists and return its state. Detached runners and pods run this."""

@@ -25,7 +25,7 @@ from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim, End
 from mops.storage.joblog.view import LogView
-from mops.storage.live_record import Live, read_live
+from mops.storage.progress_record import Progress, read_live
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Facts:
     status: Status
     view: LogView  # what its log says
     # the last sign of life of the last attempt, even if the attempt has ended; None: it gave none
-    last_live: Live | None
+    last_live: Progress | None
     causes: list[dict[str, Any]] | CorruptRecord  # the rows of ``Job.causes``, or why they cannot be read
     at: datetime
     target: str | None = None  # which losses rank the sets: as for ``Job.best``

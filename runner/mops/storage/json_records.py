@@ -47,11 +47,12 @@ class JsonCodec(Generic[T]):
     Methods that read raise NewerFormat if a newer mops wrote the record, and CorruptRecord if mops did not write it.
     """
 
-    def __init__(self, kind: Any, *, advisory: bool = False):
+    def __init__(self, kind: Any, *, advisory: bool = False, without_defaults: bool = False):
         self._kind = kind
         # An advisory record with a value of a wrong type is written as it is: a reader then skips the record, where an
         # error would end the runner's job.
         self._warnings: Literal["none", "error"] = "none" if advisory else "error"
+        self._without_defaults = without_defaults  # leave out fields that have their default values
 
     @cached_property
     def _adapter(self) -> TypeAdapter[T]:  # built on first use: all of them take 0.1 s
@@ -63,7 +64,8 @@ class JsonCodec(Generic[T]):
         ValueError: a value has another type than its field, so :meth:`decode` would refuse the record.
         """
         # json writes the bytes: pydantic writes some floats differently (1e-7 for 1e-07).
-        fields = {"format": FORMAT, **head, **self._adapter.dump_python(record, warnings=self._warnings)}
+        values = self._adapter.dump_python(record, warnings=self._warnings, exclude_defaults=self._without_defaults)
+        fields = {"format": FORMAT, **head, **values}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes, where: str) -> T:

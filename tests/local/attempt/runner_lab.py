@@ -16,12 +16,12 @@ from distributed import CancelledError
 
 from claimed_jobs import claimed_job, groups_of
 from mops.attempt.main_loop import Runner
-from mops.attempt.progress import Snapshot
 from mops.attempt.tasks import TaskThreads, ThreadFault, ThreadName
 from mops.attempt.text_log import TextLogBuffer
 from mops.cluster.base import RunsAgain, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
+from mops.storage.progress_record import Progress
 from mops.study.groups import GroupTable
 from mops.task import Failure, RunningStep, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
@@ -262,7 +262,7 @@ class RunnerLab:
         targets: bool = True,
         slots: int = 2,
         workers: int = 2,
-        on_progress: Callable[[Snapshot], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         threads: Callable[[Callable[[object], None]], TaskThreads] | None = None,
         **settings: Any,
     ):

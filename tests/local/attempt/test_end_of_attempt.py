@@ -15,8 +15,8 @@ from mops.attempt.tasks import TaskThreads
 from mops.errors import ClusterError, Terminated, UsageError
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import read_live
 from mops.task import RunningStep
 
 

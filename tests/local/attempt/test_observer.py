@@ -9,25 +9,25 @@ from pathlib import Path
 
 from claimed_jobs import claimed_job, groups_of
 from clocks import Clock
-from mops.attempt import observer as observe
-from mops.attempt.observer import Observer, Samples, sample_of
-from mops.attempt.progress import Snapshot
+from mops.attempt import progress as observe
+from mops.attempt.progress import Observer, Samples
 from mops.attempt.text_log import LAST_LINES, TextLogBuffer
-from mops.storage.live_record import read_live
-from mops.storage.samples import Sample, read_samples
+from mops.storage.progress_record import Progress, read_live
+from mops.storage.samples import read_samples
 from mops.verdicts import Counts
 
 TICK_SECONDS = 3
 
 
-def snapshot(n: int = 0) -> Snapshot:
-    return Snapshot(
-        "job", Counts(n, 1, verdicts={"error": 1}), Counts(n // 2), 10_000, 5.0, 60.0, 3 << 20, 4 << 20, 7, 2
-    )
+def snapshot(n: int = 0) -> Progress:
+    finished = Counts(n, 1, verdicts={"error": 1})
+    at = observe.time.time()
+    some = {"in_flight": 7, "slots": 2, "memory_bytes": 3 << 20}
+    return Progress(at, finished, "job", Counts(n // 2), 10_000, 5.0, settings={"slots": 2}, **some)
 
 
-def sample(n: int = 0) -> Sample:
-    return sample_of(snapshot(n), 1.0, 1 << 20, 100)
+def sample(n: int = 0) -> Progress:
+    return snapshot(n).sample(1.0)
 
 
 def test_a_sample_is_taken_every_nine_seconds_and_stored_about_once_a_minute() -> None:
@@ -51,7 +51,7 @@ def test_with_a_slow_storage_only_the_newest_samples_are_kept() -> None:
         samples.add(9.0 * n, sample(n))
     kept = samples.to_write(9000.0)
     assert len(kept) == observe._MOST_SAMPLES
-    assert kept[-1].simulations_good == 999
+    assert kept[-1].finished.simulations_good == 999
 
 
 def test_the_rate_of_a_sample_is_measured_since_the_sample_before() -> None:
@@ -102,11 +102,16 @@ def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: 
     clock.now = 1020.0
     observer.tick(0, last=True)
     kept = read_samples(job.files, job.paths)
-    assert [(n, found.simulations_good) for n, found in kept] == [(1, 1000), (1, 1009), (1, 1018), (1, 1020)]
-    assert (kept[-1][1].durable, kept[-1][1].open_bytes, kept[-1][1].verdicts) == (0, 0, {"error": 1})
+    assert [(n, found.finished.simulations_good) for n, found in kept] == [(1, 1000), (1, 1009), (1, 1018), (1, 1020)]
+    assert (kept[-1][1].durable, kept[-1][1].open_bytes, kept[-1][1].finished.verdicts) == (Counts(), 0, {"error": 1})
     live = read_live(job.files, job.paths, 1)
     assert live is not None
-    assert (live.counts, live.durable, live.in_flight, live.lines) == (snapshot(1020).finished, 0, 7, ["a line"])
+    assert (live.finished, live.durable, live.in_flight, live.lines) == (
+        snapshot(1020).finished,
+        Counts(),
+        7,
+        ("a line",),
+    )
     assert live.settings["slots"] == 2
 
 

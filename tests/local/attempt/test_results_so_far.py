@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from claimed_jobs import claimed_job, groups_of
-from mops.attempt.results_so_far import ResultsSoFar, earlier_best
-from mops.storage.live_record import BestLoss, Live, read_live, write_live
+from mops.attempt.progress import ResultsSoFar, earlier_best
+from mops.storage.progress_record import BestLoss, Progress, read_live, write_live
 from mops.task import Failure, Loss, TaskResult
 from mops.verdicts import Counts
 
@@ -66,7 +66,7 @@ def test_the_next_attempt_knows_the_smallest_losses_of_the_one_before(tmp_path: 
     job = claimed_job(str(tmp_path), groups_of([1]))
     assert earlier_best(job) == []
     best = [BestLoss("t:a", "a", 1e300, "3f2a"), BestLoss("t:b", "b", -7, "3f2b")]
-    live = Live(1.0, "host", 1, Counts(), 0.0, 0, {}, next_commit_s=3.5, best=best)
+    live = Progress(1.0, Counts(), next_commit_s=3.5, best=tuple(best))
     write_live(job.files, job.paths, 1, live)
     assert read_live(job.files, job.paths, 1) == live
     job.attempt = 2

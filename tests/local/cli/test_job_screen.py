@@ -14,9 +14,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mops.attempt.progress import Snapshot
 from mops.cli.job_screen import MOST_POINTS, RATE_SECONDS, Field, JobScreen, Rates, bar, fields_of, sparkline
-from mops.storage.live_record import BestLoss, FailureCause
+from mops.storage.progress_record import BestLoss, FailureCause, Progress
 from mops.verdicts import Counts
 
 from .command_lab import CommandLab
@@ -31,9 +30,10 @@ RATES = [3.0, 10.0, 18.0, 20.0, 21.0, 22.0, 21.0]
 ORNAMENTS = "▁▂▃▄▅▆▇█━─"
 
 
-def snapshot(**changes: Any) -> Snapshot:
+def snapshot(**changes: Any) -> Progress:
     """Return the progress of a job with long figures, failures and losses."""
     fields: dict[str, Any] = {
+        "at": 0.0,
         "job": "a-study-of-infections-with-a-long-name-261121-f0b5",
         "finished": Counts(1_612_345, 87_654, 100_000, 40, {"oom": 87_000, "invalid_output": 654}),
         "durable": Counts(1_572_000, 80_000),
@@ -56,10 +56,10 @@ def snapshot(**changes: Any) -> Snapshot:
             FailureCause("invalid_output", "列 'y' ist eine Zahl, und war vorher ein Text: 値が不正です " * 4, 654),
         ),
     }
-    return Snapshot(**fields | changes)
+    return Progress(**fields | changes)
 
 
-def rendered(width: int, now: Snapshot | None = None, **options: Any) -> list[str]:
+def rendered(width: int, now: Progress | None = None, **options: Any) -> list[str]:
     now = now or snapshot()
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, soft_wrap=True, **options)
@@ -118,7 +118,7 @@ def test_ornaments_need_a_wide_terminal() -> None:
 
 
 def test_without_results_there_are_no_empty_fields() -> None:
-    now = Snapshot("job", Counts(), Counts(), 10, 0.0, 0.2, 0, 0)
+    now = Progress(0.0, Counts(), "job", total=10, seconds=0.2)
     text = "\n".join(rendered(100, now))
     assert "0 of 10, 0 failed, 10 left, 0 %" in text
     assert "no rate yet" in text
@@ -127,7 +127,7 @@ def test_without_results_there_are_no_empty_fields() -> None:
 
 def test_a_job_shows_100_percent_only_when_nothing_is_left() -> None:
     def percent(good: int) -> str:
-        return next(fields_of(Snapshot("job", Counts(good), Counts(), 1000, 1.0, 1.0, 0, 0), [], 0.0)).parts[-1]
+        return next(fields_of(Progress(0.0, Counts(good), "job", total=1000, rate=1.0, seconds=1.0), [], 0.0)).parts[-1]
 
     assert [percent(good) for good in (0, 999, 1000)] == ["0 %", "99 %", "100 %"]
 
@@ -153,9 +153,10 @@ def test_a_terminal_for_ascii_gets_no_ornaments() -> None:
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "what-mops-prints.md"
-SHOWN = Snapshot(
-    "waves",
+SHOWN = Progress(
+    0.0,
     Counts(612, 8, 61, 1, {"oom": 5, "error": 3}),
+    "waves",
     Counts(572, 8),
     1000,
     21.3,

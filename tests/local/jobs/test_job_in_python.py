@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import mops
-from mops.attempt.progress import Snapshot
 from mops.errors import JobError, JobFailed, RunnerEnded, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings
+from mops.storage.progress_record import Progress
 from waiting import until
 
 MODEL = """
@@ -75,7 +75,7 @@ def test_a_job_without_wait_runs_in_another_process_and_can_be_waited_for(lab: L
     assert "<strong>job</strong>" in job._repr_html_()
     assert "running: 0 of 2 simulations, 0 failed" in job._repr_html_()
 
-    def show(now: Snapshot) -> None:
+    def show(now: Progress) -> None:
         lab.gate.unlink(missing_ok=True)
         seen.append(now)
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import mops
-from mops.attempt.progress import Snapshot
 from mops.cli.main import app
 from mops.errors import JobError, StudyError, UsageError
 from mops.settings import Settings
+from mops.storage.progress_record import Progress
 
 
 def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller
     (tmp_path / "model.py").write_text("def run(params, seed):\n    return {'y': [params['x']]}\n")
     (tmp_path / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"x": 1}, {"x": 2}]}')
 
-    def broken(_: Snapshot) -> None:
+    def broken(_: Progress) -> None:
         raise ZeroDivisionError("a bar without a width")
 
     storage, settings = tmp_path / "storage", Settings(slots=1)

@@ -10,7 +10,9 @@ import pytest
 from mops.figures.timeline import timeline
 from mops.report.content import Block, Gallery, Section
 from mops.report.sections.progress import progress
-from mops.storage.samples import Sample, as_table
+from mops.storage.progress_record import Progress
+from mops.storage.samples import as_table
+from mops.verdicts import Counts
 
 
 def section_of(rates: list[float], n: int) -> Section:
@@ -19,7 +21,9 @@ def section_of(rates: list[float], n: int) -> Section:
     for i, rate in enumerate(rates):
         done += int(10 * rate)
         durable = done if i % 3 == 2 else durable
-        rows.append((1, Sample(10.0 * i, done, 0, 0, 0, durable, rate, 2**30, 2**20, 4, 4, 0, {})))
+        rows.append(
+            (1, Progress(10.0 * i, Counts(done), durable=Counts(durable), rate=rate, memory_bytes=2**30, slots=4))
+        )
     facts: Any = SimpleNamespace(timeline=timeline(as_table(rows), n))
     return progress(facts)
 

@@ -15,9 +15,9 @@ from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord, create_job, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part, State
-from mops.storage.live_record import Live, write_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths, NamePaths
+from mops.storage.progress_record import Progress, write_live
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
 from mops.verdicts import Counts
@@ -73,7 +73,7 @@ def commit(files: Files, log: JobLog, name: str, *groups: int, failed: int = 0) 
 
 def lives(files: Files, name: str, n: int, *, host: str = "elsewhere", pid: int = 1, age_s: float = 1000.0) -> None:
     """Write a live record."""
-    write_live(files, JobPaths(name, ID), n, Live(time.time() - age_s, host, pid, Counts(), 0.0, 0, {}))
+    write_live(files, JobPaths(name, ID), n, Progress(time.time() - age_s, Counts(), host=host, pid=pid))
 
 
 def texts(files: Files, name: str, **pieces: str) -> None:

@@ -27,8 +27,8 @@ from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import read_live
 
 PATHS = JobPaths("job", ID)
 LIVE = {
@@ -36,7 +36,7 @@ LIVE = {
     "at": 1.0,
     "host": "elsewhere",
     "pid": 7,
-    "counts": {"simulations_good": 1, "verdicts": {"oom": 1}},
+    "finished": {"simulations_good": 1, "verdicts": {"oom": 1}},
     "rate": 1.0,
     "memory_bytes": 1,
     "settings": {},
@@ -56,7 +56,7 @@ WRONG = {
     "at": ["now", None, float("nan"), float("inf"), -1, 1e300, 4_000_000_000],
     "pid": ["7", -1, 0, 2**40, 1.5, None],
     "host": [7, None],
-    "counts": [None, [], {"simulations_good": "1"}, {"other": 1}, {"verdicts": {"oom": "1"}}, {"verdicts": []}],
+    "finished": [None, [], {"simulations_good": "1"}, {"other": 1}, {"verdicts": {"oom": "1"}}, {"verdicts": []}],
     "rate": ["1", float("inf")],
     "memory_bytes": [None, "1", 10**400],
     "settings": [None, [], "x"],
@@ -159,9 +159,9 @@ def test_every_command_works_with_damaged_advisory_records(local, warnings, dama
 
 SAMPLE = {
     "at": 1.0,
-    **dict.fromkeys(("simulations_good", "simulations_failed", "targets_good", "targets_failed", "durable"), 1),
+    "finished": {"simulations_good": 1, "simulations_failed": 1, "verdicts": {"oom": 1}},
+    "durable": {"simulations_good": 1},
     **dict.fromkeys(("rate", "memory_bytes", "runner_bytes", "in_flight", "slots", "open_bytes"), 1),
-    "verdicts": {"oom": 1},
 }
 
 
@@ -171,11 +171,13 @@ SAMPLE = {
         {"at": 1e300},
         {"at": None},
         {"durable": "1"},
+        {"durable": {"simulations_good": 10**30}},
         {"slots": 2**40},
         {"rate": float("nan")},
         {"memory_bytes": 10**30},
-        {"verdicts": {"oom": "1"}},
-        {"verdicts": 1},
+        {"finished": {"verdicts": {"oom": "1"}}},
+        {"finished": {"verdicts": {"oom": 10**30}}},
+        {"finished": 1},
     ],
 )
 def test_damaged_samples_are_ignored_and_the_others_read(memory, warnings, change):

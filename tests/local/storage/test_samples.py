@@ -6,16 +6,19 @@ import pyarrow as pa
 from made import ID
 
 from mops.storage.files import Files
-from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.paths import JobPaths
-from mops.storage.samples import SAMPLES, Sample, as_table, read_samples, write_samples
+from mops.storage.progress_record import Progress, read_live, write_live
+from mops.storage.samples import SAMPLES, as_table, read_samples, write_samples
 from mops.verdicts import Counts
 
 PATHS = JobPaths("job", ID)
 
 
-def sample(at: float) -> Sample:
-    return Sample(at, 10, 2, 3, 1, 8, 1.5, 300 << 20, 150 << 20, 40, 2, 1 << 20, {"error": 1, "oom": 1})
+def sample(at: float) -> Progress:
+    finished = Counts(10, 2, 3, 1, {"error": 1, "oom": 1})
+    return Progress(
+        at, finished, durable=Counts(8), rate=1.5, memory_bytes=300 << 20, runner_bytes=150 << 20, in_flight=40, slots=2
+    )
 
 
 def test_samples_are_read_in_the_order_in_which_they_were_taken(files: Files) -> None:
@@ -45,7 +48,9 @@ def test_the_table_of_samples_has_times_and_verdicts() -> None:
 
 def test_a_live_record_is_read_as_it_was_written(files: Files) -> None:
     counts = Counts(5, 1, 2, 1, {"timeout": 1})
-    live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, ["a line"])
+    live = Progress(
+        1.5, counts, "job", counts, 10, 2.5, 60.0, 20, host="host", pid=7, settings={"slots": 2}, lines=("a line",)
+    )
     write_live(files, PATHS, 3, live)
     assert read_live(files, PATHS, 3) == live
     assert read_live(files, PATHS, 2) is None

@@ -12,13 +12,13 @@ import pytest
 from made import ID, N_GROUPS, claimed, commit, created, ended, lives
 
 import mops
-from mops.attempt.progress import Snapshot
 from mops.errors import CorruptRecord, JobError
 from mops.jobs.status import JobState
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import Progress
 
 MODEL = """
 import os
@@ -112,7 +112,7 @@ class PulledPlug(BaseException):
 def test_an_interrupted_job_is_resumed_to_the_same_rows(study: Path, storage: Any) -> None:
     whole = mops.submit(study, storage=storage.url, settings=Settings(slots=1))
 
-    def break_off(now: Snapshot) -> None:
+    def break_off(now: Progress) -> None:
         if now.durable.simulations >= N_REPLICATES:
             raise PulledPlug
 

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import mops
-from mops.attempt.progress import Snapshot
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.ancestors import ResultSource
 from mops.storage.dataset import dataset_problems
 from mops.storage.joblog.parts import read_whole
+from mops.storage.progress_record import Progress
 
 MODEL = """
 import datetime as dt
@@ -61,7 +61,7 @@ def run(tmp_path: Path) -> Run:
         *sets: str | dict[str, str],
         slots: int = 1,
         name: str | None = None,
-        on_progress: Callable[[Snapshot], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         **settings: Any,
     ) -> Job:
         (tmp_path / "model.py").write_text(MODEL)
@@ -214,7 +214,7 @@ class PulledPlugError(BaseException):
 def test_a_resumed_job_keeps_the_types_of_committed_values(run: Run, tmp_path: Path) -> None:
     """Regression: only the runner that fixed a family knew it, so the next runner accepted text after a number."""
 
-    def break_off(now: Snapshot) -> None:
+    def break_off(now: Progress) -> None:
         if now.durable.simulations >= 2:
             raise PulledPlugError
 

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.attempt.observer import sample_of
-from mops.attempt.progress import Snapshot
 from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference
 from mops.storage.joblog.log import JobLog
-from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import Progress, read_live, write_live
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -69,8 +67,8 @@ def test_a_full_disk_stops_the_job_and_the_job_resumes_when_there_is_room(
     lab.assert_sound()
 
 
-def live(rate: float) -> Live:
-    return Live(1.0, "host", 1, Counts(1), rate, 1, {}, lines=["x" * 300] * 20)
+def live(rate: float) -> Progress:
+    return Progress(1.0, Counts(1), rate=rate, host="host", pid=1, lines=("x" * 300,) * 20)
 
 
 def put_part(files: Files, paths: JobPaths) -> None:
@@ -84,13 +82,13 @@ def put_record(files: Files, paths: JobPaths) -> None:
     JobLog(files, paths).claim(by="person")
 
 
-SNAPSHOT = Snapshot("job", Counts(), Counts(), 1, 0.0, 0.0, 1, 1)
+SAMPLE = Progress(1.0, Counts(), total=1, memory_bytes=1).sample(1.0)
 WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
     "part": put_part,
     "log record": put_record,
     "reference schema": lambda files, paths: keep_reference(files, paths, {"out": {"x": "number"}}),
     "live record": lambda files, paths: write_live(files, paths, 1, live(2.0)),
-    "samples": lambda files, paths: write_samples(files, paths, 1, 2, [sample_of(SNAPSHOT, 1.0, 1, 1)]),
+    "samples": lambda files, paths: write_samples(files, paths, 1, 2, [SAMPLE]),
     "text log": lambda files, paths: files.put(paths.text(1, 1), b"a model printed\n"),
 }
 
@@ -101,7 +99,7 @@ def test_each_kind_of_write_reports_a_full_disk_at_once_and_keeps_existing_files
 ) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job", "0" * 16)
     write_live(files, paths, 1, live(1.0))
-    write_samples(files, paths, 1, 1, [sample_of(SNAPSHOT, 1.0, 1, 1)])
+    write_samples(files, paths, 1, 1, [SAMPLE])
     log = JobLog(files, paths)
     log.claim(by="person")
     log.commit(Ranges.of([0]), [], Counts(1))

@@ -25,8 +25,8 @@ from study_lab import StudyLab, betas, wait_for
 
 import mops
 from dashboard_lab import DASHBOARD, names_in, queries
-from mops.attempt.progress import Snapshot
 from mops.settings import Settings
+from mops.storage.progress_record import Progress
 from mops.system.memory_limits import oom_kills
 from mops.worker import children
 
@@ -72,7 +72,7 @@ class Watch:
     seen: list[list[Metric]] = field(default_factory=list)
     counters: dict[tuple[str, Labels], float] = field(default_factory=lambda: defaultdict(float))
 
-    def look(self, _: Snapshot | None = None) -> None:
+    def look(self, _: Progress | None = None) -> None:
         families = scraped(self.port)
         self.seen.append(families)
         ours = [family for family in families if family.name.startswith("mops_") and family.type == "counter"]
@@ -284,7 +284,7 @@ def test_on_a_cluster_the_runner_has_metrics_of_the_job_and_workers_of_their_chi
     watches = [Watch(port) for port in (service.scheduler, *service.workers)]
     runner = Watch(free_port())
 
-    def look(snapshot: Snapshot) -> None:
+    def look(snapshot: Progress) -> None:
         for watch in (runner, *watches):
             watch.look(snapshot)
 

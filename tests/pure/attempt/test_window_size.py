@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mops.attempt.sizing import Window, start_size
-from mops.storage.live_record import Live
+from mops.storage.progress_record import Progress
 from mops.verdicts import Counts
 
 
@@ -76,7 +76,7 @@ def test_a_window_that_has_grown_to_its_limit_goes_on_growing_below_a_higher_lim
 def test_an_attempt_after_one_that_ran_out_of_memory_starts_with_half_the_window(
     memory: int, window: int, ended: bool, expected: int | None
 ) -> None:
-    live = Live(0.0, "host", 1, Counts(), 0.0, memory, {}, limit_bytes=1000, window=window)
+    live = Progress(0.0, Counts(), memory_bytes=memory, limit_bytes=1000, window=window)
     assert start_size(live, ended=ended) == expected
     assert start_size(None, ended=ended) is None
 
@@ -86,6 +86,6 @@ def test_an_attempt_after_one_whose_pod_was_oom_killed_starts_with_half_the_wind
     ended: bool, window: int, expected: int | None
 ) -> None:
     """The last live record may be ten seconds old, from when there was room."""
-    live = Live(0.0, "host", 1, Counts(), 0.0, 300, {}, limit_bytes=1000, window=window)
+    live = Progress(0.0, Counts(), memory_bytes=300, limit_bytes=1000, window=window)
     assert start_size(live, ended=ended, oom=True) == expected
     assert start_size(None, ended=ended, oom=True) is None

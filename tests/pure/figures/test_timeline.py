@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.figures.timeline import timeline
-from mops.storage.samples import Sample, as_table
+from mops.storage.progress_record import Progress
+from mops.storage.samples import as_table
+from mops.verdicts import Counts
 
 ATTEMPTS = st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 50)), min_size=1, max_size=40), max_size=4)
 
@@ -21,7 +23,8 @@ def samples_of(attempts: list[list[tuple[int, int]]]) -> pa.Table:
     for number, steps in enumerate(attempts, 1):
         for seconds, new in steps:
             at, done = at + seconds, done + new
-            rows.append((number, Sample(at, done, new, 0, 0, done, float(new), 1000 + new, 100 + new, 1, 2, 0, {})))
+            finished, memory = Counts(done, new), {"memory_bytes": 1000 + new, "runner_bytes": 100 + new}
+            rows.append((number, Progress(at, finished, durable=Counts(done), rate=float(new), slots=2, **memory)))
         at += 3_600
     return as_table(rows)
 

@@ -40,10 +40,10 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import read_whole
 from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, Merge, Part, decode_record
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
-from mops.storage.live_record import BestLoss, FailureCause, Live, SlowStep, read_live, write_live
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
-from mops.storage.samples import Sample, read_samples, write_samples
+from mops.storage.progress_record import BestLoss, FailureCause, Progress, SlowStep, read_live, write_live
+from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
 from mops.verdicts import Counts
@@ -82,15 +82,15 @@ FAMILIES: Any = {
     "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp us ns", "b": ["map", "string", "null"]}]]},
     "none": {},
 }
-LIVE = Live(
+LIVE = Progress(
     at=1767225845.25,
     host="hösт",
     pid=7,
-    counts=COUNTS,
+    finished=COUNTS,
     rate=9.26e-05,
     memory_bytes=1 << 40,
     settings={"slots": 2, "batch_size": "auto", "storage": None, "task_seconds": 1e16},
-    durable=3,
+    durable=Counts(3),
     seconds=0.1,
     peak_bytes=5,
     runner_bytes=6,
@@ -98,16 +98,26 @@ LIVE = Live(
     slots=8,
     open_bytes=9,
     seconds_left=7.5,
-    lines=['tab\t "quoted" \\ \x00\x7f\u2028', ""],
+    lines=('tab\t "quoted" \\ \x00\x7f\u2028', ""),
     limit_bytes=10,
     window=11,
     children="forked: é",
     sizing="",
     next_commit_s=2.5,
-    best=[BestLoss("t:a", "a", -1e300, "3f2a")],
-    causes=[FailureCause("oom", "é", 2)],
+    best=(BestLoss("t:a", "a", -1e300, "3f2a"),),
+    causes=(FailureCause("oom", "é", 2),),
 )
-SAMPLE = Sample(1767225845.5, 4, 2, 1, 1, 3, 1e-07, 1 << 40, 5, 6, 7, 8, {"oom": 1})
+SAMPLE = Progress(
+    1767225845.5,
+    Counts(4, 2, 1, 1, {"oom": 1}),
+    durable=Counts(3),
+    rate=1e-07,
+    memory_bytes=1 << 40,
+    runner_bytes=5,
+    in_flight=6,
+    slots=7,
+    open_bytes=8,
+)
 
 Stored = tuple[str, object, object]
 """A record's path, what was written there, and what was read from there."""
@@ -192,7 +202,7 @@ def live(files: Files) -> Stored:
 
 
 def samples(files: Files) -> Stored:
-    other = replace(SAMPLE, at=1.0, verdicts={})
+    other = replace(SAMPLE, at=1.0, finished=Counts(4))
     write_samples(files, PATHS, 1, 2, [SAMPLE, other])
     return PATHS.events(1, 2), [(1, SAMPLE), (1, other)], read_samples(files, PATHS)
 
@@ -407,10 +417,10 @@ def test_limits_are_stored_with_their_types() -> None:
 
 
 def test_slow_simulations_are_stored_with_the_live_record(files: Files) -> None:
-    slow = [
+    slow = (
         SlowStep(3, "ab" * 32, None, "t:x", "vm", 1767225845.25, 60.0),
         SlowStep(4, "cd" * 32, 1, None, "vm", 1.0, 2.0, 30.5),
-    ]
+    )
     write_live(files, PATHS, 1, replace(LIVE, slow=slow))
     assert read_live(files, PATHS, 1) == replace(LIVE, slow=slow)
 
@@ -422,4 +432,4 @@ def test_a_live_record_of_an_earlier_mops_lacks_the_newest_fields(files: Files) 
     files.put(PATH["live"], json.dumps(record).encode())
     found = read_live(files, PATHS, 1)
     assert found is not None
-    assert (found.next_commit_s, found.best, found.causes) == (None, [], [])
+    assert (found.next_commit_s, found.best, found.causes) == (None, (), ())

@@ -11,7 +11,7 @@ from mops.jobs.listing import Listed
 from mops.jobs.status import Status
 from mops.k8s.job_phase import Phase
 from mops.report.tones import TONES
-from mops.storage.live_record import Live
+from mops.storage.progress_record import Progress
 from mops.ui.facts import JobList, JobNow, ListQuery, Point
 from mops.ui.views.chart import paths
 from mops.ui.views.job import headline, job_view
@@ -21,11 +21,11 @@ from mops.ui.views.states import ACTIONS, actions_for
 from mops.verdicts import Counts
 
 ENDED = Status("waves", "partial", 1, 10, 10, 30, Counts(27, 3, 0, 0, {"error": 3}), "2026-11-25T09:00:00+00:00", None)
-LIVE = Live(
+LIVE = Progress(
     at=100.0,
     host="vm",
     pid=7,
-    counts=Counts(9, 3, verdicts={"error": 2, "oom": 1}),
+    finished=Counts(9, 3, verdicts={"error": 2, "oom": 1}),
     rate=2.0,
     seconds_left=9.0,
     memory_bytes=1 << 20,

@@ -17,7 +17,7 @@ from mops.jobs.following.phases import with_later_phase
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
 from mops.storage.kept_options import read_options
-from mops.storage.live_record import Live
+from mops.storage.progress_record import Progress
 
 if TYPE_CHECKING:
     from mops.jobs.plots.loss_summary import LossSummary
@@ -136,7 +136,7 @@ def _origins(now: Status) -> Iterator[tuple[str, str]]:
         yield "reused", job_text.origins_of(now.origins)
 
 
-def _runner(live: Live, *, is_running: bool) -> Iterator[tuple[str, str]]:
+def _runner(live: Progress, *, is_running: bool) -> Iterator[tuple[str, str]]:
     age = units.duration(max(time.time() - live.at, 0))
     yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
     if not is_running:
@@ -144,5 +144,5 @@ def _runner(live: Live, *, is_running: bool) -> Iterator[tuple[str, str]]:
     yield "", f"rate {units.rate(live.rate)}" if live.rate else "no rate yet"
     yield "", f"{units.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)} of memory, {terminal.size(live.peak_bytes)} at its peak"
-    if live.counts.verdicts:
-        yield "", f"failed: {', '.join(live.counts.by_verdict)}"
+    if live.finished.verdicts:
+        yield "", f"failed: {', '.join(live.finished.by_verdict)}"

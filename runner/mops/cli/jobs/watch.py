@@ -18,12 +18,12 @@ from mops.cli import job_text, terminal
 from mops.cli.job_screen import MOST_POINTS, Field, JobScreen, Rates, fields_of, plain
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.following.phases import Phases
-from mops.jobs.following.wait import snapshot_of
+from mops.jobs.following.wait import progress_of
 from mops.jobs.job import Job, open_job
 from mops.jobs.location import service_with
 from mops.jobs.status import Status
 from mops.service.service import Service
-from mops.storage.live_record import Live
+from mops.storage.progress_record import Progress
 
 POLL_SECONDS = 2.0
 FIRST_POLL_SECONDS = 1.0
@@ -159,7 +159,7 @@ def line(now: Status, kubernetes: str = "") -> str:
     return ", ".join(parts) + more
 
 
-def _pace(now: Status, live: Live) -> Iterator[str]:
+def _pace(now: Status, live: Progress) -> Iterator[str]:
     if live.rate:
         yield units.rate(live.rate)
     if text := now.to_go(time.time()):
@@ -197,7 +197,7 @@ def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
     if live is None:
         yield Field("durable", [f"{now.groups:,} of {now.n_groups:,} parameter sets"])
         return
-    yield from fields_of(snapshot_of(now), list(seen.rates.kept), time_s)
+    yield from fields_of(progress_of(now), list(seen.rates.kept), time_s)
     memory = [f"{terminal.size(live.runner_bytes)} of memory", f"{terminal.size(live.open_bytes)} not durable"]
     yield Field("runner", memory, is_detail=True)
 

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from mops import errors
 from mops.attempt.display import displayed
-from mops.attempt.progress import Snapshot
 from mops.errors import (
     ClusterError,
     DataError,
@@ -25,6 +25,7 @@ from mops.errors import (
 from mops.jobs import text_log
 from mops.jobs.following.phases import Phases
 from mops.jobs.status import JobState, Status
+from mops.storage.progress_record import Progress
 
 POLL_SECONDS = 1.0
 
@@ -38,16 +39,16 @@ _KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError
 def follow(
     job: JobState,
     phases: Phases,
-    on_progress: Callable[[Snapshot], None] | None,  # None: a terminal or a notebook shows it
+    on_progress: Callable[[Progress], None] | None,  # None: a terminal or a notebook shows it
 ) -> Status:
     """Show the progress of a job until it is over, and return its last status. Ctrl-C ends only this call."""
     status = job.follower()
     try:
         with nullcontext(on_progress) if on_progress else displayed() as show:
             while phases.may_continue(now := status()):
-                show(snapshot_of(now))
+                show(progress_of(now))
                 time.sleep(POLL_SECONDS)
-            show(snapshot_of(now))
+            show(progress_of(now))
     except KeyboardInterrupt:
         raise errors.Interrupted(
             f"stopped waiting; job {job.name!r} continues: job.wait() waits again, job.cancel() stops the job"
@@ -55,7 +56,7 @@ def follow(
     return now
 
 
-def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Snapshot], None] | None) -> None:
+def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Progress], None] | None) -> None:
     """Show the progress of a job until it is over; raise if it ended without a result."""
     _raise_failure(job, follow(job, phases, on_progress))
 
@@ -90,29 +91,19 @@ def cause_of(job: JobState, attempt: int) -> tuple[type[MopsError], str]:
     return next(base for base in kind.__mro__ if base in _KINDS), match["what"].strip()
 
 
-def snapshot_of(now: Status) -> Snapshot:
+def progress_of(now: Status) -> Progress:
     """Return a status as the progress that a runner in this process would show."""
-    live, time_s = now.live, time.time()
-    return Snapshot(
-        job=now.job,
+    time_s = time.time()
+    live = now.live.aged(time_s) if now.live else Progress(time_s, now.finished, job=now.job)
+    return replace(
+        live,
         finished=now.finished,
         durable=now.counts,
         total=now.n_simulations,
-        rate=live.rate if live else 0.0,
-        seconds_left=live.left_at(time_s, live.seconds_left) if live else None,
         seconds=now.seconds or 0.0,
-        memory_bytes=live.memory_bytes if live else 0,
         peak_bytes=now.peak_bytes or 0,
-        in_flight=live.in_flight if live else 0,
-        slots=live.slots if live else 0,
-        window=live.window if live else 0,
         children=now.children,
         sizing=now.sizing,
         n_groups=now.n_groups,
         n_groups_durable=now.groups,
-        limit_bytes=live.limit_bytes if live else 0,
-        next_commit_s=live.left_at(time_s, live.next_commit_s) if live else None,
-        best=tuple(live.best) if live else (),
-        causes=tuple(live.causes) if live else (),
-        slow=tuple(live.slow) if live else (),
     )

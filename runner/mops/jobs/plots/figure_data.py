@@ -43,8 +43,8 @@ from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.json_records import RESTORE_HINT
-from mops.storage.live_record import read_live
 from mops.storage.paths import bundle_path
+from mops.storage.progress_record import read_live
 
 
 class JobTables(Protocol):
