@@ -376,8 +376,9 @@ def test_nothing_more_starts_while_the_worker_is_full(
 
     requests = [threading.Thread(target=run, args=(mib,)) for mib in (500, 2)]
     requests[0].start()
-    until(lambda: pool.children_bytes() > 500 * MIB)
-    assert pool.children_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
+    worker = pool.slots.worker
+    until(lambda: worker.resident_bytes() > 500 * MIB)
+    assert worker.resident_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
     requests[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)  # it has measured more than once
     assert not (lab.folder / "started-2").exists()
