@@ -95,11 +95,6 @@ class ChildStarter:
             notes, self._notes = self._notes, []
         return notes
 
-    @property
-    def template(self) -> Template | None:
-        """The pool's template, if it has one."""
-        return self._slots.template()
-
     def prepare(self) -> Death | None:
         """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
@@ -108,7 +103,7 @@ class ChildStarter:
                 raise self._import_timeout
             if self.spawns or self._slots.stopped():
                 return None
-            template = self.template
+            template = self._slots.template()
             if template is not None and template.loaded and not template.is_reusable:
                 self._slots.fewer_after(template.death(), self.context.job)
                 close_all(self._slots.take_template())
@@ -149,7 +144,7 @@ class ChildStarter:
     def warm_template(self) -> None:
         """Start the template, unless there is one, or each child imports the model itself."""
         with self._preparing:  # or a task that comes meanwhile would start another one
-            if not self.spawns and self.template is None:
+            if not self.spawns and self._slots.template() is None:
                 self._start_template()
 
     def _start_template(self) -> Template | None:
@@ -203,7 +198,7 @@ class ChildStarter:
 
     def _fork(self) -> ChildProcess | None:
         """Fork a child; None if it must import the model itself."""
-        template = self.template
+        template = self._slots.template()
         if template is None or self.spawns:
             return None
         try:

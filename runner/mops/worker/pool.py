@@ -315,7 +315,7 @@ class Pool:
         self.slots.stop(targets_too=True)
         for child in self.slots.children():
             child.kill()
-        if (template := self._starter.template) is not None:
+        if (template := self.slots.template()) is not None:
             template.kill_if_it_starts()
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
     def look() -> None:
         while not over.wait(0.002):
             starters = [pool._starter for pool in pools]
-            idle = {one.pid for its in starters for one in (its.template, its._reaper) if one is not None}
+            idle = {one.pid for its in starters for one in (its._slots.template(), its._reaper) if one is not None}
             seen[0] = max(seen[0], len(processes() - idle - others))
 
     watching = threading.Thread(target=look)
@@ -210,9 +210,9 @@ def test_templates_of_idle_jobs_are_ended_and_started_again(lab: PoolLab, worker
     pools = [lab.pool(HOLDS, slots=1, worker=worker, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
-    assert [pool._starter.template is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
+    assert [pool.slots.template() is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
     assert lab.run(pools[0], [{"a": 2}]).done == {0}
-    assert pools[0]._starter.template is not None
+    assert pools[0].slots.template() is not None
 
 
 def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, worker: WorkerSlots) -> None:
