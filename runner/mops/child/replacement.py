@@ -39,7 +39,7 @@ class ReplacementPolicy:
         self._retirement_size = 0
         self.size_bytes = 0  # at the last look, without files; 0: it has run nothing, or may have any size
         self.reason = ""  # why the process should be replaced, for people; empty: it need not be
-        self.code = ""  # the same in one word of mops.worker.children.REPLACED_BETWEEN_SIMULATIONS
+        self.code = ""  # the same in one word of mops.worker.slots.REPLACED_BETWEEN_SIMULATIONS
 
     def retire_at(self, size_bytes: int) -> None:
         """Ask for a replacement when the process has this size between two simulations; 0: at no size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -16,12 +16,11 @@ from typing import TypeVar
 from mops.errors import ClusterError, ImportTimeout, InstallError
 from mops.task import JobContext
 from mops.worker.child_process import ChildProcess
-from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replaced, count_started
 from mops.worker.deaths import Death
 from mops.worker.install import install
 from mops.worker.processes import Scratch
 from mops.worker.reaper import ANSWER_SECONDS, Reaper
-from mops.worker.slots import PoolSlots
+from mops.worker.slots import PoolSlots, close_all, count
 from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,6 @@ class ChildStarter:
         context: JobContext,
         root: str,  # of the unpacked bundle
         slots: PoolSlots,  # nothing starts any longer when they stop
-        children: ChildRegistry,
         on_slow_import: Callable[[float], object],  # called with the seconds so far
     ):
         self.context = context
@@ -51,7 +49,7 @@ class ChildStarter:
         self._import_timeout: ImportTimeout | None = None
         """The error of an import. Until another one succeeds, every task gets the same error."""
         self.scratch = Scratch()
-        self._root, self._slots, self._children = root, slots, children
+        self._root, self._slots = root, slots
         self._installing = threading.Lock()
         """Held by the thread that installs; guards the two below."""
         self._is_installed = context.install_s is None
@@ -97,11 +95,6 @@ class ChildStarter:
             notes, self._notes = self._notes, []
         return notes
 
-    @property
-    def template(self) -> Template | None:
-        """The pool's template, if it has one."""
-        return self._children.template(self._slots)
-
     def prepare(self) -> Death | None:
         """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
@@ -110,10 +103,10 @@ class ChildStarter:
                 raise self._import_timeout
             if self.spawns or self._slots.stopped():
                 return None
-            template = self.template
+            template = self._slots.template()
             if template is not None and template.loaded and not template.is_reusable:
                 self._slots.fewer_after(template.death(), self.context.job)
-                self._drop_template()
+                close_all(self._slots.take_template())
                 template = None
             template = template or self._start_template()
             if template is None:
@@ -124,7 +117,7 @@ class ChildStarter:
                 has_imported = death is None
             finally:
                 if not has_imported:
-                    self._drop_template()
+                    close_all(self._slots.take_template())
             if death is not None:
                 return death
             self.unseeded = template.unseeded
@@ -151,7 +144,7 @@ class ChildStarter:
     def warm_template(self) -> None:
         """Start the template, unless there is one, or each child imports the model itself."""
         with self._preparing:  # or a task that comes meanwhile would start another one
-            if not self.spawns and self.template is None:
+            if not self.spawns and self._slots.template() is None:
                 self._start_template()
 
     def _start_template(self) -> Template | None:
@@ -160,9 +153,7 @@ class ChildStarter:
             template = None if self._slots.stopped() else self._spawn(Template)
             if template is None:
                 return None
-            too_many = self._children.set_template(self._slots, template)
-            close_all(too_many)
-        return None if template in too_many else template
+            return template if self._slots.set_template(template) else None
 
     def take_template_prints(self) -> str:
         """Return what the model has printed in the template, each line once."""
@@ -170,17 +161,13 @@ class ChildStarter:
             prints, self._template_prints = self._template_prints, ""
         return prints
 
-    def _drop_template(self) -> None:
-        close_all(self._children.take_template(self._slots))
-
     def _adopt(self, template: Template) -> None:
         """Make an ordinary child of a template that must not fork."""
-        self._children.take_template(self._slots)
-        self._make_room()
-        is_kept = self._children.started(self._slots, template) and self._children.mark_idle(self._slots, template)
-        if not is_kept:
+        self._slots.take_template()
+        self._slots.reserve()
+        if not (self._slots.started(template) and self._slots.keep(template)):
             template.close()
-            self._children.remove(self._slots, template)
+            self._slots.remove(template)
         self.spawn_only(template.fork_refusal, logging.WARNING if self.context.start == "fork" else logging.INFO)
 
     def spawn_only(self, reason: str, level: int = logging.INFO) -> None:
@@ -197,27 +184,21 @@ class ChildStarter:
 
     def start(self, *, only_targets: bool = False) -> ChildProcess | None:
         """Start a child, in place of idle ones if all slots are used; None once the pool is stopped."""
-        self._make_room()
+        self._slots.reserve()
         child = None
         try:
             with self._starting:
                 if not self._slots.stopped(only_targets=only_targets):
                     child = self._fork() or self._spawn(ChildProcess)
         finally:
-            is_kept = self._children.started(self._slots, child, only_targets=only_targets)
+            is_kept = self._slots.started(child, only_targets=only_targets)
         if child is not None and not is_kept:
             close_all([child])
         return child if is_kept else None
 
-    def _make_room(self) -> None:
-        """Reserve room for one more child."""
-        for child in self._children.reserve(self._slots):
-            count_replaced(REPLACED_FOR_ROOM)
-            child.close()
-
     def _fork(self) -> ChildProcess | None:
         """Fork a child; None if it must import the model itself."""
-        template = self.template
+        template = self._slots.template()
         if template is None or self.spawns:
             return None
         try:
@@ -229,7 +210,7 @@ class ChildStarter:
         except (OSError, EOFError) as ended:  # the next task replaces a template that has just ended
             logger.debug("%s: the template does not fork: %r", self.context.job, ended)
             return None
-        count_started("forked")
+        count("forked")
         return child
 
     def _spawn(self, kind: type[_Child]) -> _Child | None:
@@ -243,7 +224,7 @@ class ChildStarter:
             if self._slots.stopped(only_targets=True):  # the child's resources are closed
                 return None
             raise
-        count_started("spawned")
+        count("spawned")
         return child
 
     def _living_reaper(self) -> Reaper:
@@ -263,17 +244,8 @@ class ChildStarter:
 
     def close(self) -> None:
         """Close the template, the reaper and the folder of the processes, which have ended."""
-        self._drop_template()
+        close_all(self._slots.take_template())
         with self._reaper_lock:
             if self._reaper is not None:
                 self._reaper.close()
         self.scratch.close()
-
-
-def close_all(children: Iterable[ChildProcess]) -> None:
-    """Kill children, then wait for their ends: they end side by side, the kernel takes milliseconds for each."""
-    children = list(children)
-    for child in children:
-        child.kill()
-    for child in children:
-        child.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from mops.system import memory_limits, process_memory
 from mops.system.clock import monotonic
 from mops.system.heap import kept_bytes, resident_bytes
-from mops.worker.children import ChildRegistry
-from mops.worker.slots import PoolSlots
+from mops.worker.slots import PoolSlots, WorkerSlots
 
 _LOOK_SECONDS = 0.25  # between two looks at all processes of the worker, while they are far from its limit
 _PAUSE_SHARE = 0.85  # of the worker's limit: above it, no simulation starts while another one runs
@@ -15,8 +14,8 @@ _PAUSE_SHARE = 0.85  # of the worker's limit: above it, no simulation starts whi
 class WorkerMemory:
     """The memory of a worker's processes."""
 
-    def __init__(self, children: ChildRegistry, worker_limit: int | None):  # Dask's limit; None: it has none
-        self._children = children
+    def __init__(self, worker: WorkerSlots, worker_limit: int | None):  # Dask's limit; None: it has none
+        self._worker = worker
         self._usage = process_memory.Usage()
         self._taken, self._limit, self._look_at = 0, 0, 0.0
         taken = self._exact_bytes()
@@ -30,13 +29,13 @@ class WorkerMemory:
 
     def own_bytes(self) -> int:
         """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
-        return resident_bytes() + sum(map(kept_bytes, self._children.template_pids()))
+        return resident_bytes() + sum(map(kept_bytes, self._worker.template_pids()))
 
     def _resident_bytes(self) -> int:
-        return resident_bytes() + self._children.resident_bytes()
+        return resident_bytes() + self._worker.resident_bytes()
 
     def _exact_bytes(self) -> int | None:
-        children = process_memory.own_bytes(*self._children.pids())
+        children = process_memory.own_bytes(*self._worker.pids())
         return None if children is None else resident_bytes() + children
 
     def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:

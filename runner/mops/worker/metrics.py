@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from mops.system import memory_limits
 from mops.system.heap import resident_bytes
 from mops.worker import result_buffers
-from mops.worker.children import counts
 from mops.worker.pool import Pool
+from mops.worker.slots import counts
 
 
 class Families:
@@ -72,7 +72,7 @@ class PoolCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present values."""
         pools = list(self._pools())
-        busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
+        busy, idle = map(sum, zip((0, 0), *(pool.slots.busy_and_idle() for pool in pools), strict=True))
         help_text = "Child processes of this process."
         yield _PLAIN.gauge_by("mops_children", help_text, "state", {"busy": busy, "idle": idle})
         started, replaced = counts()
@@ -81,7 +81,7 @@ class PoolCollector(Collector):
         help_text = "Child processes that made room for a fresh one, since this process began."
         yield _PLAIN.counter_by("mops_children_replaced", help_text, "reason", replaced)
         own = resident_bytes()
-        sizes = {"process": own, "tree": own + (pools[0].children_bytes() if pools else 0)}
+        sizes = {"process": own, "tree": own + (pools[0].slots.worker.resident_bytes() if pools else 0)}
         help_text = "Resident memory of this process, and of the tree with all children; shared pages count in each."
         yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
         if pools:

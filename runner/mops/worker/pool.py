@@ -5,8 +5,8 @@
 # 1. Pool._closing
 # 2. ChildStarter._installing, _preparing, _starting, _reaper_lock, in this order
 # 3. ChildProcess._reaping of a child, then Template._asking of its template; Reaper._asking
-# 4. conditions and locks under which nothing is called that locks: ChildProcess._guard, WorkerSlots.changed,
-#    ChildRegistry._changed, and all others
+# 4. conditions and locks under which nothing is called that locks: ChildProcess._guard, WorkerSlots.changed, and all
+#    others
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from mops.verdicts import Report
 from mops.waiting import polls
 from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
-from mops.worker.child_starter import ChildStarter, close_all
-from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
+from mops.worker.child_starter import ChildStarter
 from mops.worker.deaths import Death
 from mops.worker.memory import WorkerMemory
-from mops.worker.slots import PoolSlots
+from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerSlots, close_all, count
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -49,16 +48,15 @@ class Pool:
         root: str,  # of the unpacked bundle
         slots: int,
         worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
-        children: ChildRegistry | None = None,  # of all pools of this worker; None: this is the only pool
+        worker: WorkerSlots | None = None,  # what all pools of this worker share; None: this is the only pool
         restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
         tell: Callable[[str], object] = lambda _: None,  # logs a line at once at a runner in another process
     ):
-        self._children = children or ChildRegistry()
-        self._memory = WorkerMemory(self._children, worker_limit)
+        worker = worker or WorkerSlots()
+        self._memory = WorkerMemory(worker, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
-        self.slots = PoolSlots(n_slots, self._children.slots)
-        self._children.join(self.slots)
-        self._starter = ChildStarter(context, root, self.slots, self._children, self._report_slow_import)
+        self.slots = PoolSlots(n_slots, worker)
+        self._starter = ChildStarter(context, root, self.slots, self._report_slow_import)
         self._root, self._has_data, self._restore, self._tell = root, False, restore, tell
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
@@ -104,7 +102,7 @@ class Pool:
         if not self._starter.spawns:
             self._starter.warm_template()
             return
-        while len(self._children.of(self.slots)) < self.slots.n:
+        while len(self.slots.children()) < self.slots.n:
             child = self._starter.start()
             if child is None or not self._give_back(child, is_reusable=True):  # the children of other pools are busy
                 return
@@ -133,11 +131,7 @@ class Pool:
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
-        return [child.pid for child in self._children.of(self.slots)]
-
-    def busy_and_idle(self) -> tuple[int, int]:
-        """Return how many of the pool's children run something, and how many are idle."""
-        return self._children.busy_and_idle(self.slots)
+        return [child.pid for child in self.slots.children()]
 
     def running(self) -> list[RunningStep]:
         """Return the simulations and targets that run now."""
@@ -146,10 +140,6 @@ class Pool:
             tasks = list(self._tasks.items())
         found = [(progress, child.running()) for child, progress in tasks]
         return [progress.running(step[0], host, step[1]) for progress, step in found if step is not None]
-
-    def children_bytes(self) -> int:
-        """Return the resident memory of all children of the worker, of every pool."""
-        return self._children.resident_bytes()
 
     def run(
         self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
@@ -169,15 +159,14 @@ class Pool:
         only_targets = request.replicates == ()
         if request.per_worker is not None:
             self.slots.limit(request.per_worker)
-            close_all(self._children.take_idle(self.slots, above=self.slots.n))
         self.check_data()
         self._starter.install()  # before the task has a slot: it may take minutes, and other jobs wait
         with self.slots.use(alone=request.alone, only_targets=only_targets) as is_taken:
             if is_taken and request.alone:  # it gets the memory of unused processes too
-                self._close_unused()
+                self.slots.close_unused()
                 on_alone()
             if not only_targets:  # targets free the results of their group
-                room = self.context.held_bytes // self._children.n_pools
+                room = self.context.held_bytes // self.slots.worker.n_pools
                 result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
                 self._wait_for_memory()
             while not progress.finished:
@@ -204,27 +193,22 @@ class Pool:
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much memory and another task runs; log it every 30 s."""
         # Dask's own pausing measures the worker's process only.
-        for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self._children.await_change):
-            if not self._children.any_busy:
+        for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self.slots.worker.await_change):
+            if not self.slots.worker.any_busy:
                 return
             taken, limit = self._memory.taken_and_pause_limit()
             if taken <= limit:
                 return
-            self._close_unused()
+            self.slots.close_unused()
             if poll.log_is_due:
                 message = "%s: waiting to start simulations: the worker's processes take %s (limit %s)"
                 logger.warning(message, self.context.job, bytes_text(taken), bytes_text(limit))
-
-    def _close_unused(self) -> None:
-        """Close every process of the worker that runs nothing, except this pool's template."""
-        close_all(self._children.take_idle())
-        close_all(self._children.take_unused_templates(but=self.slots))
 
     @contextlib.contextmanager
     def _child(self, *, only_targets: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
         """Use a child in the body, None once the pool is stopped; keep the child if it can run another task."""
         is_idle_good = not fresh and not self.slots.stopped(only_targets=only_targets)
-        child = self._children.take(self.slots) if is_idle_good else None
+        child = self.slots.take() if is_idle_good else None
         child = child or self._starter.start(only_targets=only_targets)
         is_reusable = False
         try:
@@ -236,10 +220,10 @@ class Pool:
 
     def _give_back(self, child: ChildProcess, *, is_reusable: bool) -> bool:
         """Keep a child for the next task, or close it; return whether it is kept."""
-        if is_reusable and self._children.mark_idle(self.slots, child):
+        if is_reusable and self.slots.keep(child):
             return True
         if child.replace_reason:
-            count_replaced(child.replace_code)
+            count(child.replace_code)
             if child.replace_code in LEFTOVERS and child.replace_code not in self._leftovers:
                 self._leftovers.add(child.replace_code)
                 what = f"replacing child process {child.pid} because {child.replace_reason}"
@@ -248,7 +232,7 @@ class Pool:
             else:
                 logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
         child.close()
-        self._children.remove(self.slots, child)
+        self.slots.remove(child)
         return False
 
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
@@ -300,7 +284,7 @@ class Pool:
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:
-            count_replaced(REPLACED_DEATHS[death.by])
+            count(REPLACED_DEATHS[death.by])
             self.slots.fewer_after(death, self.context.job)
             self._report(report)
         if death.by == "start":
@@ -323,15 +307,15 @@ class Pool:
             self._killer = threading.Timer(grace_s, self._kill_all)
             self._killer.daemon = True
             self._killer.start()
-        for child in self._children.of(self.slots):
+        for child in self.slots.children():
             child.ask_to_stop()
         result_buffers.wake()
 
     def _kill_all(self) -> None:
         self.slots.stop(targets_too=True)
-        for child in self._children.of(self.slots):
+        for child in self.slots.children():
             child.kill()
-        if (template := self._starter.template) is not None:
+        if (template := self.slots.template()) is not None:
             template.kill_if_it_starts()
 
     def close(self) -> None:
@@ -341,11 +325,9 @@ class Pool:
             with self._lock:
                 if self._killer is not None:
                     self._killer.cancel()
-            idle = self._children.take_idle(self.slots)
+            self.slots.close_idle()
             self._kill_all()
             result_buffers.wake()
-            close_all(idle)
-            self._children.await_end(self.slots, LEAVE_SECONDS)
             self._starter.await_start(LEAVE_SECONDS)
-            close_all(self._children.leave(self.slots))  # the threads that run them are busy elsewhere
+            close_all(self.slots.leave(LEAVE_SECONDS))  # the threads that run them are busy elsewhere
             self._starter.close()

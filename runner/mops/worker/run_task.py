@@ -19,10 +19,10 @@ from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
-from mops.worker.children import ChildRegistry
 from mops.worker.limits import LONG_SECONDS
 from mops.worker.part_store import store_files
 from mops.worker.pool import Pool
+from mops.worker.slots import WorkerSlots
 from mops.worker.task_progress import TaskProgress
 
 THIS_MACHINE = "this machine"
@@ -33,7 +33,7 @@ LONG_STEPS = "mops_long_steps"
 
 _LONG_STEPS = 10
 _ASK_SECONDS = 10.0
-_children = ChildRegistry()
+_slots = WorkerSlots()
 _pools: dict[str, Pool] = {}
 _stopped: set[str] = set()
 """Names of pools that start nothing. No pool of such a name is made, because nothing would close it."""
@@ -101,10 +101,10 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     with _lock:
         if name not in _pools and name not in _stopped:
             tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
-            _pools[name] = Pool(context, root, slots, worker_limit, _children, partial(_restore_bundle, context), tell)
+            _pools[name] = Pool(context, root, slots, worker_limit, _slots, partial(_restore_bundle, context), tell)
             if worker is not None:
                 # With each heartbeat. mops/worker/metrics.py has those of Prometheus.
-                worker.metrics["mops_children_bytes"] = lambda _worker: _children.resident_bytes()
+                worker.metrics["mops_children_bytes"] = lambda _worker: _slots.resident_bytes()
                 worker.metrics[LONG_STEPS] = _all_long_steps  # Dask sends both to the scheduler
                 if can_show_metrics():
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library

@@ -28,7 +28,7 @@ from dashboard_lab import DASHBOARD, names_in, queries
 from mops.settings import Settings
 from mops.storage.progress_record import Progress
 from mops.system.memory_limits import oom_kills
-from mops.worker import children
+from mops.worker import slots
 
 SICK, REPLICATES = 1, 3
 BAD = {"raises": "error", "segfault": "crashed", "returns_none": "invalid_output"}
@@ -150,7 +150,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
 @pytest.mark.timeout(180)
 def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
-    before = Counter(children.counts()[1])  # counts of other tests in this process
+    before = Counter(slots.counts()[1])  # counts of other tests in this process
     watch, job = runs.submit(tasks_per_child=1, slots=2, checkpoint_seconds=1.0, task_seconds=0.1)
     assert_as_the_status_says(watch.last, job, lab)
     assert by(watch.last, "mops_simulations_total", "verdict") == {

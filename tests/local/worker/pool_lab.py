@@ -9,8 +9,8 @@ from mops.child.buffers import read_segment
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import JobContext, TaskRequest, TaskResult
-from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
+from mops.worker.slots import WorkerSlots
 
 WILD = Path(__file__).parents[2] / "models" / "wild"
 PATIENCE_S = 30.0
@@ -34,10 +34,10 @@ def limit_bytes(pool: Pool, *, alone: bool) -> int:
     return pool._memory.simulation_bytes(pool.slots, pool.context.memory_bytes, alone=alone)
 
 
-def n_waiting(children: ChildRegistry) -> int:
+def n_waiting(worker: WorkerSlots) -> int:
     """Return how many tasks wait for a slot. The lock excludes a task that is just getting its slot."""
-    with children.slots.changed:
-        return len(children.slots._waiting)
+    with worker.changed:
+        return len(worker._waiting)
 
 
 def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
@@ -66,7 +66,7 @@ class PoolLab:
         root: str = str(WILD),
         *,
         worker_limit: int | None = None,
-        children: ChildRegistry | None = None,
+        worker: WorkerSlots | None = None,
         job: str = "job",
         **fields: Any,
     ) -> Pool:
@@ -75,7 +75,7 @@ class PoolLab:
             root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
         context = JobContext(job, "1", "bundle", "storage", model, "baseline", **fields)
-        self.pools.append(Pool(context, root, fields["slots"], worker_limit, children))
+        self.pools.append(Pool(context, root, fields["slots"], worker_limit, worker))
         return self.pools[-1]
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> TaskResult:

@@ -376,8 +376,9 @@ def test_nothing_more_starts_while_the_worker_is_full(
 
     requests = [threading.Thread(target=run, args=(mib,)) for mib in (500, 2)]
     requests[0].start()
-    until(lambda: pool.children_bytes() > 500 * MIB)
-    assert pool.children_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
+    worker = pool.slots.worker
+    until(lambda: worker.resident_bytes() > 500 * MIB)
+    assert worker.resident_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
     requests[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)  # it has measured more than once
     assert not (lab.folder / "started-2").exists()
@@ -476,11 +477,11 @@ def test_a_template_that_the_kernel_kills_also_reduces_the_slots(
     monkeypatch.setattr(memory_limits, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
-    assert pool._starter.template is not None
-    template = pool._starter.template.pid
+    assert pool.slots.template() is not None
+    template = pool.slots.template().pid
     os.kill(template, signal.SIGKILL)
     counter.write_text("oom_kill 4\n")
-    until(lambda: pool._starter.template is None or not pool._starter.template.is_reusable)
+    until(lambda: pool.slots.template() is None or not pool.slots.template().is_reusable)
     assert lab.run(pool, [{"a": 2}]).done == {0}
     assert pool.slots.n == 2
     assert f"the kernel killed process {template} because memory ran out" in caplog.text

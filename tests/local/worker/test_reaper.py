@@ -165,8 +165,8 @@ def test_processes_whose_template_was_killed_finish_with_a_known_exit_code(lab: 
         return thread
 
     threads = {what: run(what) for what in ("lives", "dies")}
-    assert pool._starter.template is not None
-    os.kill(pool._starter.template.pid, signal.SIGKILL)
+    assert pool.slots.template() is not None
+    os.kill(pool.slots.template().pid, signal.SIGKILL)
     threads["other"] = run("other")  # with a separate template
     for what in ("dies", "other", "lives"):
         (lab.folder / f"go-{what}").touch()

@@ -11,7 +11,7 @@ import pytest
 from pool_lab import PoolLab
 
 from mops.child.replacement import ReplacementPolicy
-from mops.worker import children
+from mops.worker import slots
 from mops.worker.deaths import EndedBy
 
 GOOD = "def run(p, s):\n    return {'x': 1}\n"
@@ -38,15 +38,15 @@ LEAKS = (
 def test_each_replacement_has_its_reason(
     lab: PoolLab, code: str, fields: dict[str, Any], n_simulations: int, expected: dict[str, int]
 ) -> None:
-    before = Counter(children.counts()[1])
+    before = Counter(slots.counts()[1])
     lab.run(lab.pool(code, **fields), [{"a": i} for i in range(n_simulations)])
-    assert Counter(children.counts()[1]) - before == expected
+    assert Counter(slots.counts()[1]) - before == expected
 
 
 def test_a_child_that_grows_is_counted_as_grown(lab: PoolLab) -> None:
-    before = Counter(children.counts()[1])
+    before = Counter(slots.counts()[1])
     lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
-    more = Counter(children.counts()[1]) - before
+    more = Counter(slots.counts()[1]) - before
     assert set(more) == {"growth"}
     assert 1 <= more["growth"] <= 3
 
@@ -64,7 +64,7 @@ def test_a_child_is_replaced_before_what_simulations_leave_fails_others(
 ) -> None:
     """Regression: good simulations failed with "too many open files" and "can't start new thread"."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = Counter(children.counts()[1])
+    before = Counter(slots.counts()[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
     try:
         imports = "import os, subprocess, threading, time\nKEPT = []\n"
@@ -74,7 +74,7 @@ def test_a_child_is_replaced_before_what_simulations_leave_fails_others(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(result.done) == 40
     assert not result.failures
-    more = Counter(children.counts()[1]) - before
+    more = Counter(slots.counts()[1]) - before
     assert set(more) == {what}
     assert 2 <= more[what] <= 20
     assert caplog.text.count("leftovers: replacing child process") == 1
@@ -94,13 +94,13 @@ def test_a_child_is_replaced_when_its_temporary_files_fill_the_disk(tmp_path: Pa
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
 def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
     """The template process counts as spawned."""
-    before = Counter(children.counts()[0])
+    before = Counter(slots.counts()[0])
     lab.run(lab.pool(GOOD, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])
-    assert Counter(children.counts()[0]) - before == expected
+    assert Counter(slots.counts()[0]) - before == expected
 
 
 def test_every_way_to_end_a_child_has_a_reason() -> None:
     """An ending without a reason would fail its task with a KeyError. mypy checks that the list is complete."""
     ways = {way for literal in get_args(EndedBy) for way in get_args(literal)}
     assert {"itself", "timeout", "memory", "stop"} < ways
-    assert set(children.REPLACED_DEATHS) == ways - {"stop", "import"}, "a child that mops stops is not replaced"
+    assert set(slots.REPLACED_DEATHS) == ways - {"stop", "import"}, "a child that mops stops is not replaced"

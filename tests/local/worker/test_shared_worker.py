@@ -13,9 +13,9 @@ from pool_lab import PoolLab, limit_bytes, n_waiting, request_for, values
 
 from mops.study.groups import Group
 from mops.task import TaskResult
-from mops.worker.children import TEMPLATES, ChildRegistry, counts
 from mops.worker.pool import Pool
 from mops.worker.result_buffers import held_bytes
+from mops.worker.slots import TEMPLATES, WorkerSlots, counts
 from waiting import until
 
 MIB = 1 << 20
@@ -33,8 +33,8 @@ def run(p, s):
 
 
 @pytest.fixture
-def children() -> ChildRegistry:
-    return ChildRegistry()
+def worker() -> WorkerSlots:
+    return WorkerSlots()
 
 
 def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[TaskResult]]:
@@ -81,7 +81,7 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
     def look() -> None:
         while not over.wait(0.002):
             starters = [pool._starter for pool in pools]
-            idle = {one.pid for its in starters for one in (its.template, its._reaper) if one is not None}
+            idle = {one.pid for its in starters for one in (its._slots.template(), its._reaper) if one is not None}
             seen[0] = max(seen[0], len(processes() - idle - others))
 
     watching = threading.Thread(target=look)
@@ -102,10 +102,10 @@ def living(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
-    lab: PoolLab, children: ChildRegistry, start: str
+    lab: PoolLab, worker: WorkerSlots, start: str
 ) -> None:
     others = processes()
-    pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
+    pools = [lab.pool(HOLDS, slots=2, worker=worker, start=start, job=f"job-{i}") for i in range(3)]
     for pool in pools:
         pool._starter._living_reaper()  # a reaper is not a child either
     for pool in pools if start == "fork" else ():
@@ -120,8 +120,8 @@ def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
     assert most == [2]
 
 
-def test_the_child_that_has_idled_longest_is_ended_first(lab: PoolLab, children: ChildRegistry) -> None:
-    one, two, three = (lab.pool(HOLDS, slots=2, children=children, job=f"job-{i}") for i in range(3))
+def test_the_child_that_has_idled_longest_is_ended_first(lab: PoolLab, worker: WorkerSlots) -> None:
+    one, two, three = (lab.pool(HOLDS, slots=2, worker=worker, job=f"job-{i}") for i in range(3))
     for pool in (one, two, three):
         pool.check()
     first, second = pid(lab.run(one, [{"a": 1}])), pid(lab.run(two, [{"a": 2}]))
@@ -133,13 +133,13 @@ def test_the_child_that_has_idled_longest_is_ended_first(lab: PoolLab, children:
     assert not psutil.pid_exists(second)
 
 
-def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: PoolLab, children: ChildRegistry) -> None:
+def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: PoolLab, worker: WorkerSlots) -> None:
     """On a worker with four threads, one simulation with two threads leaves room for exactly two with one thread."""
-    wide = lab.pool(HOLDS, slots=2, threads=2, children=children, job="wide")
-    narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
+    wide = lab.pool(HOLDS, slots=2, threads=2, worker=worker, job="wide")
+    narrow = lab.pool(HOLDS, slots=4, worker=worker, job="narrow")
     running = {name: held(lab, pool, name) for name, pool in {"w": wide, "a": narrow, "b": narrow}.items()}
     waits, _ = begun(lab, narrow, a="c", holds=True)
-    until(lambda: n_waiting(children) == 1)
+    until(lambda: n_waiting(worker) == 1)
     assert not (lab.folder / "started-c").exists()
     let_go(lab, "w", running["w"][0])
     until((lab.folder / "started-c").exists)
@@ -147,9 +147,9 @@ def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: Poo
         let_go(lab, name, thread)
 
 
-def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: PoolLab, children: ChildRegistry) -> None:
-    other = lab.pool(HOLDS, slots=2, children=children, job="other")
-    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30)
+def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: PoolLab, worker: WorkerSlots) -> None:
+    other = lab.pool(HOLDS, slots=2, worker=worker, job="other")
+    pool = lab.pool(HOLDS, slots=2, worker=worker, worker_limit=8 << 30)
     runs, _ = held(lab, other, "o")
     got: list[TaskResult] = []
     begun_alone: list[int] = []
@@ -159,7 +159,7 @@ def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: Poo
         daemon=True,
     )
     alone.start()
-    until(lambda: n_waiting(children) == 1)
+    until(lambda: n_waiting(worker) == 1)
     assert begun_alone == []
     after, _ = begun(lab, other, a="after")
     let_go(lab, "o", runs)
@@ -173,62 +173,62 @@ def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: Poo
     assert got[0].done == {0}
 
 
-def test_a_pool_that_warms_up_on_a_full_worker_keeps_no_child(lab: PoolLab, children: ChildRegistry) -> None:
+def test_a_pool_that_warms_up_on_a_full_worker_keeps_no_child(lab: PoolLab, worker: WorkerSlots) -> None:
     """Regression: an idle child counted as busy without end, so other tasks could not wait for free memory."""
-    other, pool = (lab.pool(HOLDS, children=children, start="spawn", job=job) for job in ("other", "job"))
+    other, pool = (lab.pool(HOLDS, worker=worker, start="spawn", job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
     pool.warm()
     assert pool.pids() == []
     let_go(lab, "o", runs)
-    assert not children.any_busy
+    assert not worker.any_busy
 
 
 @pytest.mark.parametrize("way", ["stop", "close"])
 def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
-    lab: PoolLab, children: ChildRegistry, way: str
+    lab: PoolLab, worker: WorkerSlots, way: str
 ) -> None:
-    other, pool = (lab.pool(HOLDS, slots=1, children=children, job=job) for job in ("other", "job"))
+    other, pool = (lab.pool(HOLDS, slots=1, worker=worker, job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
     waits, got = begun(lab, pool, a="w")
-    until(lambda: n_waiting(children) == 1)
+    until(lambda: n_waiting(worker) == 1)
     pool.close() if way == "close" else pool.stop(600.0)
     waits.join(30)
     assert (got[0].done, got[0].failures) == (set(), [])
     let_go(lab, "o", runs)
 
 
-def test_a_job_whose_results_are_not_fetched_does_not_delay_others(lab: PoolLab, children: ChildRegistry) -> None:
-    idle = lab.pool(HOLDS, children=children, job="idle")
+def test_a_job_whose_results_are_not_fetched_does_not_delay_others(lab: PoolLab, worker: WorkerSlots) -> None:
+    idle = lab.pool(HOLDS, worker=worker, job="idle")
     unfetched = lab.run(idle, [{"a": 1}])
-    pool = lab.pool(HOLDS, children=children, job="busy", held_bytes=0)
+    pool = lab.pool(HOLDS, worker=worker, job="busy", held_bytes=0)
     assert held_bytes() > 0
     assert lab.run(pool, [{"a": 2}]).done == {0}
     del unfetched
 
 
-def test_templates_of_idle_jobs_are_ended_and_started_again(lab: PoolLab, children: ChildRegistry) -> None:
-    pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
+def test_templates_of_idle_jobs_are_ended_and_started_again(lab: PoolLab, worker: WorkerSlots) -> None:
+    pools = [lab.pool(HOLDS, slots=1, worker=worker, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
-    assert [pool._starter.template is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
+    assert [pool.slots.template() is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
     assert lab.run(pools[0], [{"a": 2}]).done == {0}
-    assert pools[0]._starter.template is not None
+    assert pools[0].slots.template() is not None
 
 
-def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, children: ChildRegistry) -> None:
+def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, worker: WorkerSlots) -> None:
     large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
     (lab.folder / "large.py").write_text(large)
-    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
+    pool = lab.pool(HOLDS, slots=2, worker=worker, worker_limit=8 << 30, start="fork")
     pool.check()
     before = limit_bytes(pool, alone=False)
-    lab.pool(None, "large:run", str(lab.folder), slots=2, children=children, start="fork", job="large").check()
+    lab.pool(None, "large:run", str(lab.folder), slots=2, worker=worker, start="fork", job="large").check()
     assert 90 * MIB < before - limit_bytes(pool, alone=False) < 300 * MIB
 
 
-def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: ChildRegistry) -> None:
-    idle = lab.pool(HOLDS, slots=2, children=children, job="idle")
+def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, worker: WorkerSlots) -> None:
+    idle = lab.pool(HOLDS, slots=2, worker=worker, job="idle")
     lab.run(idle, [{"a": 1}])
-    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=1, memory_bytes=2 << 30)
+    pool = lab.pool(HOLDS, slots=2, worker=worker, worker_limit=1, memory_bytes=2 << 30)
     runs, _ = held(lab, pool, "r")
     assert len(idle.pids()) == 1
     waits, _ = begun(lab, pool, a="w")

@@ -122,7 +122,7 @@ def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
     os.kill(template, signal.SIGKILL)
-    until(lambda: pool._starter.template is None or not pool._starter.template.is_reusable)
+    until(lambda: pool.slots.template() is None or not pool.slots.template().is_reusable)
     ((_, another),) = processes(lab.run(pool, [{"a": 2}]))
     assert another not in (template, reaper_of(pool))
     assert (lab.folder / "imports").read_text() == "xx"
@@ -178,7 +178,7 @@ def test_a_request_to_a_template_that_closes_gets_the_error_that_it_has_ended(la
     """Regression: a closed epoll descriptor raised an unexpected ValueError, and a descriptor was not closed."""
     pool = lab.pool(COUNTS)
     pool.check()
-    template = pool._starter.template
+    template = pool.slots.template()
     assert template is not None
     before = descriptors()
     child = template.fork()
@@ -194,7 +194,7 @@ def test_a_new_forked_process_can_be_killed_at_once(lab: PoolLab) -> None:
     """Regression: before the process had a group, a signal to the group was lost, and close() hung."""
     pool = lab.pool(COUNTS)
     pool.check()
-    template = pool._starter.template
+    template = pool.slots.template()
     assert template is not None
     for _ in range(60):
         child = template.fork()
@@ -339,7 +339,7 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])), daemon=True)
     thread.start()
-    until(lambda: pool._starter.template is not None and pool._starter.template._is_forking)
+    until(lambda: pool.slots.template() is not None and pool.slots.template()._is_forking)
     pool.stop(0.0) if way == "stop" else pool.close()
     thread.join(60)
     assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
