@@ -17,9 +17,10 @@ from mops.study.casts import converted, is_list
 
 _MOST_KNOWN = 32
 _DEEPEST = 32  # readers accept Parquet schemas of 100 levels; a list takes two of them
+_MOST_DIGITS = 38  # so a decimal of 76 digits, the most that Arrow has, holds any two
 _MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 
-# Other encodings of the same values. Parquet has no seconds: values that do not fit into milliseconds fail here.
+# Other encodings of the same values. Times that microseconds do not reach fail here.
 _PLAIN = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
@@ -27,7 +28,10 @@ _PLAIN = {
     pa.binary_view(): pa.binary(),
     pa.float16(): pa.float32(),
     pa.date64(): pa.date32(),
-    pa.time32("s"): pa.time32("ms"),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+    pa.duration("s"): pa.duration("us"),
+    pa.duration("ms"): pa.duration("us"),
 }
 
 
@@ -120,15 +124,17 @@ def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
     if is_.is_struct(kind):
         return pa.struct([(inner.name, plain(inner)) for inner in kind])
     if is_.is_map(kind):
-        return pa.map_(plain(kind.key_field), plain(kind.item_field))
+        return pa.list_(pa.struct([("key", plain(kind.key_field)), ("value", plain(kind.item_field))]))
     if is_list(kind):
         return pa.list_(plain(kind.value_field))
     if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
         return plain(pa.field("values", kind.value_type))
     if isinstance(kind, pa.BaseExtensionType):
         return pa.bool_() if kind.extension_name == "arrow.bool8" else plain(pa.field("storage", kind.storage_type))
-    if is_.is_timestamp(kind) and kind.unit == "s":
-        return pa.timestamp("ms", kind.tz)
+    if is_.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    if is_.is_fixed_size_binary(kind) and kind.byte_width:
+        return pa.binary()
     if is_.is_decimal(kind) and kind.bit_width < pa.decimal128(1).bit_width:
         return pa.decimal128(kind.precision, kind.scale)
     return _PLAIN.get(kind, kind)
@@ -140,6 +146,10 @@ def _require_readable(column: str, field: pa.Field, depth: int) -> None:
         raise BadColumn(column, f"it is nested more than {_DEEPEST} levels deep")
     if pa.types.is_struct(field.type) and len({inner.name for inner in field.type}) < field.type.num_fields:
         raise BadColumn(column, f"{field.type} has fields of the same name")
+    kind = field.type
+    if pa.types.is_decimal(kind) and max(kind.scale, kind.precision - kind.scale) > _MOST_DIGITS:
+        sides = f"more than {_MOST_DIGITS} digits before or after the point"
+        raise BadColumn(column, f"{kind} has {sides}; return floats, or text")
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # if the type is unknown here
     if isinstance(field.type, pa.BaseExtensionType):
         name = field.type.extension_name
@@ -170,14 +180,10 @@ def _is_known_to_be_held(kind: pa.DataType) -> bool:
     is_ = pa.types
     if is_.is_struct(kind):
         return kind.num_fields > 0 and all(_is_known_to_be_held(field.type) for field in kind)
-    if is_.is_map(kind):
-        return _is_known_to_be_held(kind.key_type) and _is_known_to_be_held(kind.item_type)
     if is_.is_list(kind):
         return _is_known_to_be_held(kind.value_type)
     if is_.is_decimal(kind):
         return bool(0 <= kind.scale <= kind.precision)
-    if is_.is_fixed_size_binary(kind):
-        return bool(kind.byte_width > 0)
     if is_.is_interval(kind):
         return False
     plain = (is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating)

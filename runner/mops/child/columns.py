@@ -211,19 +211,25 @@ def _of_pandas(values: Any) -> Column:  # a series, an index or an array
         if dtype.kind == "O":
             return of_values(_without_marks(values.tolist()))
         return _of_numpy(values.to_numpy())  # whose NaN stays NaN
+    for some in (dtype, getattr(getattr(dtype, "categories", None), "dtype", None)):
+        _refuse_exotic(type(some))
     values = getattr(values, "array", values)
-    kind = type(dtype).__name__
-    if kind == "CategoricalDtype":
-        codes = np.asarray(values.codes)
-        return _of_pandas(values.categories).take(pa.array(codes, mask=codes < 0))
-    if kind in ("IntervalDtype", "PeriodDtype"):  # as text, which keeps their meaning: (0.0, 1.5] and 2024Q1
-        missing = values.isna()
-        return pa.array([None if m else str(v) for v, m in zip(values, missing, strict=True)], pa.string())
-    if kind == "SparseDtype":
-        return _of_numpy(np.asarray(values))
-    if kind == "GeometryDtype":  # GeoParquet stores the ISO flavour too
+    if type(dtype).__name__ == "GeometryDtype":  # GeoParquet stores the ISO flavour too
         return pa.array(sys.modules["geopandas"].GeoSeries(values).to_wkb(flavor="iso").tolist(), pa.binary())
     return owned_column(pa.array(values, from_pandas=True))
+
+
+_INSTEAD = {
+    "Interval": "text, as with .astype(str), or two columns of numbers",
+    "Period": "text, as with .astype(str), or times, as with .to_timestamp()",
+    "Sparse": "plain values, as with .sparse.to_dense()",
+}
+
+
+def _refuse_exotic(kind: type) -> None:
+    name = kind.__name__.removesuffix("Dtype")
+    if name in _INSTEAD and is_pandas(kind):
+        raise TypeError(f"it holds values of pandas.{name}, which mops does not store; return {_INSTEAD[name]}")
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
@@ -319,13 +325,6 @@ def _times_of_day(values: list[Any]) -> pa.Array:
     return pa.array(values)
 
 
-def _pandas_values(values: list[Any]) -> Column:
-    series = sys.modules["pandas"].Series(values)
-    if series.dtype == object:
-        raise TypeError("its values have no common type")
-    return _of_pandas(series)
-
-
 def _mappings(values: list[Any]) -> pa.Array:
     keys = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
     if not all(isinstance(key, str) for key in keys):
@@ -338,6 +337,8 @@ def _mappings(values: list[Any]) -> pa.Array:
 
 
 def _others(values: list[Any]) -> Column:  # of one type: records become structs, as dictionaries do
+    for kind in set(map(type, values)):
+        _refuse_exotic(kind)
     if not any(is_record(type(value)) for value in values):
         return pa.array(values)
     return _mappings([None if value is None else fields_of(value) for value in values])
@@ -372,6 +373,4 @@ _CONVERSIONS: dict[str, Callable[[list[Any]], Column]] = {
     "times of day": _times_of_day,
     "mappings": _mappings,
     "lists": _lists,
-    "values of Interval": _pandas_values,
-    "values of Period": _pandas_values,
 }

@@ -1,6 +1,6 @@
 """The schema that every result of a job must fit: the names of outputs and columns, and the families of their types.
 
-column_families.py explains families. Child processes import this.
+column_types.py explains families. Child processes import this.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from mops.study.column_families import (
+from mops.study.column_types import (
     MIXED,
     NULL,
     Columns,
     Families,
+    families_in,
     join_columns,
     join_families,
     joined,
     misfits,
+    of_type,
     refusal,
 )
-from mops.study.column_types import families_in, most_of
 
 DEFAULT_OUTPUT = "output"  # the name of the output of a model that returns one table without a name
 
@@ -95,7 +96,7 @@ class OutputSchema:
         if output in self._plain:
             return bool(self._plain[output] == table.schema)
         known = self.families[output]
-        return all(joined(known[field.name], most_of(field.type)) != MIXED for field in table.schema)
+        return all(joined(known[field.name], of_type(field.type, most=True)) != MIXED for field in table.schema)
 
 
 def narrowed(known: Families, outputs: Mapping[str, list[dict[str, object]]]) -> Families:
