@@ -84,20 +84,23 @@ def _of_values(column: Column) -> Family:
     kind, is_ = column.type, pa.types
     if column.null_count == len(column):
         return NULL
+    if is_.is_floating(kind):
+        return FLOAT
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     if is_.is_integer(kind):
-        least, most = pc.min_max(column).as_py().values()
+        ends = pc.min_max(column)
+        least, most = ends["min"].as_py(), ends["max"].as_py()
         facts = {"large": most > _EXACT or least < -_EXACT, "negative": least < 0, "huge": most > _INT64_MAX}
     elif is_.is_timestamp(kind) or is_.is_duration(kind):
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        parts = [chunk.drop_null().view(pa.int64()).to_numpy() for chunk in chunks]
+        values = column.drop_null().view(pa.int64()).to_numpy()
         reach = _INT64_MAX // _NS_PER_US
         facts = {
-            "fine": kind.unit == "ns" and any((part % _NS_PER_US).any() for part in parts),
-            "far": kind.unit == "us" and any(((part > reach) | (part < -reach)).any() for part in parts),
+            "fine": kind.unit == "ns" and bool((values % _NS_PER_US).any()),
+            "far": kind.unit == "us" and bool(((values > reach) | (values < -reach)).any()),
         }
     elif is_list(kind) or is_.is_struct(kind):
-        array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-        inner = array.flatten()  # without the values below nulls
+        inner = column.flatten()  # without the values below nulls
         if is_list(kind):
             return ["list", _of_values(inner)]
         return ["struct", {field.name: _of_values(one) for field, one in zip(kind, inner, strict=True)}]
@@ -109,17 +112,17 @@ def _of_values(column: Column) -> Family:
 def of_type(kind: pa.DataType, *, most: bool = False) -> Family:
     """Return the family without facts of a type's values, or the family of all values that the type can hold."""
     is_ = pa.types
-    if is_list(kind):
-        return ["list", of_type(kind.value_type, most=most)]
-    if is_.is_struct(kind):
-        return ["struct", {field.name: of_type(field.type, most=most) for field in kind}]
-    if is_.is_dictionary(kind):  # as identities are stored
-        return of_type(kind.value_type, most=most)
-    if is_.is_timestamp(kind) or is_.is_duration(kind):
-        name = "duration" if is_.is_duration(kind) else "timestamp" if kind.tz is None else "zoned_timestamp"
-        family = f"{name} {'fine' if kind.unit == 'ns' else 'far'}"
-    else:
-        family = "decimal" if is_.is_decimal(kind) else _MOST.get(kind, MIXED)
+    if (family := _MOST.get(kind)) is None:
+        if is_list(kind):
+            return ["list", of_type(kind.value_type, most=most)]
+        if is_.is_struct(kind):
+            return ["struct", {field.name: of_type(field.type, most=most) for field in kind}]
+        if is_.is_dictionary(kind):  # as identities are stored
+            return of_type(kind.value_type, most=most)
+        family = "decimal" if is_.is_decimal(kind) else MIXED
+        if is_.is_timestamp(kind) or is_.is_duration(kind):
+            name = "duration" if is_.is_duration(kind) else "timestamp" if kind.tz is None else "zoned_timestamp"
+            family = f"{name} {'fine' if kind.unit == 'ns' else 'far'}"
     # A float without this fact would be an integer.
     return family if most or family == FLOAT else family.split(" ")[0]
 
