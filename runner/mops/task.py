@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from mops.child.buffers import FAILURE_BYTES, LOSS_BYTES
-from mops.study.column_types import Columns, Families
+from mops.study.column_families import Columns, Families
 from mops.study.groups import Group, GroupPart
 from mops.verdicts import Counts, Report
 

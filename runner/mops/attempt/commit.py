@@ -28,7 +28,7 @@ from mops.parquet.schemas import with_dictionaries
 from mops.storage import advisory
 from mops.storage.backends.spool import Spool
 from mops.storage.joblog.records import Part
-from mops.study.column_types import Families, join_families
+from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import FAILURES, LOSSES, Failure, Loss, PartFile, Segment, TaskResult, counts_of_result

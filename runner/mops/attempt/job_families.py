@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mops.child.buffers import read_segment
-from mops.study.column_types import Columns, Families, Family, families_in, join_columns, join_families, misfits, news
+from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
+from mops.study.column_types import families_in
 from mops.task import (
     ResultBuffer,
     Segment,

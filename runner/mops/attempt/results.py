@@ -19,7 +19,7 @@ from mops.attempt.text_log import TextLogBuffer
 from mops.errors import InternalError, UsageError
 from mops.storage.backends.spool import Spool
 from mops.storage.job_records import keep_reference
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.task import (
     Failure,
     ResultBuffer,

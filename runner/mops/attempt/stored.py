@@ -30,7 +30,7 @@ from mops.storage.job_records import JobRecord, ReuseSource, load_job
 from mops.storage.joblog.parts import read_whole
 from mops.storage.params_file import load_groups
 from mops.study.casts import converted_table
-from mops.study.column_types import Columns, Families, join_families
+from mops.study.column_families import Columns, Families, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
 from mops.task import ResultBuffer, Segment

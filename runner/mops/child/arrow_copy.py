@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from mops.study.casts import converted, is_list
-from mops.study.column_types import MIXED, of_type
+from mops.study.column_families import MIXED
+from mops.study.column_types import of_type
 
 _MOST_KNOWN = 32
 _DEEPEST = 32  # readers accept Parquet schemas of 100 levels; a list takes two of them

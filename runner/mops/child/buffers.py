@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from mops.child.blocks import GroupName, Part, Parts, Rows, Simulation, joined_parts
 from mops.child.channel import Channel, Message, anonymous_file
-from mops.study.column_types import Columns, Families, families_in
+from mops.study.column_families import Columns, Families
+from mops.study.column_types import families_in
 from mops.study.output_schema import narrowed
 
 if TYPE_CHECKING:

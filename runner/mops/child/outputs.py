@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from mops.child.blocks import Blocks, Parts
 from mops.child.columns import by_type, fields_of, is_pandas, is_record, is_scalar, of_exported, of_frame, of_mapping
 from mops.child.libraries import is_tree, of_data_array, reader_of
-from mops.study.column_types import Columns, Families, families_in
+from mops.study.column_families import Columns, Families
+from mops.study.column_types import families_in
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")

@@ -19,7 +19,8 @@ import pyarrow as pa
 from mops.child.blocks import GroupName, Part, Simulation, joined_parts
 from mops.child.channel import anonymous_file
 from mops.parquet.output_file import OutputFile, StoredTypes
-from mops.study.column_types import Columns, Families, families_in, join_columns
+from mops.study.column_families import Columns, Families, join_columns
+from mops.study.column_types import families_in
 from mops.study.groups import identity_columns, with_identity
 from mops.system.folders import nameless_file
 

@@ -23,7 +23,8 @@ from mops.child.prints import flush_prints, name_step
 from mops.child.tracebacks import failure_of, failure_of_target
 from mops.parquet.schemas import storage_schema
 from mops.study.casts import converted_table
-from mops.study.column_types import families_in, join_families
+from mops.study.column_families import join_families
+from mops.study.column_types import families_in
 from mops.study.ids_and_seeds import target_seed
 from mops.system.clock import monotonic
 

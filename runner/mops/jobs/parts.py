@@ -18,7 +18,7 @@ from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.job_records import read_reference
 from mops.storage.joblog.parts import read_whole
 from mops.storage.paths import JobPaths
-from mops.study.column_types import Columns, Families
+from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from mops.parquet.encoder import ContentT, Encoded, PartEncoder
 from mops.parquet.schemas import storage_schema
 from mops.study.casts import converted_table
-from mops.study.column_types import Family
+from mops.study.column_families import Family
 
 MOST_NARROWER = 8  # files that may wait to be copied; each holds a file descriptor
 

@@ -1,6 +1,6 @@
 """Chooses the types in which columns are stored and read: the narrowest that hold all values of their family.
 
-study/column_types.py explains families. Child processes import this: the standard library and pyarrow only.
+study/column_families.py explains families. Child processes import this: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from mops.errors import CorruptRecord
 from mops.study.casts import is_list
-from mops.study.column_types import MIXED, NAN, NULL, ONE_TYPE, Family, joined, of_column, of_type, said
+from mops.study.column_families import MIXED, NAN, NULL, Family, joined, said
+from mops.study.column_types import ONE_TYPE, of_column, of_type
 
 
 def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:

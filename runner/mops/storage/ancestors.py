@@ -16,7 +16,7 @@ from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, NamePaths, table_of
-from mops.study.column_types import Families, join_families
+from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
 
 

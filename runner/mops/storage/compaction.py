@@ -37,7 +37,7 @@ from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part
 from mops.storage.joblog.view import union
 from mops.storage.paths import table_of
 from mops.study.casts import converted
-from mops.study.column_types import Families, Family
+from mops.study.column_families import Families, Family
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import PartRows, ResultSource, families_of, parts
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
-from mops.study.column_types import MIXED, Columns, families_in, join_columns, joined, of_column, said
+from mops.study.column_families import MIXED, Columns, join_columns, joined, said
+from mops.study.column_types import families_in, of_column
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ranges import Ranges
 

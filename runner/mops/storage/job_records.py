@@ -21,7 +21,7 @@ from mops.storage.job_options import JobOptions
 from mops.storage.joblog.records import End
 from mops.storage.json_records import FORMAT, JsonCodec, StoredFamilies, StoredRanges
 from mops.storage.paths import JOBS, JobPaths, NamePaths, bundle_path, is_job_name
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mops.errors import CorruptRecord, NewerFormat, message_of, printable_path
 from mops.storage.files import Files
-from mops.study.column_types import Family, is_family
+from mops.study.column_families import Family, is_family
 from mops.study.ranges import Ranges
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The schema that every result of a job must fit: the names of outputs and columns, and the families of their types.
 
-column_types.py explains families. Child processes import this.
+column_families.py explains families. Child processes import this.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from mops.study.column_types import (
+from mops.study.column_families import (
     MIXED,
     NULL,
     Columns,
     Families,
-    families_in,
     join_columns,
     join_families,
     joined,
     misfits,
-    of_type,
     refusal,
 )
+from mops.study.column_types import families_in, of_type
 
 DEFAULT_OUTPUT = "output"  # the name of the output of a model that returns one table without a name
 

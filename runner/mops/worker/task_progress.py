@@ -16,7 +16,7 @@ import pyarrow as pa
 from mops.child.buffers import Tables, read_segment
 from mops.child.channel import FILES_LOST, Message, Step
 from mops.project.bundle_cache import in_project
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.ids_and_seeds import short_id
 from mops.study.output_schema import narrowed

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.output_schema import InvalidOutput, OutputSchema
 
 KNOWN: Families = {"daily": {"day": "number", "value": "number", "place": "string"}}

@@ -30,7 +30,8 @@ from mops.child.outputs import IDENTITY, as_tables
 from mops.parquet.encoder import encode
 from mops.parquet.output_file import OutputFile, StoredTypes
 from mops.storage.backends.spool import Spool
-from mops.study.column_types import families_in, join_columns
+from mops.study.column_families import join_columns
+from mops.study.column_types import families_in
 from mops.study.output_schema import OutputSchema
 
 EXAMPLES = max(200, settings().max_examples)

@@ -17,7 +17,7 @@ from pool_lab import SEEN
 
 from mops.child.buffers import read_segment
 from mops.errors import ClusterError, ModelError
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import Failure, JobContext, TaskRequest, TaskResult

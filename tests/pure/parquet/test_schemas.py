@@ -7,7 +7,7 @@ import pytest
 
 from mops.errors import CorruptRecord
 from mops.parquet.schemas import storage_schema, unified
-from mops.study.column_types import NAN, Family
+from mops.study.column_families import NAN, Family
 
 BERN = "Europe/Zurich"
 

@@ -12,24 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.study.column_types import (
+from mops.study.column_families import (
     MIXED,
     NAN,
     NULL,
     Family,
-    families_in,
-    family_of,
     is_family,
     join_columns,
     join_families,
     joined,
     misfits,
     news,
-    of_column,
-    of_type,
     refusal,
     said,
 )
+from mops.study.column_types import families_in, family_of, of_column, of_type
 
 BERN = "Europe/Zurich"
 NUMBERS = [

@@ -26,7 +26,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import options_records
 from mops.storage.params_file import load_groups
 from mops.storage.paths import NamePaths
-from mops.study.column_types import MIXED, Families, join_families
+from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.units import counted

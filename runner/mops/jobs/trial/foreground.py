@@ -32,7 +32,7 @@ from mops.storage.ancestors import stored_families
 from mops.storage.joblog.log import JobLog
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import load_groups
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import told_apart
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action

@@ -32,7 +32,7 @@ from mops.storage.joblog.records import (
 from mops.storage.joblog.view import LogView, check_start
 from mops.storage.json_records import RESTORE_HINT
 from mops.storage.paths import JobPaths
-from mops.study.column_types import Families
+from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from mops.errors import JobError, Superseded
 from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Record, State
 from mops.storage.paths import table_of
-from mops.study.column_types import Families, join_families
+from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
