@@ -22,8 +22,9 @@ WORK = ROOT / "build" / "mutation"
 MODULES = {
     "study/ids_and_seeds.py": ["tests/pure/study/test_ids.py"],
     "study/ranges.py": ["tests/pure/study/test_ranges.py"],
-    "study/column_families.py": ["tests/pure/study/test_column_families.py"],
+    "study/column_families.py": ["tests/pure/study/test_column_types.py"],
     "study/column_types.py": ["tests/pure/study/test_column_types.py"],
+    "parquet/schemas.py": ["tests/pure/parquet/test_schemas.py"],
     "study/casts.py": ["tests/pure/study/test_casts.py"],
     "study/group_builder.py": ["tests/pure/study/test_group_builder.py"],
     "study/groups.py": ["tests/pure/study/test_group_builder.py"],

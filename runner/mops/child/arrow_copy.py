@@ -7,19 +7,21 @@ the standard library and pyarrow only.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from mops.study.casts import converted, is_list
+from mops.study.column_families import MIXED
+from mops.study.column_types import of_type
 
 _MOST_KNOWN = 32
 _DEEPEST = 32  # readers accept Parquet schemas of 100 levels; a list takes two of them
+_MOST_DIGITS = 38  # so a decimal of 76 digits, the most that Arrow has, holds any two
 _MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 
-# Other encodings of the same values. Parquet has no seconds: values that do not fit into milliseconds fail here.
+# Other encodings of the same values. Times that microseconds do not reach fail here.
 _PLAIN = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
@@ -27,7 +29,10 @@ _PLAIN = {
     pa.binary_view(): pa.binary(),
     pa.float16(): pa.float32(),
     pa.date64(): pa.date32(),
-    pa.time32("s"): pa.time32("ms"),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+    pa.duration("s"): pa.duration("us"),
+    pa.duration("ms"): pa.duration("us"),
 }
 
 
@@ -85,8 +90,6 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
         if seen.equals(schema, check_metadata=True):
             return known
     found = pa.schema([(field.name, _plain_type(field.name, field)) for field in schema])
-    for field in found:
-        _require_parquet_holds(field)
     del _known[_MOST_KNOWN - 1 :]
     _known.insert(0, (schema, found))
     return found
@@ -120,26 +123,37 @@ def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
     if is_.is_struct(kind):
         return pa.struct([(inner.name, plain(inner)) for inner in kind])
     if is_.is_map(kind):
-        return pa.map_(plain(kind.key_field), plain(kind.item_field))
+        return pa.list_(pa.struct([("key", plain(kind.key_field)), ("value", plain(kind.item_field))]))
     if is_list(kind):
         return pa.list_(plain(kind.value_field))
     if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
         return plain(pa.field("values", kind.value_type))
     if isinstance(kind, pa.BaseExtensionType):
         return pa.bool_() if kind.extension_name == "arrow.bool8" else plain(pa.field("storage", kind.storage_type))
-    if is_.is_timestamp(kind) and kind.unit == "s":
-        return pa.timestamp("ms", kind.tz)
+    if is_.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
     if is_.is_decimal(kind) and kind.bit_width < pa.decimal128(1).bit_width:
         return pa.decimal128(kind.precision, kind.scale)
-    return _PLAIN.get(kind, kind)
+    found = pa.binary() if is_.is_fixed_size_binary(kind) and kind.byte_width else _PLAIN.get(kind, kind)
+    if of_type(found) == MIXED:
+        raise BadColumn(column, f"Parquet cannot hold {kind}")
+    return found
 
 
 def _require_readable(column: str, field: pa.Field, depth: int) -> None:
     """Refuse what readers cannot read, and extension types whose storage alone does not tell what the values mean."""
     if depth > _DEEPEST:
         raise BadColumn(column, f"it is nested more than {_DEEPEST} levels deep")
-    if pa.types.is_struct(field.type) and len({inner.name for inner in field.type}) < field.type.num_fields:
-        raise BadColumn(column, f"{field.type} has fields of the same name")
+    kind = field.type
+    if pa.types.is_struct(kind) and len({inner.name for inner in kind}) < kind.num_fields:
+        raise BadColumn(column, f"{kind} has fields of the same name")
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        raise BadColumn(column, "Parquet cannot hold a struct without fields")
+    if pa.types.is_decimal(kind):
+        before, after = kind.precision - kind.scale, kind.scale
+        if not (0 <= before <= _MOST_DIGITS and 0 <= after <= _MOST_DIGITS):
+            what = f"{kind} has {before} digits before the point and {after} after it"
+            raise BadColumn(column, f"{what}, and mops stores 0 to {_MOST_DIGITS} of each; return floats, or text")
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # if the type is unknown here
     if isinstance(field.type, pa.BaseExtensionType):
         name = field.type.extension_name
@@ -152,33 +166,3 @@ def _cast_named(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         return converted(column, kind)
     except pa.ArrowException as refused:
         raise BadColumn(name, refused) from None
-
-
-def _require_parquet_holds(field: pa.Field) -> None:
-    if _is_known_to_be_held(field.type):
-        return
-    # Only for rare types: this takes 40 ms and 9 MiB of the child.
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        pq.write_table(pa.schema([field]).empty_table(), io.BytesIO())
-    except (pa.ArrowException, OSError) as refused:
-        raise BadColumn(field.name, f"Parquet cannot hold {field.type}: {refused}") from None
-
-
-def _is_known_to_be_held(kind: pa.DataType) -> bool:
-    is_ = pa.types
-    if is_.is_struct(kind):
-        return kind.num_fields > 0 and all(_is_known_to_be_held(field.type) for field in kind)
-    if is_.is_map(kind):
-        return _is_known_to_be_held(kind.key_type) and _is_known_to_be_held(kind.item_type)
-    if is_.is_list(kind):
-        return _is_known_to_be_held(kind.value_type)
-    if is_.is_decimal(kind):
-        return bool(0 <= kind.scale <= kind.precision)
-    if is_.is_fixed_size_binary(kind):
-        return bool(kind.byte_width > 0)
-    if is_.is_interval(kind):
-        return False
-    plain = (is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating)
-    return any(is_it(kind) for is_it in (*plain, is_.is_string, is_.is_binary, is_.is_temporal))

@@ -211,19 +211,25 @@ def _of_pandas(values: Any) -> Column:  # a series, an index or an array
         if dtype.kind == "O":
             return of_values(_without_marks(values.tolist()))
         return _of_numpy(values.to_numpy())  # whose NaN stays NaN
+    for some in (dtype, getattr(getattr(dtype, "categories", None), "dtype", None)):
+        _refuse_exotic(type(some))
     values = getattr(values, "array", values)
-    kind = type(dtype).__name__
-    if kind == "CategoricalDtype":
-        codes = np.asarray(values.codes)
-        return _of_pandas(values.categories).take(pa.array(codes, mask=codes < 0))
-    if kind in ("IntervalDtype", "PeriodDtype"):  # as text, which keeps their meaning: (0.0, 1.5] and 2024Q1
-        missing = values.isna()
-        return pa.array([None if m else str(v) for v, m in zip(values, missing, strict=True)], pa.string())
-    if kind == "SparseDtype":
-        return _of_numpy(np.asarray(values))
-    if kind == "GeometryDtype":  # GeoParquet stores the ISO flavour too
+    if type(dtype).__name__ == "GeometryDtype":  # GeoParquet stores the ISO flavour too
         return pa.array(sys.modules["geopandas"].GeoSeries(values).to_wkb(flavor="iso").tolist(), pa.binary())
     return owned_column(pa.array(values, from_pandas=True))
+
+
+_INSTEAD = {
+    "Interval": "text, as with .astype(str), or two columns of numbers",
+    "Period": "text, as with .astype(str), or times, as with .to_timestamp()",
+    "Sparse": "plain values, as with .sparse.to_dense()",
+}
+
+
+def _refuse_exotic(kind: type) -> None:
+    name = kind.__name__.removesuffix("Dtype")
+    if name in _INSTEAD and is_pandas(kind):
+        raise TypeError(f"it holds values of pandas.{name}, which mops does not store; return {_INSTEAD[name]}")
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
@@ -253,7 +259,7 @@ def of_values(values: Sequence[Any]) -> Column:
     if family.startswith("numpy's"):  # times of one unit
         dtype = next(value.dtype for value in values if value is not None)
         return _of_numpy(np.array(["NaT" if value is None else value for value in values], dtype=dtype))
-    return _CONVERSIONS.get(family, _others)(values)
+    return _of_family(values, family)
 
 
 def _unpacked(value: Any) -> Any:
@@ -298,32 +304,28 @@ def _family(value: Any) -> str:
     return named or f"values of {kind.__qualname__}"
 
 
-def _numbers(values: list[Any]) -> pa.Array:
-    # If the list has a float16, pyarrow converts all its numbers to integers.
-    return pa.array([float(value) if isinstance(value, np.float16) else value for value in values])
-
-
-def _times(values: list[Any]) -> Column:
-    """Return times or durations; pyarrow would drop the nanoseconds of pandas values in a list."""
-    if not any(is_pandas(type(value)) for value in values):
-        return pa.array(values)
-    series = sys.modules["pandas"].Series(values)
-    if series.dtype.kind not in "mM" or any(a != b for a, b in zip(series, values, strict=True) if b is not None):
-        raise TypeError("its times have no common type")
-    return _of_pandas(series)
-
-
-def _times_of_day(values: list[Any]) -> pa.Array:
-    if any(value is not None and value.tzinfo is not None for value in values):
+def _of_family(values: list[Any], family: str) -> Column:
+    """Return values of one family as a column, where pyarrow would change them."""
+    is_of_pandas = any(is_pandas(type(value)) for value in values)
+    if family == "numbers":  # if the list has a float16, pyarrow converts all its numbers to integers
+        values = [float(value) if isinstance(value, np.float16) else value for value in values]
+    elif family in ("times with a zone", "times without a zone", "durations") and is_of_pandas:
+        series = sys.modules["pandas"].Series(values)  # pyarrow would drop the nanoseconds in a list
+        if series.dtype.kind not in "mM" or any(a != b for a, b in zip(series, values, strict=True) if b is not None):
+            raise TypeError("its times have no common type")
+        return _of_pandas(series)
+    elif family == "times of day" and any(value is not None and value.tzinfo is not None for value in values):
         raise TypeError("it holds times of day with a zone, which cannot be stored")
+    elif family == "mappings":
+        return _mappings(values)
+    elif family == "lists":
+        return _lists(values)
+    elif any(is_record(type(value)) for value in values):  # records become structs, as dictionaries do
+        return _mappings([None if value is None else fields_of(value) for value in values])
+    elif is_of_pandas:
+        for kind in set(map(type, values)):
+            _refuse_exotic(kind)
     return pa.array(values)
-
-
-def _pandas_values(values: list[Any]) -> Column:
-    series = sys.modules["pandas"].Series(values)
-    if series.dtype == object:
-        raise TypeError("its values have no common type")
-    return _of_pandas(series)
 
 
 def _mappings(values: list[Any]) -> pa.Array:
@@ -335,12 +337,6 @@ def _mappings(values: list[Any]) -> pa.Array:
     children = [_whole(of_values([None if v is None else v.get(key) for v in values])) for key in keys]
     mask = pa.array([value is None for value in values], pa.bool_())
     return pa.StructArray.from_arrays(children, names=list(keys), mask=mask)
-
-
-def _others(values: list[Any]) -> Column:  # of one type: records become structs, as dictionaries do
-    if not any(is_record(type(value)) for value in values):
-        return pa.array(values)
-    return _mappings([None if value is None else fields_of(value) for value in values])
 
 
 def _lists(values: list[Any]) -> pa.Array:
@@ -362,16 +358,3 @@ def _whole(made: Column) -> pa.Array:
     if isinstance(made, pa.Array):
         return made
     return pa.concat_arrays(made.chunks) if made.num_chunks else pa.array([], made.type)
-
-
-_CONVERSIONS: dict[str, Callable[[list[Any]], Column]] = {
-    "numbers": _numbers,
-    "times with a zone": _times,
-    "times without a zone": _times,
-    "durations": _times,
-    "times of day": _times_of_day,
-    "mappings": _mappings,
-    "lists": _lists,
-    "values of Interval": _pandas_values,
-    "values of Period": _pandas_values,
-}

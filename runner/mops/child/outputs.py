@@ -18,7 +18,7 @@ from mops.child.blocks import Blocks, Parts
 from mops.child.columns import by_type, fields_of, is_pandas, is_record, is_scalar, of_exported, of_frame, of_mapping
 from mops.child.libraries import is_tree, of_data_array, reader_of
 from mops.study.column_families import Columns, Families
-from mops.study.column_types import families_in, families_of
+from mops.study.column_types import families_in
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
@@ -49,7 +49,7 @@ class Results:
     def _checked(self, result: object, seed: int) -> Parts:
         tables = as_tables(result, seed, self._schema.families if self._schema else None)
         if self._schema is None:
-            self.first = families_of(tables)
+            self.first = {output: families_in(table) for output, table in tables.items()}
             self._schema = OutputSchema(self.first)
         # The schema has not seen what is in the blocks, which this result must fit.
         for output, earlier in self._blocks.release().items():

@@ -21,7 +21,7 @@ from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.prints import flush_prints, name_step
 from mops.child.tracebacks import failure_of, failure_of_target
-from mops.parquet.schemas import unified
+from mops.parquet.schemas import storage_schema
 from mops.study.casts import converted_table
 from mops.study.column_families import join_families
 from mops.study.column_types import families_in
@@ -262,7 +262,7 @@ def with_one_schema(replicates: list[Tables]) -> list[Tables]:
         schemas = [tables[output].schema for tables in replicates if output in tables]
         if any(schema != schemas[0] for schema in schemas):
             families = join_families(*({output: families_in(tables[output])} for tables in found if output in tables))
-            schema = unified(schemas, f"output {output!r}", families[output])
+            schema = storage_schema(schemas, families[output])
             for tables in (tables for tables in found if output in tables):
                 tables[output] = converted_table(tables[output], schema)
     return found

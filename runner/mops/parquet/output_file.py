@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.parquet.encoder import ContentT, Encoded, PartEncoder
-from mops.study.casts import converted, converted_table
-from mops.study.column_families import NULL, Family
-from mops.study.column_types import storage_type, type_said, used_type
+from mops.parquet.schemas import storage_schema
+from mops.study.casts import converted_table
+from mops.study.column_families import Family
 
 MOST_NARROWER = 8  # files that may wait to be copied; each holds a file descriptor
 
@@ -26,21 +26,15 @@ class StoredTypes:
     """
 
     def __init__(self, families: Callable[[str], Mapping[str, Family]] = lambda _: {}):
-        self._families = families  # of an output's columns, as far as mops knows them now
-        self._types: dict[str, dict[str, pa.DataType]] = {}
+        self._families = families  # of an output's columns; they hold the values of each table that comes
+        self._schemas: dict[str, pa.Schema] = {}
 
     def stored(self, output: str, table: pa.Table) -> pa.Table:
         """Return a table for storage, in types that hold its values and all earlier ones."""
-        known, families, types = self._types.get(output, {}), self._families(output), {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            family = families.get(name, NULL)
-            kind = storage_type([known.get(name, pa.null()), used_type(column)], family)
-            types[name] = type_said(family) if pa.types.is_null(kind) else kind
-        self._types[output] = types
-        if list(types.values()) == table.schema.types:
-            return table
-        columns = [converted(column, kind) for column, kind in zip(table.columns, types.values(), strict=True)]
-        return pa.table(columns, names=table.column_names)
+        known = [self._schemas[output]] if output in self._schemas else []
+        schema = storage_schema([*known, table.schema], self._families(output))
+        self._schemas[output] = schema
+        return table if schema == table.schema else converted_table(table, schema)
 
 
 class OutputFile(Generic[ContentT]):

@@ -27,7 +27,7 @@ from mops.storage.ancestors import PartRows, ResultSource, families_of, parts
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.study.column_families import MIXED, Columns, join_columns, joined, said
-from mops.study.column_types import families_in, least_of
+from mops.study.column_types import families_in, of_column
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ranges import Ranges
 
@@ -256,7 +256,7 @@ def _problems_of(files: Files, rows: PartRows, known: Columns) -> Iterator[str]:
     if own.keys() != known.keys():
         yield f"{rows.part.path}: its columns are {', '.join(own)}, not {', '.join(known)}"
         return
-    wrong = [name for name, kind in own.items() if joined(known[name], least_of(kind)) == MIXED]
+    wrong = [name for name, kind in own.items() if joined(known[name], of_column(kind)) == MIXED]
     for number in range(file.num_row_groups):  # one in memory at a time
         table = file.read_row_group(number, use_threads=False)
         found = families_in(table.select(list(known)))

@@ -1,28 +1,27 @@
-"""Families of types: what the columns of a job's outputs may hold so that all parts read as one dataset.
+"""Families of column types: which values a column may hold so that all parts of a job read as one dataset.
 
-A family names the kind of a column's values, and what the type that holds all of them needs. It is plain JSON data: a
-string for plain values, a list for nested values.
+A *family* names the kind of a column's values, with the facts that decide whether one type holds all of them exactly.
+It is plain JSON data:
 
-==============================  ======================================================================================
-``null``                        no value yet; fits every family
-``number [facts]``              ``float``: there are floats; ``large``: integers beyond 2^53; ``huge``: integers beyond
-                                2^63-1; ``negative``: negative integers
-``decimal I S``                 I digits before the point and S behind it
-``timestamp NEED ROOM``         NEED: the coarsest exact unit; ROOM: the finest unit that reaches all values. Also
-                                ``zoned_timestamp`` and ``duration``
-``boolean string binary``       and ``date``, ``time`` (of day), and ``other TYPE``, which joins only with itself
-``["list", F]``                 and ``["struct", {name: F}]``, ``["map", F, F]``
-``mixed``                       no type holds all values
-==============================  ======================================================================================
+=====================================  ===============================================================================
+``null``                               no value yet; fits every family
+``nan``                                floats of which all are NaN: missing values, except among numbers
+``number [facts]``                     ``float``: there are floats; ``large``: integers beyond 2^53; ``huge``: integers
+                                       beyond 2^63-1; ``negative``: negative integers
+``timestamp [facts]``                  ``fine``: there are nanoseconds; ``far``: times that nanoseconds do not reach.
+                                       Also ``zoned_timestamp`` and ``duration``
+``boolean string binary date time``    and ``decimal``: one type holds all values
+``["list", F] ["struct", {name: F}]``  of a family, of families
+``mixed``                              no type holds all values
+=====================================  ===============================================================================
 
-:func:`joined` returns the least family that holds two families. Families are a lattice from ``null`` to ``mixed``, so
-the order of values does not matter. Pure: :mod:`mops.study.column_types` connects families with Arrow.
+:func:`joined` returns the least family that holds two families: the kind, and the facts of both. So the order of values
+does not matter. Pure: column_types.py finds the families of columns, and parquet/schemas.py says how they are stored.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Family: TypeAlias = str | list[Any]
@@ -30,43 +29,26 @@ Columns: TypeAlias = dict[str, Family]
 Families: TypeAlias = dict[str, Columns]  # ``{output: {column: family}}``
 
 NULL = "null"
-NAN = "nan"  # Floats of which all are NaN. They fit numbers as floats, and any other family as missing values.
+NAN = "nan"
 MIXED = "mixed"
-UNITS = ("s", "ms", "us", "ns")
-TIMED = ("timestamp", "zoned_timestamp", "duration")
-DECIMAL_DIGITS = 76
 
-_APART = ({"float", "large"}, {"negative", "huge"})
-_PLAIN = re.compile(
-    r"null|nan|mixed|boolean|string|binary|date|time|other( .*)?|number( (float|huge|large|negative))*|decimal \d+ \d+"
-    r"|(timestamp|zoned_timestamp|duration)( (s|ms|us|ns)){2}",
-    re.DOTALL,
-)
-_SAID = {
-    NAN: "number",
-    "zoned_timestamp": "timestamp with a time zone",
-    "timestamp": "timestamp without a time zone",
-    "time": "time of day",
+FLOAT = "number float"
+
+_TIMES = {"timestamp": "timestamp without a time zone", "zoned_timestamp": "timestamp with a time zone"}
+_NAMES = {**_TIMES, NAN: "number", "time": "time of day"}
+_FACTS = {
+    **dict.fromkeys((NULL, NAN, MIXED, "boolean", "string", "binary", "date", "time", "decimal"), frozenset[str]()),
+    **dict.fromkeys((*_TIMES, "duration"), frozenset({"fine", "far"})),
+    "number": frozenset({"float", "large", "huge", "negative"}),
 }
-_REFUSALS = {
+_APART = {  # facts that no type holds, and what is wrong with a value of the second
     ("large", "float"): "a float in a column that also holds an integer beyond 2^53",
     ("float", "large"): "an integer beyond 2^53 in a column that also holds floats",
     ("huge", "negative"): "a negative number in a column that also holds an integer beyond 2^63-1",
     ("negative", "huge"): "an integer beyond 2^63-1 in a column that also holds negative numbers",
+    ("fine", "far"): "a time that nanoseconds do not reach, in a column that also holds nanoseconds",
+    ("far", "fine"): "nanoseconds in a column that also holds a time that nanoseconds do not reach",
 }
-
-
-def number(facts: Iterable[str] = ()) -> str:
-    """Return the family of numbers with these facts."""
-    return " ".join(["number", *sorted(facts)])
-
-
-_FLOAT = number(("float",))
-
-
-def is_number(family: Family) -> bool:
-    """Tell whether a family is one of integers and floats, with values other than NaN."""
-    return isinstance(family, str) and family.partition(" ")[0] == "number"
 
 
 def joined(one: Family, other: Family) -> Family:
@@ -77,41 +59,26 @@ def joined(one: Family, other: Family) -> Family:
         return other
     if NAN in (one, other):
         family = other if one == NAN else one
-        return joined(family, _FLOAT) if is_number(family) else family
+        return joined(family, FLOAT) if is_number(family) else family
     if isinstance(one, str) and isinstance(other, str):
-        return _joined_plain(one, other)
-    if isinstance(one, list) and isinstance(other, list):
-        return _joined_nested(one, other)
-    return MIXED
-
-
-def _joined_plain(one: str, other: str) -> str:
-    (kind, *facts), (other_kind, *other_facts) = one.split(" "), other.split(" ")
-    if kind != other_kind:
-        return MIXED
-    if kind == "number":
+        (kind, *facts), (other_kind, *other_facts) = one.split(" "), other.split(" ")
         both = {*facts, *other_facts}
-        return MIXED if any(apart <= both for apart in _APART) else number(both)
-    if kind == "decimal":
-        before, behind = (max(map(int, digits)) for digits in zip(facts, other_facts, strict=True))
-        return MIXED if before + behind > DECIMAL_DIGITS else f"decimal {before} {behind}"
-    if kind in TIMED:
-        need = max(facts[0], other_facts[0], key=UNITS.index)
-        room = min(facts[1], other_facts[1], key=UNITS.index)
-        return MIXED if UNITS.index(need) > UNITS.index(room) else f"{kind} {need} {room}"
-    return MIXED
-
-
-def _joined_nested(one: list[Any], other: list[Any]) -> Family:
-    if one[0] != other[0]:
+        fits = kind == other_kind and not any(apart <= both for apart in map(set, _APART))
+        return " ".join([kind, *sorted(both)]) if fits else MIXED
+    if isinstance(one, str) or isinstance(other, str) or one[0] != other[0]:
         return MIXED
-    if one[0] == "struct":
-        if one[1].keys() != other[1].keys():
-            return MIXED
-        fields = {name: joined(family, other[1][name]) for name, family in one[1].items()}
-        return MIXED if MIXED in fields.values() else ["struct", fields]
-    inner = [joined(a, b) for a, b in zip(one[1:], other[1:], strict=True)]
-    return MIXED if MIXED in inner else [one[0], *inner]
+    if one[0] == "list":
+        inner = joined(one[1], other[1])
+        return MIXED if inner == MIXED else ["list", inner]
+    if one[1].keys() != other[1].keys():
+        return MIXED
+    fields = {name: joined(family, other[1][name]) for name, family in one[1].items()}
+    return MIXED if MIXED in fields.values() else ["struct", fields]
+
+
+def is_number(family: Family) -> bool:
+    """Tell whether a family is one of integers and floats, with values other than NaN."""
+    return isinstance(family, str) and family.split(" ")[0] == "number"
 
 
 def join_columns(known: Mapping[str, Family], found: Mapping[str, Family]) -> Columns:
@@ -147,50 +114,38 @@ def misfits(known: Mapping[str, Family], found: Mapping[str, Family]) -> list[st
 def said(family: Family) -> str:
     """Return a family's name for people."""
     if isinstance(family, str):
-        kind, _, rest = family.partition(" ")
-        return rest if kind == "other" else _SAID.get(kind, kind)
+        kind = family.split(" ")[0]
+        return _NAMES.get(kind, kind)
     if family[0] == "struct":
         return f"struct of {', '.join(f'{name}: {said(inner)}' for name, inner in family[1].items())}"
-    return f"{family[0]} of {' to '.join(map(said, family[1:]))}"
+    return f"list of {said(family[1])}"
 
 
 def refusal(known: Family, found: Family, type_: object) -> str:
     """Return why values of this Arrow type do not fit the known family of their column."""
-    return _value_refusal(known, found) or f"is {type_}, not a {said(known)}"
-
-
-def _value_refusal(known: Family, found: Family) -> str:
-    """Return what is wrong with a value; empty: the kinds of the families differ."""
-    if isinstance(known, list) and isinstance(found, list) and known[0] == found[0]:
-        if known[0] == "struct":
-            pairs = [(known[1][name], found[1][name]) for name in known[1].keys() & found[1].keys()]
-        else:
-            pairs = list(zip(known[1:], found[1:], strict=True))
-        return next((_value_refusal(a, b) for a, b in pairs if joined(a, b) == MIXED), "")
-    if isinstance(known, list) or isinstance(found, list):
-        return ""
-    known, found = (_FLOAT if family == NAN else family for family in (known, found))
-    (kind, *facts), (found_kind, *found_facts) = known.split(" "), found.split(" ")
-    if found_kind in TIMED and found_facts and UNITS.index(found_facts[0]) > UNITS.index(found_facts[1]):
-        return f"holds a {said(found_kind)} outside the range of milliseconds"
-    if kind != found_kind:
-        return ""
-    if kind == "number":
-        return next((f"holds {text}" for (a, b), text in _REFUSALS.items() if a in facts and b in found_facts), "")
-    if kind in TIMED:
-        return f"holds a {said(kind)} in {found_facts[0]}, and no unit holds all values of the column exactly"
-    return f"needs more than {DECIMAL_DIGITS} digits with the other decimals of the column" if kind == "decimal" else ""
+    pairs = [(known, found)]
+    for one, other in pairs:  # which become more
+        if isinstance(one, str) and isinstance(other, str):
+            (kind, *facts), (other_kind, *other_facts) = (
+                (FLOAT if family == NAN else family).split(" ") for family in (one, other)
+            )
+            for (fact, other_fact), text in _APART.items():
+                if kind == other_kind and fact in facts and other_fact in other_facts:
+                    return f"holds {text}"
+        elif isinstance(one, list) and isinstance(other, list) and one[0] == other[0]:
+            fields = [dict(nested[1] if nested[0] == "struct" else {"": nested[1]}) for nested in (one, other)]
+            pairs += [(fields[0][name], fields[1][name]) for name in fields[0].keys() & fields[1].keys()]
+    return f"is {type_}, not a {said(known)}"
 
 
 def is_family(value: object) -> bool:
     """Tell whether a JSON value is a family."""
     match value:
         case str():
-            return _PLAIN.fullmatch(value) is not None
+            kind, *facts = value.split(" ")
+            return kind in _FACTS and _FACTS[kind].issuperset(facts)
         case ["list", inner]:
             return is_family(inner)
-        case ["map", key, inner]:
-            return is_family(key) and is_family(inner)
         case ["struct", dict(fields)]:
             return all(map(is_family, fields.values()))
     return False

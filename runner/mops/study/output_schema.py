@@ -20,7 +20,7 @@ from mops.study.column_families import (
     misfits,
     refusal,
 )
-from mops.study.column_types import families_in, most_of
+from mops.study.column_types import families_in, of_type
 
 DEFAULT_OUTPUT = "output"  # the name of the output of a model that returns one table without a name
 
@@ -95,7 +95,7 @@ class OutputSchema:
         if output in self._plain:
             return bool(self._plain[output] == table.schema)
         known = self.families[output]
-        return all(joined(known[field.name], most_of(field.type)) != MIXED for field in table.schema)
+        return all(joined(known[field.name], of_type(field.type, most=True)) != MIXED for field in table.schema)
 
 
 def narrowed(known: Families, outputs: Mapping[str, list[dict[str, object]]]) -> Families:

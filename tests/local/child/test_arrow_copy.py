@@ -160,6 +160,8 @@ PARQUET_HOLDS_NONE_OF = {
     "bytes of no width": pa.array([b""], pa.binary(0)),
     "a decimal of negative scale": pa.array([decimal.Decimal("1e3")], pa.decimal128(5, -2)),
     "a decimal without a digit before the point": pa.array([None], pa.decimal128(3, 10)),
+    "a decimal of many digits": pa.array([None], pa.decimal256(76, 0)),
+    "a decimal of many digits after the point": pa.array([decimal.Decimal("1e-39")]),
     "fields of one name": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
     "lists too deep for Parquet's readers": pa.nulls(1, deep(40)),
     "an extension type that is not known": pa.ExtensionArray.from_storage(
@@ -206,13 +208,16 @@ KEPT = {
     "maps to nulls": (pa.array([[("a", None)], [], [("b", None)]], pa.map_(pa.large_string(), pa.null())), None),
     "halves": (pa.array([0.5, None, np.nan], pa.float16()), pa.float32()),
     "halves in lists": (pa.array([[0.5], None], pa.list_(pa.float16())), pa.list_(pa.float32())),
-    "seconds": (pa.array([1, None], pa.timestamp("s", "Europe/Zurich")), pa.timestamp("ms", "Europe/Zurich")),
-    "seconds of the day": (pa.array([1, None], pa.time32("s")), pa.time32("ms")),
+    "seconds": (pa.array([1, None], pa.timestamp("s", "Europe/Zurich")), pa.timestamp("us", "Europe/Zurich")),
+    "seconds of the day": (pa.array([1, None], pa.time32("s")), pa.time64("us")),
+    "milliseconds of the day": (pa.array([1, None], pa.time32("ms")), pa.time64("us")),
     "days in milliseconds": (pa.array([86_400_000, None], pa.date64()), pa.date32()),
-    "durations": (pa.array([1, None], pa.duration("s")), pa.duration("s")),
+    "durations": (pa.array([1, None], pa.duration("ms")), pa.duration("us")),
+    "nanoseconds": (pa.array([1, None], pa.timestamp("ns")), pa.timestamp("ns")),
+    "bytes of a fixed size": (pa.array([b"ab", None], pa.binary(2)), pa.binary()),
     "narrow decimals": (pa.array([decimal.Decimal("1.5"), None], pa.decimal32(4, 1)), pa.decimal128(4, 1)),
-    "uuids": (pa.array([b"0" * 16, None], pa.uuid()), pa.binary(16)),
-    "uuids in lists": (pa.ListArray.from_arrays([0, 1], pa.array([b"0" * 16], pa.uuid())), pa.list_(pa.binary(16))),
+    "uuids": (pa.array([b"0" * 16, None], pa.uuid()), pa.binary()),
+    "uuids in lists": (pa.ListArray.from_arrays([0, 1], pa.array([b"0" * 16], pa.uuid())), pa.list_(pa.binary())),
     "booleans of eight bits": (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None], pa.int8())), pa.bool_()),
     "lists that are deep": (pa.nulls(2, deep(30)), None),
     "json": (pa.array(["1", None], pa.json_()), pa.string()),
@@ -227,6 +232,8 @@ def test_every_other_type_keeps_its_values_on_disk(form: Any, column: pa.Array, 
     wanted = (column.storage if column.type in (pa.uuid(), pa.json_()) else column).to_pylist()
     if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.BaseExtensionType):
         wanted = [[b"0" * 16]]
+    if pa.types.is_map(column.type):
+        wanted = [row if row is None else [{"key": key, "value": value} for key, value in row] for row in wanted]
     for rows in (slice(None), slice(1, None), slice(0)):
         found = as_tables(form({"x": column[rows]}), 1)["output"]
         assert repr(found["x"].to_pylist()) == repr(wanted[rows])
@@ -242,9 +249,17 @@ def test_a_column_that_is_declared_not_null_may_hold_nulls() -> None:
     assert on_disk(as_tables(table, 1)["output"])["x"].to_pylist() == [1, None]
 
 
-@pytest.mark.parametrize("column", [pa.array([2**60], pa.timestamp("s")), pa.array([86_400_000 * 2**32], pa.date64())])
-def test_a_time_that_parquet_cannot_hold_is_refused_with_its_column(column: pa.Array) -> None:
-    """The Parquet writer multiplies seconds by 1,000, which failed in the runner."""
+BEYOND_MICROSECONDS = {
+    "times": pa.array([2**45], pa.timestamp("s")),
+    "times in milliseconds": pa.array([2**54], pa.timestamp("ms", "UTC")),
+    "durations": pa.array([-(2**45)], pa.duration("s")),
+    "times in lists": pa.array([[2**45]], pa.list_(pa.timestamp("s"))),
+    "days": pa.array([86_400_000 * 2**32], pa.date64()),
+}
+
+
+@pytest.mark.parametrize("column", BEYOND_MICROSECONDS.values(), ids=BEYOND_MICROSECONDS)
+def test_a_time_that_microseconds_do_not_reach_is_refused_with_its_column(column: pa.Array) -> None:
     with pytest.raises(InvalidOutput, match="column 'when'"):
         as_tables({"when": column}, 1)
 

@@ -21,7 +21,7 @@ from shapely import from_wkb
 from shapely.geometry import Point
 
 from mops.child.outputs import Results, as_tables
-from mops.study.column_types import families_of
+from mops.study.column_types import families_in
 from mops.study.output_schema import InvalidOutput
 
 GRID = xr.Dataset(
@@ -346,7 +346,7 @@ class TestEmptyLists:
         ],
     )
     def test_it_is_a_table_without_rows(self, first: object, then: object, n_rows: dict[str, int]) -> None:
-        results = Results(families_of(as_tables(first, 1)))
+        results = Results({name: families_in(table) for name, table in as_tables(first, 1).items()})
         parts = results.read(then, 2)
         assert {output: part.num_rows for output, part in parts.items()} == n_rows
         assert results.read(first, 3)["output" if "output" in n_rows else "events"].num_rows == 1

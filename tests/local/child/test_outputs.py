@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mops.child.blocks import table_of
 from mops.child.outputs import Results, as_tables
-from mops.study.column_types import families_of
+from mops.study.column_types import families_in
 from mops.study.output_schema import InvalidOutput, OutputSchema
 
 COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
@@ -241,15 +241,15 @@ def test_earlier_results_do_not_change_how_a_result_is_read(results, are_handed_
         found = tables_or_refusal(lambda result=result: task.read(result, 7))
         as_first = tables_or_refusal(lambda result=result: as_tables(result, 7))
         if isinstance(as_first, dict):
-            schema = schema or OutputSchema(families_of(as_first))
+            schema = schema or OutputSchema({name: families_in(table) for name, table in as_first.items()})
             as_first = tables_or_refusal(lambda schema=schema, tables=as_first: schema.check(tables))
         assert found == as_first
         if isinstance(found, dict):
             assert found["output"].schema.equals(as_first["output"].schema, check_metadata=True)
             was_good.append((found, {name: table.to_pylist() for name, table in found.items()}))
             if are_handed_over:
-                task.handed_over(families_of(found))
-                schema.handed_over(families_of(found))
+                task.handed_over({name: families_in(table) for name, table in found.items()})
+                schema.handed_over({name: families_in(table) for name, table in found.items()})
     for tables, rows in was_good:  # later results have changed none
         assert {name: table.to_pylist() for name, table in tables.items()} == rows
 

@@ -79,7 +79,7 @@ DERIVED = JobRecord(
     parent=PARENT,
 )
 FAMILIES: Any = {
-    "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp us ns", "b": ["map", "string", "null"]}]]},
+    "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp fine", "b": ["list", "null"]}]]},
     "none": {},
 }
 LIVE = Progress(

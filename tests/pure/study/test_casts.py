@@ -37,13 +37,11 @@ LEAVES: list[Leaf] = [
 def _lists(inner: Leaf) -> st.SearchStrategy[Leaf]:
     kind, wide, values = inner
     some = st.lists(st.none() | values, max_size=3)
-    pairs = st.lists(st.tuples(st.text(max_size=1), st.none() | values), max_size=3)
     makers = (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)
     return st.sampled_from(
         [
             *((make(kind), pa.list_(wide), some) for make in makers),
             (pa.list_(kind, 2), pa.list_(wide), st.lists(st.none() | values, min_size=2, max_size=2)),
-            (pa.map_(pa.string(), kind), pa.map_(pa.string(), wide), pairs),
         ]
     )
 
@@ -90,6 +88,16 @@ def test_a_conversion_keeps_every_value_in_a_valid_array(leaf: Leaf, data: st.Da
 def test_a_conversion_that_would_change_a_value_is_an_error(column: pa.Array, kind: pa.DataType) -> None:
     with pytest.raises(pa.ArrowException):
         converted(column, kind)
+
+
+@given(st.lists(st.none() | st.lists(st.tuples(st.text(max_size=1), st.none() | st.just(1)))), st.integers(0, 3))
+def test_maps_become_lists_of_structs(rows: list[Any], start: int) -> None:
+    column = pa.array(rows, pa.map_(pa.large_string(), pa.int8()))[start:]
+    made = converted(column, pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])))
+    made.validate(full=True)
+    assert made.to_pylist() == [
+        row if row is None else [{"key": key, "value": value} for key, value in row] for row in rows[start:]
+    ]
 
 
 def test_floats_of_which_all_are_nan_are_null_in_another_family() -> None:

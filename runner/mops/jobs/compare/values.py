@@ -43,11 +43,5 @@ def _timeless(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([_timeless_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_timeless_field(kind.key_field), _timeless_field(kind.item_field))
-    return pa.list_(_timeless_field(kind.value_field)) if is_list(kind) else kind
-
-
-def _timeless_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_timeless(field.type))
+        return pa.struct([field.with_type(_timeless(field.type)) for field in kind])
+    return pa.list_(kind.value_field.with_type(_timeless(kind.value_type))) if is_list(kind) else kind
