@@ -24,7 +24,7 @@ from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.system import memory_limits
 from mops.system.clock import monotonic
 from mops.task import JobContext

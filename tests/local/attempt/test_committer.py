@@ -27,7 +27,7 @@ from mops.attempt.results import Tracebacks
 from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.joblog.parts import read_whole
 from mops.storage.joblog.view import Stored
 from mops.study.group_builder import GroupBuilder

@@ -28,7 +28,7 @@ from mops.child.channel import Channel
 from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.dataset import FilteredFile, opened
 from mops.study.casts import inner_types, is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
