@@ -16,8 +16,8 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.results_so_far import ResultsSoFar
 from mops.errors import JobFailed
 from mops.storage.live_record import BestLoss, FailureCause, SlowStep
-from mops.system.memory_limits import allowed_bytes
 from mops.system.process_memory import tree_bytes
+from mops.system.resources import allowed_bytes
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)

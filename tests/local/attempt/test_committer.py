@@ -30,8 +30,7 @@ from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.base import Spool
 from mops.storage.joblog.parts import read_whole
 from mops.storage.joblog.view import Stored
-from mops.study.group_builder import GroupBuilder
-from mops.study.groups import GroupTable
+from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts

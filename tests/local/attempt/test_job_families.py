@@ -33,8 +33,7 @@ from mops.storage.dataset import FilteredFile, opened
 from mops.study.casts import inner_types, is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of
-from mops.study.group_builder import GroupBuilder
-from mops.study.groups import GroupTable
+from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.output_schema import InvalidOutput, OutputSchema
 from mops.study.ranges import Ranges
