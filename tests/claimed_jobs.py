@@ -11,8 +11,7 @@ from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
-from mops.study.group_builder import GroupBuilder
-from mops.study.groups import GroupTable
+from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.task import JobContext
 

@@ -46,7 +46,7 @@ def test_a_runner_that_is_stopped_commits_finished_groups(service: Service) -> N
         service, "asked", sets=300, seconds=0.2
     )  # a minute: the live record is written every ten seconds
     service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5", BATCH_SIZE="300")
-    wait_for(lambda: (live := service.status("asked")["live"]) and live["counts"]["simulations_good"] > 20)
+    wait_for(lambda: (live := service.status("asked")["live"]) and live["finished"]["simulations_good"] > 20)
     assert service.committed("asked") <= 1  # the first group, which is committed at once
     (pod,) = service.runner_pods("asked")
     service.kubectl("delete", "pod", pod)

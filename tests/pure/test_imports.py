@@ -63,7 +63,7 @@ ON_FIRST_USE = {"mops": {"jobs", "calibration", "report"}}  # `mops.submit`, `mo
 HOMES = {
     "fsspec": ("storage/backends/azure.py", "storage/backends/memory.py"),
     "adlfs": ("storage/backends/",),
-    "azure": ("storage/backends/azure.py", "storage/backends/azure_faults.py"),
+    "azure": ("storage/backends/azure.py",),
     "distributed": ("cluster/", "worker/run_task.py"),
     "dask": ("cluster/",),
     "pydantic": ("settings.py", "service/profile.py", "k8s/chart.py", "storage/"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dask.system import cpu_count
 
-from mops.system.processors import n_processors
+from mops.system.resources import n_processors
 
 
 def laid(folder: Path, files: dict[str, str]) -> Path:

@@ -34,7 +34,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import COMPLETE, Asked, By
 from mops.storage.params_file import load_groups
 from mops.storage.progress_record import Progress
-from mops.system.processors import n_processors
+from mops.system.resources import n_processors
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.pool import Pool

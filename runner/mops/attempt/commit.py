@@ -26,7 +26,7 @@ from mops.parquet.encoder import TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.output_file import OutputFile, StoredTypes
 from mops.parquet.schemas import with_dictionaries
 from mops.storage import advisory
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.joblog.records import Part
 from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable

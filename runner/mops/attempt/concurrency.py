@@ -27,8 +27,8 @@ from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.shares import Share
 from mops.cluster.worker_losses import Pods, WorkerLoss
 from mops.storage.progress_record import read_live
-from mops.system.heap import resident_bytes
-from mops.system.memory_limits import allowed_bytes, available_bytes
+from mops.system.process_memory import resident_bytes
+from mops.system.resources import allowed_bytes, available_bytes
 from mops.task import Task, TaskRequest, task_number
 from mops.units import bytes_text
 

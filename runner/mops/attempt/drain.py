@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mops.attempt.sizing import Window
 from mops.cluster.base import Cluster, Connection
 from mops.cluster.leftovers import in_process
-from mops.system.heap import trim_heap
+from mops.system.process_memory import trim_heap
 from mops.waiting import polls
 
 logger = logging.getLogger(__name__)

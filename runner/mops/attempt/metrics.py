@@ -18,8 +18,8 @@ from mops.attempt.commit import PendingResults
 from mops.attempt.main_loop import Runner
 from mops.cluster.base import Cluster
 from mops.storage.progress_record import Progress
-from mops.system.heap import resident_bytes
-from mops.system.memory_limits import allowed_bytes
+from mops.system.process_memory import resident_bytes
+from mops.system.resources import allowed_bytes
 from mops.verdicts import VERDICTS
 from mops.worker.metrics import Families, PoolCollector
 from mops.worker.run_task import pools

@@ -23,9 +23,8 @@ from mops.storage.ancestors import ancestors, parts
 from mops.storage.dataset import dataset_of
 from mops.storage.progress_record import BestLoss, FailureCause, Progress, read_live, write_live
 from mops.storage.samples import write_samples
-from mops.system.heap import resident_bytes
-from mops.system.memory_limits import allowed_bytes
-from mops.system.process_memory import tree_bytes
+from mops.system.process_memory import resident_bytes, tree_bytes
+from mops.system.resources import allowed_bytes
 from mops.task import LOSSES, Failure, Loss, TaskResult
 from mops.units import shortened, without_varying
 from mops.verdicts import Counts
@@ -82,7 +81,7 @@ class ProgressMeter:
         """Count results that have reached the runner; raise if more simulations have failed than the settings allow."""
         ended = Counter({"good": counts.simulations_good, **failed})
         finished = self.now.finished + counts
-        self.set(finished=finished, ended=Counter(self.now.ended) + ended)
+        self.set(finished=finished, ended=dict(Counter(self.now.ended) + ended))
         now = time.monotonic()
         self._marks.append((now, finished.simulations))
         while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:

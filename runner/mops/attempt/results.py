@@ -17,7 +17,7 @@ from mops.attempt.progress import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
 from mops.attempt.text_log import TextLogBuffer
 from mops.errors import InternalError, UsageError
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.job_records import keep_reference
 from mops.study.column_families import Families
 from mops.task import (

@@ -13,7 +13,7 @@ from typing import Literal
 
 from mops.child.task_run import PART_BYTES
 from mops.storage.progress_record import Progress
-from mops.system.memory_limits import HEADROOM_BYTES
+from mops.system.resources import HEADROOM_BYTES
 from mops.units import bytes_text
 
 # Tasks in flight for each slot: enough that no slot waits for the runner. The rest of the window would only queue.

@@ -23,7 +23,7 @@ from mops.errors import CorruptRecord, JobError, StorageError
 from mops.parquet.encoder import Encoded, Sink
 from mops.parquet.schemas import unified
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, stored_families
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.dataset import dataset_of, read_current, verify_hint
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, ReuseSource, load_job

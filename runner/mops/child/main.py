@@ -1,7 +1,7 @@
 """The program of a child process: runs simulations and targets of one bundle until its worker closes the socket.
 
 If the child dies, the progress page tells the worker what ran. If the worker dies, a signal from the kernel kills the
-child, even inside a C function that never returns (:func:`mops.system.lifeline.die_with_parent`).
+child, even inside a C function that never returns (:func:`mops.system.signals.die_with_parent`).
 
 Runs in children: the standard library, numpy, pyarrow and the user's code only.
 """
@@ -28,7 +28,7 @@ from mops.child.prints import flush_prints, replace_streams
 from mops.child.task_run import TaskRun
 from mops.child.tracebacks import describe
 from mops.child.working_folder import obey_modes
-from mops.system.lifeline import adopt_orphans, die_with_parent
+from mops.system.signals import adopt_orphans, die_with_parent
 
 # The messages. Descriptors 1 and 2 take what a simulation prints, and never a message.
 #

@@ -13,7 +13,7 @@ import resource
 from pathlib import Path
 
 from mops.system.clock import monotonic
-from mops.system.heap import kept_bytes, trim_heap
+from mops.system.process_memory import kept_bytes, trim_heap
 from mops.system.process_tree import children_of
 from mops.units import bytes_text
 

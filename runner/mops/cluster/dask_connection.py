@@ -15,7 +15,7 @@ from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls
 from mops.cluster.leftovers import on_scheduler, on_worker
 from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT
 from mops.errors import NoAnswer
-from mops.system.heap import trim_heap
+from mops.system.process_memory import trim_heap
 from mops.task import ResultBuffer, Task, TaskRequest
 from mops.worker.run_task import run_task
 

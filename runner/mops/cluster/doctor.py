@@ -17,8 +17,8 @@ from importlib.metadata import version
 from typing import Any
 
 from mops.cluster.dask_calls import DaskCalls
-from mops.system.heap import resident_bytes
-from mops.system.memory_limits import LEAST_SLOT_BYTES, allowed_bytes, share_bytes, slots_with_room
+from mops.system.process_memory import resident_bytes
+from mops.system.resources import LEAST_SLOT_BYTES, allowed_bytes, share_bytes, slots_with_room
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from mops.cluster.worker_losses import (
 )
 from mops.errors import ClusterError, NoAnswer
 from mops.settings import Settings
-from mops.system.memory_limits import OomKills, container_kills
+from mops.system.resources import OomKills, container_kills
 from mops.task import RunningStep
 from mops.waiting import polls
 from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of

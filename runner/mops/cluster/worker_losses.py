@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from mops.system.memory_limits import OomKills
+from mops.system.resources import OomKills
 from mops.units import bytes_text
 
 JOIN_SECONDS = 1.0  # until the sources are asked about a loss, because the scheduler may hear of it before they do

@@ -204,7 +204,7 @@ class _MarkedJob:
     def _is_new(self, path: str) -> bool:
         """Tell whether a file belongs to a job that someone submits under this name meanwhile."""
         folder = path.split("/")[2]
-        return is_job_id(folder) and JobPaths(self.job, folder) not in self.folders
+        return is_job_id(folder) and folder not in [paths.id for paths in self.folders]
 
 
 def _mark(files: Files, job: str) -> _MarkedJob:

@@ -29,7 +29,7 @@ from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
 from mops.storage.paths import bundle_path, new_job_id
 from mops.study.study_file import Study, parse_study
-from mops.system.heap import trim_heap
+from mops.system.process_memory import trim_heap
 from mops.task import JobContext
 from mops.units import mebibytes
 

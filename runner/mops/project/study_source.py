@@ -14,8 +14,8 @@ from mops.errors import UsageError
 from mops.project.function_files import FunctionFiles
 from mops.project.functions import GivenCode
 from mops.project.project import find_root
+from mops.study.checks import SEED
 from mops.study.json_file import read_json, read_text
-from mops.study.values import SEED
 
 _GIVEN = "the study given to mops"
 

@@ -27,8 +27,7 @@ from mops.errors import CorruptRecord, JobError, MopsError, PartMissing, Storage
 from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import stored_families
-from mops.storage.backends.base import Put
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Put, Spool
 from mops.storage.dataset import part_missing, verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.job_records import JobRecord, check_not_deleted

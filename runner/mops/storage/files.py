@@ -17,11 +17,9 @@ from urllib.parse import unquote
 from tenacity import RetryError, Retrying
 
 from mops.errors import InternalError, StorageUnavailable, UsageError, check_text_path, path_refused
-from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, Put, T, whole_bytes
-from mops.storage.backends.faults import RequestFailed, fault_of, in_brief, refused
+from mops.storage.backends.base import Backend, Data, Entry, Put, RemoteFile, Spool, T, whole_bytes
+from mops.storage.backends.faults import BRIEF, PATIENT, RequestFailed, fault_of, in_brief, refused
 from mops.storage.backends.local import LocalFolder
-from mops.storage.backends.remote_file import RemoteFile
-from mops.storage.backends.spool import Spool
 
 if TYPE_CHECKING:
     import pyarrow as pa

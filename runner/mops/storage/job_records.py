@@ -28,7 +28,7 @@ from mops.verdicts import Counts
 if TYPE_CHECKING:
     from mops.parquet.encoder import Encoded
     from mops.project.bundle import Bundle
-    from mops.storage.backends.spool import Spool
+    from mops.storage.backends.base import Spool
 
 _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
 from mops.parquet.encoder import Encoded, Sink
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupChunk, GroupTable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from mops.errors import JobError
@@ -33,93 +32,63 @@ def new_job_id() -> str:
     return os.urandom(8).hex()
 
 
-@dataclass(frozen=True)
 class NamePaths:
     """The paths of a job's name, which another job can get after a deletion. JobError: no job can have this name."""
 
-    job: str
-
-    def __post_init__(self) -> None:
-        if not is_job_name(self.job):
+    def __init__(self, job: str) -> None:
+        if not is_job_name(job):
             raise JobError(
-                f"no job can be named {self.job!r}",
+                f"no job can be named {job!r}",
                 where="the job's name",
                 hint="1 to 63 letters, digits, '.', '_' and '-'; first and last a letter or a digit",
             )
-
-    @property
-    def root(self) -> str:
-        """The folder of the name."""
-        return f"{JOBS}/{self.job}"
-
-    @property
-    def record(self) -> str:
-        """The record of the job that has the name. A job exists when this file does."""
-        return f"{self.root}/job.json"
+        self.job = job
+        self.root = f"{JOBS}/{job}"
+        self.record = f"{self.root}/job.json"  # of the job that has the name: a job exists when this file does
 
 
-@dataclass(frozen=True)
 class JobPaths:
-    """The paths of one job. No other job has ever the same ones."""
+    """The paths of one job. No other job has ever the same ones.
 
-    job: str
-    id: str
+    ``k`` is the number of a record, ``n`` that of an attempt, ``c`` that of a file of an attempt; the first is 1.
+    """
 
-    def __post_init__(self) -> None:
-        assert is_job_id(self.id)
-
-    @property
-    def root(self) -> str:
-        """The job's folder."""
-        return f"{NamePaths(self.job).root}/{self.id}"
-
-    @property
-    def record(self) -> str:
-        """The record of the name, which names the job's id while the job exists."""
-        return NamePaths(self.job).record
-
-    @property
-    def study(self) -> str:
-        """The study at the submit."""
-        return f"{self.root}/study.json"
-
-    @property
-    def params(self) -> str:
-        """The groups: ids, seeds and parameters."""
-        return f"{self.root}/params.parquet"
-
-    @property
-    def reused(self) -> str:
-        """The table of the simulations that are taken from other jobs."""
-        return f"{self.root}/reused.parquet"
-
-    @property
-    def schema(self) -> str:
-        """The reference schema of the outputs."""
-        return f"{self.root}/schema.json"
-
-    @property
-    def finished(self) -> str:
-        """A copy of the complete end, for quick listing."""
-        return f"{self.root}/finished.json"
-
-    @property
-    def deleted(self) -> str:
-        """The mark of a deletion that has begun."""
-        return f"{self.root}/deleted.json"
+    def __init__(self, job: str, job_id: str) -> None:
+        assert is_job_id(job_id)
+        name = NamePaths(job)
+        self.job, self.id = job, job_id
+        self.record = name.record  # which names the job's id while the job exists
+        self.root = f"{name.root}/{job_id}"
+        self.study = f"{self.root}/study.json"  # at the submit
+        self.params = f"{self.root}/params.parquet"  # the groups: ids, seeds and parameters
+        self.reused = f"{self.root}/reused.parquet"  # the simulations that are taken from other jobs
+        self.schema = f"{self.root}/schema.json"  # the reference schema of the outputs
+        self.finished = f"{self.root}/finished.json"  # a copy of the complete end, for quick listing
+        self.deleted = f"{self.root}/deleted.json"  # the mark of a deletion that has begun
+        self.compaction = f"{self.root}/compacted.json"  # names larger parts in place of small ones
+        self.log = f"{self.root}/log"  # the folder of the log's records
+        self.texts = f"{self.root}/logs"  # the folder of the text log's files
+        self.samples = f"{self.root}/events"  # the folder of the samples of memory and rate
 
     def options(self, k: int) -> str:
-        """Return the path of the ``k``-th change of the job's options (the first is 1)."""
+        """Return the path of the ``k``-th change of the job's options."""
         return f"{self.root}/options/{k:08d}.json"
 
-    @property
-    def log(self) -> str:
-        """The folder of the log's records."""
-        return f"{self.root}/log"
-
     def log_record(self, k: int) -> str:
-        """Return the path of record ``k`` of the log (the first is 1)."""
+        """Return the path of record ``k`` of the log."""
         return f"{self.log}/{k:08d}.json"
+
+    def live(self, n: int) -> str:
+        """Return the path of the live record of attempt ``n``."""
+        return f"{self.root}/live/{n}.json"
+
+    def text(self, n: int, c: int) -> str:
+        """Return the path of file ``c`` of the text log of attempt ``n``."""
+        return f"{self.texts}/{n}-{c}.txt"
+
+    def events(self, n: int, c: int) -> str:
+        """Return the path of file ``c`` of the samples of attempt ``n``."""
+        return f"{self.samples}/{n}-{c}.json"
 
     def folder(self, kind: str, output: str | None = None) -> str:
         """Return the folder of the parts of one table; ``output`` is the output's name, for ``outputs`` only."""
@@ -136,41 +105,14 @@ class JobPaths:
         """Return the path of part ``c`` of attempt ``n``; kind and output as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/{n}-{c}.parquet"
 
-    def has_part(self, path: str, n: int) -> bool:
-        """Tell whether a path is that of a part of attempt ``n``."""
-        numbers = numbers_of(path)
-        return path.startswith(f"{self.root}/") and numbers is not None and numbers[0] == n
-
-    @property
-    def compaction(self) -> str:
-        """The record that names larger parts in place of small ones."""
-        return f"{self.root}/compacted.json"
-
     def compacted(self, kind: str, output: str | None, r: str, c: int) -> str:
         """Return the path of part ``c`` of the compaction with the random number ``r``; else as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/compacted-{r}-{c}.parquet"
 
-    @property
-    def texts(self) -> str:
-        """The folder of the text log's files."""
-        return f"{self.root}/logs"
-
-    def text(self, n: int, c: int) -> str:
-        """Return the path of file ``c`` of the text log of attempt ``n``."""
-        return f"{self.texts}/{n}-{c}.txt"
-
-    @property
-    def samples(self) -> str:
-        """The folder of the samples of memory and rate."""
-        return f"{self.root}/events"
-
-    def events(self, n: int, c: int) -> str:
-        """Return the path of file ``c`` of the samples of attempt ``n``."""
-        return f"{self.samples}/{n}-{c}.json"
-
-    def live(self, n: int) -> str:
-        """Return the path of the live record of attempt ``n``."""
-        return f"{self.root}/live/{n}.json"
+    def has_part(self, path: str, n: int) -> bool:
+        """Tell whether a path is that of a part of attempt ``n``."""
+        numbers = numbers_of(path)
+        return path.startswith(f"{self.root}/") and numbers is not None and numbers[0] == n
 
 
 def is_job_id(name: str) -> bool:

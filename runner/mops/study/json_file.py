@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from mops.errors import Problem, StudyError, UsageError, path_refused
-from mops.study.problems import json_path, shown
-from mops.study.values import text_fault
+from mops.study.checks import json_path, shown, text_fault
 
 _OTHER_LANGUAGES = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".json5": "JSON5", ".jsonc": "JSON with comments"}
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

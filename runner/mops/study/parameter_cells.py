@@ -1,6 +1,8 @@
 """Reads cells of CSV and columns of Parquet as parameters, by the rules of docs/reference/study.md.
 
 The functions here return each value as canonical JSON, from which the param_id follows; None: the parameter is absent.
+Spreadsheets, R and pandas write ``TRUE``, ``0,5`` or ``1 000``. mops reads a cell as JSON, so these would be text:
+:func:`look_of` recognises them, and a column of them is a problem.
 """
 
 from __future__ import annotations
@@ -12,16 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from json.encoder import encode_basestring
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.study.casts import nearest_floats
-from mops.study.cell_spellings import Look, are_booleans, invisible_in, look_of
-from mops.study.problems import Checks, json_text
-from mops.study.values import SEED, SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, kind_of, value_fault
+from mops.study.checks import SEED, SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, Checks, json_text, kind_of, value_fault
 
 Texts = list[str | None]
 Place = Callable[[int], str]  # returns the place of the cell in row ``i`` of a column, for problems
@@ -34,6 +34,29 @@ _TEXT_AMONG_OTHERS = "is text, but other cells of this column are not"
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 
 
+# What a text looks like. ``letter``: a boolean, if the column has both letters of a pair. ``code``: a number with zeros
+# in front or with underscores, such as a postcode.
+Look = Literal["bool", "letter", "number", "code", "missing", "text"]
+
+_WORDS = frozenset(
+    (
+        *("true", "false", "yes", "no", "on", "off"),
+        *("wahr", "falsch", "vrai", "faux", "verdadero", "falso", "vero", "verdadeiro"),  # of spreadsheets
+    )
+)
+_LETTER_PAIRS = ({"t", "f"}, {"y", "n"})
+_MISSING_WORDS = frozenset(("na", "n/a", "#n/a", "<na>", "none", "nil", "."))
+_SPACES = "\u0020\u00a0\u2009\u202f"
+_INVISIBLE_CHARACTER = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_MINUS = str.maketrans(dict.fromkeys("\u2212\u2012\u2013\u2014\ufe63\uff0d", "-"))
+_FOREIGN_NUMBER = re.compile(
+    r"[-+]?"
+    rf"(?:[0-9]{{1,3}}(?:[,.'\u2019{_SPACES}][0-9]{{3}})+(?:[.,][0-9]*)?|[0-9]+[.,]?[0-9]*|[.,][0-9]+)"
+    rf"(?:[eE][-+]?[0-9]+)?[{_SPACES}]?%?"
+)
+_CODE = re.compile(r"0\d+")
+
+
 class Cell(NamedTuple):
     """A cell of CSV: the value's JSON and kind, what is wrong with it, and what a text looks like."""
 
@@ -41,6 +64,32 @@ class Cell(NamedTuple):
     kind: str | None = None
     fault: str | None = None
     look: Look | None = None
+
+
+def invisible_in(text: str) -> str | None:
+    """Return the first invisible character, as ``U+200B``; None: there is none."""
+    found = _INVISIBLE_CHARACTER.search(text)
+    return None if found is None else f"U+{ord(found[0]):04X}"
+
+
+def look_of(cell: str) -> Look:
+    """Tell what a text that is not JSON looks like."""
+    text = _INVISIBLE_CHARACTER.sub("", cell).strip(_SPACES + "\t\r\n").translate(_MINUS)
+    word = text.lower()
+    if word in _WORDS:
+        return "bool"
+    if any(word in pair for pair in _LETTER_PAIRS):
+        return "letter"
+    if word in _MISSING_WORDS or not word:
+        return "missing"
+    if _CODE.fullmatch(text):
+        return "code"
+    return "number" if _FOREIGN_NUMBER.fullmatch(text) else "text"
+
+
+def are_booleans(letters: set[str], *, has_words: bool) -> bool:
+    """Tell whether a column of words and single letters has booleans: letters are, if both of a pair are there."""
+    return letters in _LETTER_PAIRS or (has_words and not letters)
 
 
 # For columns of few values: bench/tricks.py, check of a grid in CSV: -22 % of the time. 65,536 cells took 30 MiB.
@@ -84,7 +133,7 @@ def _unquoted(cell: str) -> Cell:
 class CsvColumn:
     """What the cells of a column of CSV are, over all batches."""
 
-    looks: set[str] = field(default_factory=set)  # the kinds of JSON values, and cell_spellings.Look of texts
+    looks: set[str] = field(default_factory=set)  # the kinds of JSON values, and the Look of texts
     letters: set[str] = field(default_factory=set)  # the single letters that may be booleans
     first: tuple[str, str] | None = None  # the place and the text of the first boolean or number that is not JSON
 

@@ -1,7 +1,7 @@
 """Reads parameter sets from a CSV or Parquet file, some thousands at a time.
 
 The file has a column for each parameter, and possibly a column of seeds. parameter_cells.py reads the values, and
-group_builder.py takes the sets.
+a GroupBuilder takes the sets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import path_fault
-from mops.study.cell_spellings import invisible_in
-from mops.study.group_builder import GroupBuilder
+from mops.study.checks import SEED, Checks, json_text, name_fault
+from mops.study.groups import GroupBuilder
 from mops.study.parameter_cells import (
     CsvColumn,
     Place,
@@ -29,10 +29,9 @@ from mops.study.parameter_cells import (
     arrow_seeds,
     as_json,
     csv_seeds,
+    invisible_in,
     type_fault,
 )
-from mops.study.problems import Checks, json_text
-from mops.study.values import SEED, name_fault
 
 _ROWS_AT_ONCE = 16_384
 _READ_BYTES = 1 << 20
@@ -108,9 +107,7 @@ class _Sets:
                 seeds = read_seeds(column, place, self.check)
                 continue
             read, kinds = read_column(column, place, self.check)
-            for kind in kinds:
-                self.builder.saw(name, kind)
-            self.builder.saw_values(name, (text for text in read if text is not None), str)
+            self.builder.saw(name, kinds, (text for text in read if text is not None), str)
             names.append(name)
             texts.append(read)
         if not self.check.n_problems:

@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from mops.errors import ModelError, StudyError, nearest
+from mops.study.checks import (
+    SEED_RIGHT,
+    WRAPPED,
+    Checks,
+    Params,
+    is_seed,
+    json_path,
+    json_text,
+    kind_of,
+    name_fault,
+    value_fault,
+)
 from mops.study.entry_point import EntryPoint
-from mops.study.group_builder import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
+from mops.study.groups import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.json_file import Elements
 from mops.study.parameter_file import read_sets
-from mops.study.problems import Checks, json_path, json_text
-from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, value_fault
 
 KEYS = (
     "model",
@@ -39,6 +49,23 @@ REPLICATES_LIMIT = 1_000_000
 _SETS_AT_ONCE = 1024
 _KEPT = "unknown key, kept with the job and not used"
 _MISSING = object()
+
+# Keys with one rule: the value of an absent key, whether a value is right, and what is right.
+_PLAIN_KEYS: Mapping[str, tuple[Any, Callable[[Any], bool], str]] = {
+    "n_replicates": (
+        1,
+        lambda given: isinstance(given, int) and not isinstance(given, bool) and given >= 1,
+        "an integer of at least 1",
+    ),
+    "scenario": ("baseline", lambda given: isinstance(given, str) and given != "", "a non-empty string"),
+    "limits": (
+        {},
+        lambda given: isinstance(given, dict),
+        'an object like {"timeout": 60, "memory": "2 GiB"}',
+    ),
+    "metadata": (None, lambda given: given is None or isinstance(given, dict), "an object"),
+    "sampling_method": (None, lambda given: given is None or isinstance(given, str), "a string"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,50 +93,45 @@ def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
     check = Checks()
     if not isinstance(data, dict):
         check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {json_text(data)}")
-    elif not _refuses_calibration(check, data):
-        study = _study(check, data, folder)
-        if study is not None:
-            return study
-    raise StudyError("the study is not valid", check.shown(), where=where)
-
-
-def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
-    kind = data.get("kind")
-    if kind == "CalibrationSpec" or "algorithm" in data:
+    elif (kind := data.get("kind")) == "CalibrationSpec" or "algorithm" in data:
         check.add(
             "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
             "a calibration chooses its parameter sets while it runs, but a study lists them; write the ranges of the "
             "parameters into a space, and run: mops study calibrate space.json",
         )
-        return True
-    if kind not in (None, "SimulationStudy"):
-        check.add("$.kind", f"{json_text(kind)} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
-    return False
+    else:
+        if kind not in (None, "SimulationStudy"):
+            right = "leave it out or write 'SimulationStudy'"
+            check.add("$.kind", f"{json_text(kind)} is not a kind that mops runs; {right}")
+        fields = _fields(check, data)
+        n_replicates = fields.pop("n_replicates")
+        groups = _groups(check, data.get("parameter_sets", _MISSING), n_replicates, folder)
+        if groups is not None:
+            return Study(groups=groups, warnings=check.warnings(), **fields)
+    raise StudyError("the study is not valid", check.shown(), where=where)
 
 
-def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
+def _fields(check: Checks, data: dict[str, Any]) -> dict[str, Any]:
+    """Check every key but the parameter sets; return the values by field."""
     _check_keys(check, data)
-    n_replicates = _get(check, data, "n_replicates", 1, _is_count, "an integer of at least 1")
-    if n_replicates > REPLICATES_LIMIT:
-        check.add("$.n_replicates", f"{n_replicates:,} is too many; a set may have {REPLICATES_LIMIT:,} replicates")
-        n_replicates = 1  # so that the study does not also have too many simulations
-    fields = {
-        "model": _entry(check, "$.model", data.get("model", _MISSING)),
-        "scenario": _get(check, data, "scenario", "baseline", _is_name, "a non-empty string"),
-        "outputs": _outputs(check, data.get("outputs")),
-        "targets": _targets(check, data.get("targets")),
-        "limits": dict(
-            _get(check, data, "limits", {}, _is_object, 'an object like {"timeout": 60, "memory": "2 GiB"}')
-        ),
-        "metadata": _metadata(check, data),
-        "sampling_method": _get(
-            check, data, "sampling_method", None, lambda v: v is None or isinstance(v, str), "a string"
-        ),
-    }
-    groups = _groups(check, data.get("parameter_sets", _MISSING), n_replicates, folder)
-    if check.n_problems or groups is None:
-        return None
-    return Study(groups=groups, warnings=check.warnings(), **fields)
+    found: dict[str, Any] = {}
+    for key, (absent, is_right, right) in _PLAIN_KEYS.items():
+        found[key] = data.get(key, absent)
+        if not is_right(found[key]):
+            check.add(f"$.{key}", f"{json_text(found[key])} is not {right}")
+            found[key] = absent
+    if (n := found["n_replicates"]) > REPLICATES_LIMIT:
+        check.add("$.n_replicates", f"{n:,} is too many; a set may have {REPLICATES_LIMIT:,} replicates")
+        found["n_replicates"] = 1  # so that the study does not also have too many simulations
+    found["metadata"] = dict(found["metadata"] or {})
+    named = found["metadata"].get("model_class")
+    if named not in (None, "") and not _names_class(named):
+        right = "write 'Class' or 'package.module:Class'"
+        check.add("$.metadata.model_class", f"{json_text(named)} does not name a class; {right}")
+    found["model"] = _entry(check, "$.model", data.get("model", _MISSING))
+    found["outputs"] = _outputs(check, data.get("outputs"))
+    found["targets"] = _targets(check, data.get("targets"))
+    return found
 
 
 def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
@@ -129,28 +151,6 @@ def _nearest(key: str, known: tuple[str, ...]) -> str | None:
     return nearest(key.replace("-", "_"), known, 0.75)
 
 
-def _get(
-    check: Checks, data: Mapping[str, Any], key: str, default: Any, valid: Callable[[Any], bool], right: str
-) -> Any:
-    value = data.get(key, default)
-    if valid(value):
-        return value
-    check.add(f"$.{key}", f"{json_text(value)} is not {right}")
-    return default
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _entry(check: Checks, path: str, value: object) -> str:
     if not isinstance(value, str):
         found = "missing" if value is _MISSING else f"{json_text(value)} is not a string"
@@ -161,17 +161,6 @@ def _entry(check: Checks, path: str, value: object) -> str:
     except ModelError as bad:
         check.add(path, f"{bad.what}; {bad.hint}")
     return value
-
-
-def _metadata(check: Checks, data: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = _get(check, data, "metadata", None, lambda v: v is None or isinstance(v, dict), "an object") or {}
-    named = metadata.get("model_class")
-    if named not in (None, "") and not _names_class(named):
-        check.add(
-            "$.metadata.model_class",
-            f"{json_text(named)} does not name a class; write 'Class' or 'package.module:Class'",
-        )
-    return dict(metadata)
 
 
 def _names_class(named: object) -> bool:
@@ -190,7 +179,7 @@ def _outputs(check: Checks, value: object) -> tuple[str, ...] | None:
         check.add("$.outputs", f"{json_text(value)} is not a non-empty list of names; leave it out to keep all")
         return None
     for i, name in enumerate(value):
-        if not _is_name(name):
+        if not isinstance(name, str) or not name:
             check.add(f"$.outputs[{i}]", f"{json_text(name)} is not the name of an output; write a string")
     return tuple(dict.fromkeys(map(str, value)))
 
@@ -228,22 +217,17 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
         check.add("$", f"asks for more than {SIMULATIONS_LIMIT:,} simulations, the limit for one study; split it")
     if check.n_problems:
         return None
-    _note_rare_names(check, builder)
+    n_sets = len(builder.numbers)
+    often = [name for name, seen in builder.values.items() if n_sets < 2 * seen.n < 2 * n_sets]  # but not in all sets
+    for name, seen in builder.values.items():
+        if seen.n < n_sets:  # it may be misspelled
+            near = nearest(name, [other for other in often if other != name])
+            meant = f"; did you mean {near!r}?" if near else ""
+            check.note("$.parameter_sets", f"{name!r} is in {seen.n:,} of {n_sets:,} sets{meant}")
     groups, repeated = builder.build()
     for number in repeated:
         check.note(place(number), "the same parameters with the same seed are one simulation; mops runs it once")
     return groups
-
-
-def _note_rare_names(check: Checks, builder: GroupBuilder) -> None:
-    """Note parameters that only some sets have: they may be misspelled."""
-    n_sets = builder.n_entries
-    often = [name for name, seen in builder.values.items() if n_sets < 2 * seen.n < 2 * n_sets]  # but not in all sets
-    for name, seen in builder.values.items():
-        if seen.n < n_sets:
-            near = nearest(name, [other for other in often if other != name])
-            meant = f"; did you mean {near!r}?" if near else ""
-            check.note("$.parameter_sets", f"{name!r} is in {seen.n:,} of {n_sets:,} sets{meant}")
 
 
 def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> None:
@@ -255,8 +239,7 @@ def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> Non
             continue
         for (number, _), (params, _) in zip(numbered, good, strict=True):
             for name, value in params.items():
-                builder.saw(name, kind := kind_of(value))
-                builder.saw_values(name, (value,))
+                builder.saw(name, {kind := kind_of(value)}, (value,))
                 if kind == "str":
                     first_text.setdefault(name, number)
         texts = [canonical_json(params) for params, _ in good]

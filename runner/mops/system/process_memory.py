@@ -1,21 +1,60 @@
-"""The memory and the CPU time of processes and their descendants.
+"""The memory and the CPU time of processes and their descendants, and how a process gives free memory back.
 
 Linux has the figures in /proc. On other systems the missing figures are unknown, and mops limits nothing by them.
+Child processes import this: standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from mops.system.heap import kept_bytes, resident_bytes, sizes_in, status_bytes
 from mops.system.process_tree import read_proc, tree
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CONFIRM_SECONDS = 0.1
 _CONFIRM_SHARE = 20  # a twentieth of the time at most
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return a process's resident memory; 0: the process has ended, or the system has no /proc."""
+    try:
+        return int(read_proc(f"{pid}/statm").split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def kept_bytes(pid: int | str = "self") -> int:
+    """Return a process's resident memory without pages of mapped files, which the kernel can drop; 0: as above."""
+    sizes = status_bytes(pid)
+    return max(sizes.get("VmRSS", 0) - sizes.get("RssFile", 0), 0)  # Linux before 4.5 does not tell RssFile
+
+
+def status_bytes(pid: int | str) -> dict[str, int]:
+    """Return the sizes that the kernel tells of a process (proc(5), status); empty: as above."""
+    try:
+        return sizes_in(read_proc(f"{pid}/status").decode(errors="replace"))
+    except OSError:
+        return {}
+
+
+def sizes_in(text: str) -> dict[str, int]:
+    """Return the sizes in a text of the kernel, in bytes, from lines such as ``VmRSS:  5 kB``."""
+    lines = (line.split() for line in text.splitlines() if line.endswith(" kB"))
+    return {words[0][:-1]: int(words[1]) << 10 for words in lines}
+
+
+def trim_heap() -> bool:
+    """Give freed memory back to the system; return False if the C library cannot (only glibc can)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # musl and others lack this function
+        return False
+    return True
 
 
 def peak_bytes(pid: int) -> int:
@@ -36,11 +75,7 @@ def reset_peak(pid: int) -> None:
 
 def tree_bytes(*pids: int) -> int:
     """Return the resident memory of processes and their descendants; a shared page counts for each process."""
-    return sum(map(resident_bytes, _trees(pids)))
-
-
-def _trees(pids: Iterable[int]) -> set[int]:
-    return {found for pid in pids for found in tree(pid)}
+    return sum(map(resident_bytes, {found for pid in pids for found in tree(pid)}))
 
 
 def own_bytes(*pids: int, template: int | None = None) -> int | None:
@@ -49,7 +84,7 @@ def own_bytes(*pids: int, template: int | None = None) -> int | None:
     # the template that forked it count for the template: they stay when the process ends. Pages of mapped files do not
     # count, because the kernel can write them back and drop them; those of tmpfs and memfd count.
     try:
-        found = [_counted(pid) for pid in _trees(pids)]
+        found = [_counted(one) for one in {found for pid in pids for found in tree(pid)}]
     except OSError:  # the kernel does not tell: Linux before 4.14, or a process of another user
         return None
     private, parts = sum(one[0] for one in found), sum(one[1] for one in found)

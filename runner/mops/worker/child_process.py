@@ -24,8 +24,8 @@ from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
-from mops.storage.backends.spool import Spool
-from mops.system import memory_limits
+from mops.storage.backends.base import Spool
+from mops.system import resources
 from mops.system.clock import monotonic
 from mops.task import JobContext
 from mops.waiting import polls
@@ -92,7 +92,7 @@ class ChildProcess:
         self._kill_at = 0.0
         self._killed_at: float | None = None
         self._is_left = False
-        self._kills_before = memory_limits.kernel_kills()
+        self._kills_before = resources.kernel_kills()
         self.fork_refusal = ""
         """Why it must not serve as a template, once it has imported the model; empty: it may."""
         self.unseeded: list[str] = []
@@ -154,7 +154,7 @@ class ChildProcess:
         """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
         self._watch.start_task(limit_bytes)
-        self._kills_before = memory_limits.kernel_kills()
+        self._kills_before = resources.kernel_kills()
         try:
             request = progress.message() | {"retirement_size": retirement_size}
             request["part_folder"] = folder_for_parts(self._context) if request["encode"] else None
@@ -305,7 +305,7 @@ class ChildProcess:
         by = self._ended_by
         if by in ("timeout", "reading", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
-        kills = memory_limits.kernel_kills()
+        kills = resources.kernel_kills()
         return Death(
             returncode=self._process.returncode,
             step=step,

@@ -38,7 +38,7 @@ from mops.child.working_folder import WorkingFolder, links_to
 from mops.errors import InstallError, OptionsError, Problem
 from mops.project.bundle_cache import cache_folder
 from mops.system import folders
-from mops.system.lifeline import tie
+from mops.system.signals import tie
 from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker import interpreter, variables

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from mops.errors import MopsError
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.task import JobContext, PartFile, TaskResult

@@ -20,7 +20,7 @@ from filelock import lock_descriptor
 from mops.child.prints import without_headings
 from mops.errors import ClusterError
 from mops.system import folders
-from mops.system.lifeline import readable
+from mops.system.signals import readable
 from mops.task import JobContext
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.reaper import Reaper

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mops.child.channel import Channel, Message
 from mops.errors import SystemUnfit
-from mops.system.lifeline import readable
+from mops.system.signals import readable
 from mops.worker.interpreter import START
 
 ANSWER_SECONDS = 20.0

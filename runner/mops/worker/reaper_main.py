@@ -34,9 +34,8 @@ from pathlib import Path
 
 from mops.child.channel import Channel, Message
 from mops.system import folders
-from mops.system.lifeline import adopt_orphans
 from mops.system.process_tree import children_of
-from mops.system.signals import STOP_SIGNALS
+from mops.system.signals import STOP_SIGNALS, adopt_orphans
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
 _TRACKER_SECONDS = 5.0  # a resource tracker needs 0.02 s to end, and on a busy machine more than 1 s to start

@@ -29,13 +29,12 @@ from mops.child.channel import Channel
 from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.dataset import FilteredFile, opened
 from mops.study.casts import is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in
-from mops.study.group_builder import GroupBuilder
-from mops.study.groups import GroupTable
+from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.output_schema import InvalidOutput, OutputSchema
 from mops.study.ranges import Ranges

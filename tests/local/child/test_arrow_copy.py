@@ -17,7 +17,7 @@ import pytest
 
 from mops.child.outputs import as_tables
 from mops.parquet.encoder import encode
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.study.output_schema import InvalidOutput
 
 Make = Callable[[np.ndarray], Any]

@@ -29,7 +29,7 @@ from mops.child.channel import Channel
 from mops.child.outputs import IDENTITY, as_tables
 from mops.parquet.encoder import encode
 from mops.parquet.output_file import OutputFile, StoredTypes
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.study.column_families import join_columns
 from mops.study.column_types import families_in
 from mops.study.output_schema import OutputSchema

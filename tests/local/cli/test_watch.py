@@ -27,7 +27,7 @@ from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.params_file import encode_groups
-from mops.system.lifeline import readable
+from mops.system.signals import readable
 from mops.verdicts import Counts
 from waiting import until
 

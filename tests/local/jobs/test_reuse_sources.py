@@ -15,7 +15,7 @@ import mops
 from job_folders import folder_of
 from mops.jobs.reuse.matching import Found, Refused, match
 from mops.jobs.reuse.sources import Offer
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.params_file import NewGroups
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.parquet.output_file import MOST_NARROWER, OutputFile, StoredTypes
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.study.column_types import families_in
 from processes import descriptors
 

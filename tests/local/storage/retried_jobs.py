@@ -37,8 +37,7 @@ from mops.storage.joblog.parts import CurrentPart
 from mops.storage.joblog.records import Part
 from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import table_of
-from mops.study.group_builder import StudyGroups
-from mops.study.groups import IDENTITY_FIELDS
+from mops.study.groups import IDENTITY_FIELDS, StudyGroups
 from mops.study.ids_and_seeds import param_id
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study

@@ -13,7 +13,7 @@ from mops.errors import CorruptRecord
 from mops.jobs.job import Job
 from mops.jobs.results import Reason
 from mops.parquet.encoder import encode
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.joblog.records import Part
 from mops.storage.paths import JobPaths

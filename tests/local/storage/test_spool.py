@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import StorageError
-from mops.storage.backends.base import Put
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Put, Spool
 from mops.storage.files import Files
 from small_disk import small_disk
 
@@ -80,7 +79,7 @@ def test_a_file_system_without_such_links_gets_a_copy(
 
     files = Files.open(str(tmp_path))
     if lacking == "files without a name":
-        monkeypatch.setattr("mops.storage.backends.spool.nameless_file", lambda _: None)
+        monkeypatch.setattr("mops.storage.backends.base.nameless_file", lambda _: None)
         spool = files.spool()
     else:
         spool = files.spool()

@@ -25,7 +25,7 @@ from distributed import Client
 from study_lab import StudyLab, wait_for
 
 from dashboard_lab import DASHBOARD, names_in, queries, selector
-from mops.system.memory_limits import oom_kills
+from mops.system.resources import oom_kills
 from programs import cluster_program, free_port
 
 pytestmark = pytest.mark.k8s

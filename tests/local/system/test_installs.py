@@ -289,7 +289,7 @@ def installers() -> list[psutil.Process]:
 
 
 def tied() -> bool:
-    """Return whether pip gets a signal when its parent ends (mops.system.lifeline)."""
+    """Return whether pip gets a signal when its parent ends (mops.system.signals)."""
     for process in installers():
         with suppress(OSError):
             for path in Path(f"/proc/{process.pid}/fdinfo").iterdir():

@@ -27,7 +27,7 @@ import mops
 from dashboard_lab import DASHBOARD, names_in, queries
 from mops.settings import Settings
 from mops.storage.progress_record import Progress
-from mops.system.memory_limits import oom_kills
+from mops.system.resources import oom_kills
 from mops.worker import slots
 
 SICK, REPLICATES = 1, 3

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from pool_lab import PoolLab, groups_of, limit_bytes, request_for, values
 
-from mops.system import memory_limits, process_memory
-from mops.system.heap import resident_bytes
+from mops.system import process_memory, resources
+from mops.system.process_memory import resident_bytes
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 from waiting import until
@@ -400,7 +400,7 @@ def test_pausing_depends_on_the_memory_that_other_programs_leave(
     requests[0].start()
     until((lab.folder / "started-101").exists)
     left = [20 * MIB]
-    monkeypatch.setattr(memory_limits, "available_bytes", lambda: left[0])
+    monkeypatch.setattr(resources, "available_bytes", lambda: left[0])
     requests[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)
     assert not (lab.folder / "started-2").exists()
@@ -474,7 +474,7 @@ def test_a_template_that_the_kernel_kills_also_reduces_the_slots(
     """Regression: the template ran no simulation, so mops reported nothing and kept the number of slots."""
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr(memory_limits, "_own_kill_counter", lambda: counter)
+    monkeypatch.setattr(resources, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
     assert pool.slots.template() is not None

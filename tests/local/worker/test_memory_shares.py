@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mops.system import memory_limits, process_memory, process_tree
-from mops.system.heap import kept_bytes, resident_bytes
+from mops.system import process_memory, process_tree, resources
+from mops.system.process_memory import kept_bytes, resident_bytes
 
 MIB = 1 << 20
 
@@ -30,7 +30,7 @@ def test_version_2_uses_the_lowest_limit_up_to_the_root(tmp_path: Path) -> None:
     }.items():
         (mounted / path).parent.mkdir(parents=True, exist_ok=True)
         (mounted / path).write_text(text)
-    found = memory_limits.own_cgroup(proc, mounted)
+    found = resources.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (300 * MIB, 2)
 
@@ -43,7 +43,7 @@ def test_version_1_with_an_empty_version_2(tmp_path: Path) -> None:
     (own / "memory.limit_in_bytes").write_text(str(200 * MIB))
     (own.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
     (own / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
-    found = memory_limits.own_cgroup(proc, mounted)
+    found = resources.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (200 * MIB, 5)
 
@@ -54,7 +54,7 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
     mounted.mkdir()
     (mounted / "cgroup.controllers").write_text("memory")
     (mounted / "memory.max").write_text(str(64 * MIB))
-    found = memory_limits.own_cgroup(proc, mounted)
+    found = resources.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (64 * MIB, None)
 
@@ -64,13 +64,13 @@ def test_without_cgroup_files_nothing_is_known(tmp_path: Path, text: str | None)
     proc = tmp_path / "cgroup"
     if text is not None:
         proc.write_text(text)
-    assert memory_limits.own_cgroup(proc, tmp_path) is None
+    assert resources.own_cgroup(proc, tmp_path) is None
 
 
 def test_the_lowest_limit_counts() -> None:
-    assert memory_limits.allowed_bytes(100 * MIB) == 100 * MIB
-    assert memory_limits.allowed_bytes() <= psutil.virtual_memory().total
-    assert memory_limits.allowed_bytes(0) == memory_limits.allowed_bytes()
+    assert resources.allowed_bytes(100 * MIB) == 100 * MIB
+    assert resources.allowed_bytes() <= psutil.virtual_memory().total
+    assert resources.allowed_bytes(0) == resources.allowed_bytes()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_lowest_limit_counts() -> None:
 def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     allowed: int, parent: int, slots: int, share: int
 ) -> None:
-    assert memory_limits.share_bytes(allowed, parent, slots) == share
+    assert resources.share_bytes(allowed, parent, slots) == share
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     ],
 )
 def test_no_more_slots_are_used_than_there_is_memory_for(allowed: int, parent: int, slots: int, n: int) -> None:
-    assert memory_limits.slots_with_room(allowed, parent, slots) == n
+    assert resources.slots_with_room(allowed, parent, slots) == n
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -120,7 +120,7 @@ def test_free_memory_of_a_container_is_its_limit_minus_its_usage_without_file_ca
         (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
         (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
         (folder / "memory.stat").write_text(stat.format(files_mib * MIB, active_mib * MIB))
-        found = memory_limits.own_cgroup(proc, mounted)
+        found = resources.own_cgroup(proc, mounted)
         assert found is not None
         return found.free_bytes()
 
@@ -135,7 +135,7 @@ READS = """
 import os, sys
 from collections.abc import Callable
 from pathlib import Path
-from mops.system.memory_limits import available_bytes
+from mops.system.resources import available_bytes
 
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 print(available_bytes())
@@ -156,19 +156,19 @@ def test_files_that_were_read_again_leave_a_container_its_memory(
     ran = subprocess.run(line, capture_output=True, text=True, check=True)
     before, after = map(int, ran.stdout.split())
     version_1 = "total_" if (folder / "memory.limit_in_bytes").exists() else ""
-    assert memory_limits._stat(folder / "memory.stat", f"{version_1}active_file") or 250 * MIB < 0
+    assert resources._stat(folder / "memory.stat", f"{version_1}active_file") or 250 * MIB < 0
     assert after > before - 100 * MIB
 
 
 def test_memory_of_other_programs_is_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0 < memory_limits.available_bytes() <= memory_limits.allowed_bytes()
-    monkeypatch.setattr(memory_limits, "available_bytes", lambda: 300 * MIB)
-    assert memory_limits.usable_bytes(None, 50 * MIB) == 350 * MIB
-    assert memory_limits.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
+    assert 0 < resources.available_bytes() <= resources.allowed_bytes()
+    monkeypatch.setattr(resources, "available_bytes", lambda: 300 * MIB)
+    assert resources.usable_bytes(None, 50 * MIB) == 350 * MIB
+    assert resources.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
 
 
 def counts(proc: Path, mounted: Path) -> str | None:
-    found = memory_limits.kill_counter(proc, mounted)
+    found = resources.kill_counter(proc, mounted)
     return None if found is None else found.name
 
 

@@ -21,7 +21,7 @@ from mops.attempt.sizing import (
     first_groups,
     room_for_results,
 )
-from mops.system.memory_limits import HEADROOM_BYTES
+from mops.system.resources import HEADROOM_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOM = Resources(slots=8, workers=2, result_bytes=256 * MIB, task_bytes=64 * MIB, task_seconds=1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.attempt.results import PartialGroups
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.task import Failure, Loss, ResultBuffer, Segment, TaskResult
 
 MIB = 1 << 20

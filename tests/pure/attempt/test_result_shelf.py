@@ -14,7 +14,7 @@ import pytest
 
 from mops.attempt.results import ResultShelf
 from mops.errors import StorageError
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from small_disk import small_disk
 
 MIB = 1 << 20
@@ -111,7 +111,7 @@ import resource
 import pyarrow as pa
 from mops.errors import StorageError
 from mops.attempt.results import ResultShelf
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 shelf, held = ResultShelf(Spool), []

@@ -13,7 +13,7 @@ import pytest
 from mops.attempt import stored
 from mops.attempt.stored import PLAN, ReusePlan, encode_plan
 from mops.jobs.reuse.matching import match
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 from mops.study.study_file import parse_study

@@ -22,7 +22,7 @@ from mops.cluster.worker_losses import (
     WorkerLosses,
     host_of,
 )
-from mops.system.memory_limits import OomKills
+from mops.system.resources import OomKills
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 

@@ -17,12 +17,11 @@ from mops.errors import CorruptRecord, StorageError
 from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.parquet.encoder import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode
 from mops.parquet.schemas import unified
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns, read_groups
 from mops.storage.paths import JobPaths, new_job_id
-from mops.study.group_builder import StudyGroups
-from mops.study.groups import Group, GroupTable
+from mops.study.groups import Group, GroupTable, StudyGroups
 from mops.study.ids_and_seeds import param_id
 from mops.study.study_file import parse_study
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.storage.backends import remote_file
+from mops.storage.backends import base
+from mops.storage.backends.base import RemoteFile
 from mops.storage.backends.memory import ProcessMemory
-from mops.storage.backends.remote_file import RemoteFile
 from mops.storage.files import Files
 from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import JobPaths, new_job_id
@@ -23,7 +23,7 @@ MOVES = st.tuples(st.integers(0, 60), st.integers(-1, 60))
 @given(st.binary(max_size=50), st.lists(MOVES, max_size=8))
 def test_it_reads_as_a_file_does(data: bytes, moves: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(remote_file, "_PIECE_BYTES", 7)
+        small.setattr(base, "_REMOTE_PIECE_BYTES", 7)
         remote, local = RemoteFile(len(data), lambda start, stop: data[start:stop]), io.BytesIO(data)
         for position, size in moves:
             assert remote.seek(position) == local.seek(position)
@@ -39,7 +39,7 @@ def test_a_file_that_has_become_shorter_is_an_error() -> None:
 
 def test_opening_the_table_of_groups_loads_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: each runner on Azure began with a download of all parameter sets."""
-    monkeypatch.setattr(remote_file, "_PIECE_BYTES", 16 << 10)
+    monkeypatch.setattr(base, "_REMOTE_PIECE_BYTES", 16 << 10)
     files = Files.open("memory://pieces")
     sets = [{"a": i} for i in range(10_000)]
     groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.params_file import encode_groups, read_groups
 from mops.study import groups as groups_module
 from mops.study.groups import IDENTITY_FIELDS, Group, GroupPart, GroupTable, bounds_of

@@ -16,8 +16,8 @@ from mops.jobs.job import open_job
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
-from mops.system.heap import resident_bytes, trim_heap
-from mops.system.memory_limits import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
+from mops.system.process_memory import resident_bytes, trim_heap
+from mops.system.resources import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
 OptionalJob = Annotated[
     str | None, typer.Argument(metavar="JOB", help="Show how the child processes of this job started")

@@ -39,8 +39,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns
 from mops.storage.paths import new_job_id
-from mops.study.group_builder import SIMULATIONS_LIMIT
-from mops.study.groups import GroupTable
+from mops.study.groups import SIMULATIONS_LIMIT, GroupTable
 from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 from mops.units import counted

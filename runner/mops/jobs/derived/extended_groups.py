@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.errors import UsageError
-from mops.study.group_builder import SIMULATIONS_LIMIT, StudyGroups
-from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, GroupChunk, GroupTable
+from mops.study.checks import kind_of
+from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, SIMULATIONS_LIMIT, GroupChunk, GroupTable, StudyGroups
 from mops.study.ids_and_seeds import replicate_seed
-from mops.study.values import kind_of
 
 
 class _Entry(NamedTuple):

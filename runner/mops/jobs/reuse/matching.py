@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from mops.attempt.stored import PLAN, encode_plan
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
 from mops.parquet.encoder import Encoded
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Spool
 from mops.storage.job_records import JobRecord, Reuse, ReuseSource
 from mops.storage.joblog.view import LogView
 from mops.study.groups import GroupChunk

@@ -1,15 +1,22 @@
-"""The contract of a backend, and for how long mops retries transient faults."""
+"""What a backend takes and gives: data in a spool, files that are read in pieces, listings; and its contract."""
 
 from __future__ import annotations
 
+import functools
+import io
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random_exponential
-
-from mops.storage.backends.faults import is_transient
-from mops.storage.backends.spool import Spool
+from mops.errors import StorageError
+from mops.storage.backends.faults import refused
+from mops.system.folders import nameless_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +25,10 @@ if TYPE_CHECKING:
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | Spool"
 
 T = TypeVar("T")
+
+_PIECE_BYTES = 1 << 20  # of a spool
+_REMOTE_PIECE_BYTES = 4 << 20
+_REMOTE_PIECES_KEPT = 4
 
 
 class Put(Enum):
@@ -39,19 +50,123 @@ class Entry:
 Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list` is the method
 
 
-def _retrying(longest_s: float, total_s: float) -> Retrying:
-    # The first pause is 0.1 s, and each is twice as long as the one before, less a random part of up to a half. mops
-    # makes no further call total_s after the first.
-    half: dict[str, float] = {"multiplier": 0.05, "max": longest_s / 2}
-    return Retrying(
-        retry=retry_if_exception(is_transient),
-        wait=wait_exponential(**half) + wait_random_exponential(**half),
-        stop=stop_before_delay(total_s),
-    )
+class Spool:
+    """Large data outside of memory, written once and read any number of times: a file without a name.
+
+    It lies in the folder ``storage`` from the start, where :meth:`link` gives it a name. Without a folder, or if the
+    file system has no files without a name, it lies in the folder of temporary files. ``descriptor`` is a file with the
+    data, which the spool closes; None: a new file. A file that is not in the folder gets no name.
+
+    StorageError: no room, no access or no descriptor is left.
+    """
+
+    def __init__(self, storage: Path | None = None, descriptor: int | None = None):
+        self._storage = storage
+        with self._told():
+            if descriptor is None and storage is not None:
+                descriptor = nameless_file(storage)
+        self._storage = storage if descriptor is not None else None
+        with self._told():
+            # Closed with its last user.
+            self._file = tempfile.TemporaryFile() if descriptor is None else os.fdopen(descriptor, "w+b")  # noqa: SIM115
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+        with self._told():
+            self._file.write(data)
+            self._file.flush()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the content in pieces, from the start; one reader at a time."""
+        self._file.seek(0)
+        return iter(lambda: self._file.read(_PIECE_BYTES), b"")
+
+    def read(self) -> bytes:
+        """Return the whole content."""
+        self._file.seek(0)
+        return self._file.read()  # joined pieces would take twice the memory
+
+    def opened(self) -> pa.NativeFile:
+        """Return the content as a file for reading at any position."""
+        import pyarrow as pa  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
+
+        self._file.seek(0)
+        return pa.PythonFile(self._file, mode="r")
+
+    def mapped(self) -> mmap.mmap:
+        """Return the content as memory that the kernel reads from the file when needed. It must not be empty."""
+        with self._told():
+            return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def link(self, path: Path) -> bool:
+        """Give the content a name in the storage without a copy; False: it cannot have one, so copy it.
+
+        The content is durable then, but not the folder's entry.
+        """
+        if self._storage is None:
+            return False
+        descriptor = self._file.fileno()
+        try:
+            # Python follows symbolic links only if src_dir_fd is set; the system ignores its value here (bpo-37612).
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except OSError:  # the copy succeeds, or raises a better error
+            return False
+        os.fsync(descriptor)  # after the link: btrfs does not log files without a name
+        return True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._storage:
+                raise refused(error, str(self._storage)) from error
+            raise StorageError(
+                f"a temporary file cannot be written ({error.strerror or error})",
+                where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to
+                hint="free space there, or set TMPDIR to another folder",
+            ) from error
 
 
-PATIENT = _retrying(longest_s=10.0, total_s=120.0)  # for jobs
-BRIEF = _retrying(longest_s=2.0, total_s=6.0)  # for a person who waits at a terminal
+class RemoteFile(io.RawIOBase):
+    """Loads a piece of a file when it is read, and keeps the last few. The file has ``size`` bytes and does not change.
+
+    ``load`` returns the bytes from a position up to another one.
+    """
+
+    def __init__(self, size: int, load: Callable[[int, int], bytes]):
+        self._size, self._load, self._position = size, load, 0
+        self._kept = functools.lru_cache(_REMOTE_PIECES_KEPT)(self._piece)
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._size if size < 0 else min(self._position + size, self._size)
+        found = []
+        while self._position < stop:
+            number, skipped = divmod(self._position, _REMOTE_PIECE_BYTES)
+            piece = self._kept(number)
+            found.append(piece[skipped : skipped + stop - self._position])
+            self._position += len(found[-1])
+        return b"".join(found)
+
+    def _piece(self, number: int) -> bytes:
+        start, stop = number * _REMOTE_PIECE_BYTES, min((number + 1) * _REMOTE_PIECE_BYTES, self._size)
+        piece = self._load(start, stop)
+        if len(piece) != stop - start:
+            raise OSError(f"bytes {start} to {stop} of {self._size} are missing")
+        return piece
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
 
 
 class Backend(Protocol):

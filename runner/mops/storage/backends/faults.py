@@ -1,12 +1,14 @@
-"""What errors of a storage mean, and what to do about them.
+"""What errors of a storage mean, and for how long mops repeats a call after a transient one.
 
-azure_faults.py has the tables for Azure, whose client takes long to import.
+azure.py has the tables for Azure, whose client takes long to import.
 """
 
 from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+
+from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential, wait_random_exponential
 
 from mops.errors import StorageError
 
@@ -115,3 +117,18 @@ def in_brief(error: OSError | RequestFailed) -> str:
     if isinstance(error, RequestFailed):
         return error.text
     return error.strerror or type(error).__name__
+
+
+def _retrying(longest_s: float, total_s: float) -> Retrying:
+    # The first pause is 0.1 s, and each is twice as long as the one before, less a random part of up to a half. mops
+    # makes no further call total_s after the first.
+    half: dict[str, float] = {"multiplier": 0.05, "max": longest_s / 2}
+    return Retrying(
+        retry=retry_if_exception(is_transient),
+        wait=wait_exponential(**half) + wait_random_exponential(**half),
+        stop=stop_before_delay(total_s),
+    )
+
+
+PATIENT = _retrying(longest_s=10.0, total_s=120.0)  # for jobs
+BRIEF = _retrying(longest_s=2.0, total_s=6.0)  # for a person who waits at a terminal

@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from mops.storage.backends.base import Data, Entries, Entry
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Data, Entries, Entry, Spool
 from mops.system.folders import usual_mode
 
 if TYPE_CHECKING:
@@ -100,21 +99,18 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
         if not (isinstance(data, Spool) and data.link(temporary)):
-            with _created(temporary) as file:
+            try:
+                opened = temporary.open("xb")
+            except FileNotFoundError:  # a deletion has just removed the empty folder
+                _make_folder(final.parent)
+                opened = temporary.open("xb")
+            with opened as file:
                 file.writelines(data if isinstance(data, Spool) else [data])
                 file.flush()
                 os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _created(temporary: Path) -> BinaryIO:
-    try:
-        return temporary.open("xb")
-    except FileNotFoundError:  # a deletion has just removed the empty folder
-        _make_folder(temporary.parent)
-        return temporary.open("xb")
 
 
 def _make_folder(folder: Path) -> None:

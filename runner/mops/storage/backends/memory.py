@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow.fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.storage.backends.base import Data, Entries, Entry, whole_bytes
-from mops.storage.backends.spool import Spool
+from mops.storage.backends.base import Data, Entries, Entry, Spool, whole_bytes
 
 
 class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]

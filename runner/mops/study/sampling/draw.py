@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mops.errors import Problem, StudyError, UsageError
-from mops.study.problems import json_path, shown
+from mops.study.checks import json_path, shown
 from mops.study.sampling.space import Choice, Range, Space
 
 SETS_LIMIT = 10_000_000

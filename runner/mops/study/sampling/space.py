@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mops.errors import StudyError, known_name
-from mops.study.problems import Checks, json_path, json_text
-from mops.study.values import SEED, Value, name_fault, value_fault
+from mops.study.checks import SEED, Checks, Value, json_path, json_text, name_fault, value_fault
 
 VALUES_KEYS = ("values",)
 RANGE_KEYS = ("min", "max", "type", "scale", "points")

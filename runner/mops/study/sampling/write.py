@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import Problem, StudyError, UsageError, not_written, path_refused
-from mops.study.cell_spellings import invisible_in
+from mops.study.checks import json_path, shown
 from mops.study.json_file import read_json, read_text
-from mops.study.parameter_cells import Cell, read_cell
+from mops.study.parameter_cells import Cell, invisible_in, read_cell
 from mops.study.parameter_file import fault_of_one_column, faults_of_names
-from mops.study.problems import json_path, shown
 from mops.study.sampling.draw import Method, draw, notes_on
 from mops.study.sampling.narrow import narrowed, space_json
 from mops.study.sampling.space import Space, parse_space

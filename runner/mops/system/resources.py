@@ -1,8 +1,11 @@
-"""How much memory a worker may use, and the share of each of its slots."""
+"""How much memory and how many processors this process may use, and the share of memory of each slot."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +111,8 @@ class _Cgroup:
     """A process's memory cgroup: its folder and those above, and the names of its files."""
 
     folders: tuple[Path, ...]
+    counter: Path  # where the kernel counts the processes that it has killed
     limit: str
-    events: str
     usage: str
     stat_prefix: str
 
@@ -130,11 +133,6 @@ class _Cgroup:
                 free.append(limit - used + sum(_stat(folder / "memory.stat", name) or 0 for name in lists))
         return max(min(free), 0) if free else None
 
-    @property
-    def counter(self) -> Path:
-        """The file in which the kernel counts the processes that it has killed."""
-        return self.folders[0] / self.events
-
     def kills(self) -> int | None:
         """Return how many processes of the cgroup the kernel has killed for memory; None: unknown."""
         return _stat(self.counter, "oom_kill")
@@ -144,10 +142,12 @@ def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = CGROUPS) 
     """Return this process's memory cgroup, of version 1 or 2; None: this process sees none."""
     paths = own_paths(proc)
     if "memory" in paths:
-        files = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_")
-        return _Cgroup(folders_up(mounted / "memory", paths["memory"]), *files)
+        folders = folders_up(mounted / "memory", paths["memory"])
+        counter = folders[0] / "memory.oom_control"
+        return _Cgroup(folders, counter, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     if "" in paths and (mounted / "cgroup.controllers").exists():
-        return _Cgroup(folders_up(mounted, paths[""]), "memory.max", "memory.events", "memory.current", "")
+        folders = folders_up(mounted, paths[""])
+        return _Cgroup(folders, folders[0] / "memory.events", "memory.max", "memory.current", "")
     return None
 
 
@@ -182,3 +182,24 @@ def _stat(file: Path, name: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
+
+
+_CPU_VERSION_1 = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+
+
+def n_processors(proc: Path = Path("/proc"), mounted: Path = CGROUPS) -> int:
+    """Return how many processors this process may use: its affinity and the quotas of its cgroups, rounded up, count.
+
+    Dask (``dask.system.cpu_count``) does not read the quotas of cgroups above the own one.
+    """
+    paths = own_paths(proc / "self" / "cgroup")
+    files = [[folder / "cpu.max"] for folder in folders_up(mounted, paths.get("", ""))]
+    for hierarchy in _CPU_VERSION_1:
+        folders = folders_up(mounted / hierarchy, paths.get("cpu", ""))
+        files += [[folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"] for folder in folders]
+    allowed = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for some in files:
+        with contextlib.suppress(OSError, ValueError):  # "max", or a file does not exist
+            quota, period = (int(word) for file in some for word in file.read_text().split())
+            allowed += [math.ceil(quota / period)] if quota > 0 else []
+    return min(allowed)
