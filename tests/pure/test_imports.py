@@ -31,19 +31,21 @@ FLOORS: dict[str, set[str]] = {
     "project": {"errors", "units", "system", "study"},
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},
+    "recovery": {"units", "system", "child"},
     "storage": {"mops", "errors", "verdicts", "system", "study", "parquet", "project"},
     "worker": {
-        *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "storage"),
+        *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "recovery"),
+        "storage",
     },
-    "cluster": {"errors", "units", "system", "waiting", "settings", "task", "worker"},
+    "cluster": {"errors", "units", "system", "waiting", "settings", "task", "recovery", "worker"},
     "attempt": {
         *("errors", "units", "verdicts", "system", "waiting", "settings", "study", "child", "project", "task"),
-        *("parquet", "storage", "worker", "cluster"),
+        *("recovery", "parquet", "storage", "worker", "cluster"),
     },
     "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "figures", "study", "parquet", "child"),
-        *("project", "task", "k8s", "storage", "worker", "cluster", "attempt", "service"),
+        *("project", "task", "recovery", "k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "calibration": {
         *("errors", "units", "settings", "study", "project", "storage", "worker", "attempt", "service", "jobs"),
@@ -116,6 +118,7 @@ NOT_IN_A_CHILD = (
         "mops.settings",
         "mops.storage",
         "mops.task",
+        "mops.recovery",
         "mops.worker",
         "mops.cluster",
         "mops.attempt",

@@ -24,13 +24,13 @@ from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
+from mops.recovery import ABORTED, Death, EndedBy
 from mops.storage.backends.spool import Spool
 from mops.system import memory_limits
 from mops.system.clock import monotonic
 from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker import result_buffers
-from mops.worker.deaths import ABORTED, Death, EndedBy
 from mops.worker.interpreter import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
 from mops.worker.part_store import folder_for_parts, take_file

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from mops.errors import ClusterError, ImportTimeout, InstallError
+from mops.recovery import Death
 from mops.task import JobContext
 from mops.worker.child_process import ChildProcess
 from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replaced, count_started
-from mops.worker.deaths import Death
 from mops.worker.install import install
 from mops.worker.processes import Scratch
 from mops.worker.reaper import ANSWER_SECONDS, Reaper

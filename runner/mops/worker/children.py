@@ -24,7 +24,7 @@ REPLACED_DEATHS = {
     "timeout": "timeout",
     "reading": "timeout",
 }
-"""Why a dead child was replaced, by what ended it (:attr:`mops.worker.deaths.Death.by`)."""
+"""Why a dead child was replaced, by what ended it (:attr:`mops.recovery.Death.by`)."""
 
 LEFTOVERS = ("descriptors", "threads", "processes", "files")
 """What simulations leave and the system has only a limited number of; see the next."""

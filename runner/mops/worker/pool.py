@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mops.child.channel import FILES_LOST
 from mops.errors import ClusterError, ModelError
 from mops.project.data_paths import check_data, read_data_paths
+from mops.recovery import DEATHS_BETWEEN, BetweenSteps, Death, after_death_between_steps, retirement_size
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
@@ -28,7 +28,6 @@ from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
 from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
-from mops.worker.deaths import Death
 from mops.worker.memory import WorkerMemory
 from mops.worker.slots import PoolSlots
 from mops.worker.task_progress import TaskProgress
@@ -36,8 +35,6 @@ from mops.worker.task_progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
-_MAX_DEATHS_BETWEEN = 5  # of children in a row that ran nothing
-_RETIREMENT_SHARE = 0.9  # fraction of the size of a process that left a simulation too little memory
 
 
 class Pool:
@@ -254,7 +251,7 @@ class Pool:
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""
         # A fresh process shows the memory of one simulation alone. The next simulation might break the limit again.
-        retirement_size = 1 if progress.needs_fresh_process else self._retirement_size
+        most_bytes = 1 if progress.needs_fresh_process else self._retirement_size
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
         death = self._starter.await_import(child)
         if death is None:
@@ -262,18 +259,16 @@ class Pool:
             with self._lock:
                 self._tasks[child] = progress
             try:
-                death = child.run(progress, limit_bytes, retirement_size)
+                death = child.run(progress, limit_bytes, most_bytes)
             finally:
                 with self._lock:
                     del self._tasks[child]
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
-        # Later children are replaced before they grow to the size that left a simulation too little memory.
-        size = int(_RETIREMENT_SHARE * progress.too_large_bytes)
         with self._lock:
-            is_lower = bool(size) and not 0 < self._retirement_size <= size
-            self._retirement_size = size if is_lower else self._retirement_size
-        if is_lower:
+            before = self._retirement_size
+            size = self._retirement_size = retirement_size(before, progress.too_large_bytes)
+        if size != before:
             message = "%s: from now on replacing child processes that take %s between two simulations"
             logger.info(message, self.context.job, bytes_text(size))
         return death
@@ -305,13 +300,13 @@ class Pool:
             self._report(report)
         if death.by == "start":
             self._starter.spawn_only("a forked process hung")
-        if progress.deaths_between >= _MAX_DEATHS_BETWEEN:
-            raise ClusterError(
-                f"{_MAX_DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
-                f"{death.last_output}",
-                where=request.key,
-            )
-        if death.step is None and (death.returncode == FILES_LOST or not Path(self._root).is_dir()):
+        if death.step is not None:
+            return
+        then = after_death_between_steps(death, progress.deaths_between, has_bundle=Path(self._root).is_dir())
+        if then is BetweenSteps.RAISE:
+            what = f"{DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
+            raise ClusterError(f"{what}{death.last_output}", where=request.key)
+        if then is BetweenSteps.UNPACK_AGAIN:
             self._restore()
 
     def stop(self, grace_s: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 
-from mops.worker.deaths import Death
+from mops.recovery import Death
 
 logger = logging.getLogger(__name__)
 
