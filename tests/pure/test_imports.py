@@ -66,7 +66,7 @@ HOMES = {
     "fsspec": ("storage/backends/azure.py", "storage/backends/memory.py"),
     "adlfs": ("storage/backends/",),
     "azure": ("storage/backends/azure.py", "storage/backends/azure_faults.py"),
-    "distributed": ("cluster/", "worker/run_task.py"),
+    "distributed": ("cluster/", "worker/dask_worker.py", "worker/run_task.py"),
     "dask": ("cluster/",),
     "pydantic": ("settings.py", "service/profile.py", "k8s/chart.py", "storage/"),
     "kr8s": ("k8s/client.py", "k8s/errors.py"),

@@ -28,6 +28,7 @@ from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
 from mops.worker.children import LEFTOVERS, REPLACED_DEATHS, ChildRegistry, count_replaced
+from mops.worker.dask_worker import announce_alone
 from mops.worker.memory import WorkerMemory
 from mops.worker.slots import PoolSlots
 from mops.worker.task_progress import TaskProgress
@@ -48,15 +49,15 @@ class Pool:
         worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
         children: ChildRegistry | None = None,  # of all pools of this worker; None: this is the only pool
         restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
-        tell: Callable[[str], object] = lambda _: None,  # logs a line at once at a runner in another process
+        name: str = "",  # under which its runner in another process knows it
     ):
         self._children = children or ChildRegistry()
         self._memory = WorkerMemory(self._children, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, self._children.slots)
         self._children.join(self.slots)
-        self._starter = ChildStarter(context, root, self.slots, self._children, self._report_slow_import)
-        self._root, self._has_data, self._restore, self._tell = root, False, restore, tell
+        self._starter = ChildStarter(context, root, self.slots, self._children, name)
+        self._root, self._has_data, self._restore = root, False, restore
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
@@ -148,12 +149,8 @@ class Pool:
         """Return the resident memory of all children of the worker, of every pool."""
         return self._children.resident_bytes()
 
-    def run(
-        self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
-    ) -> TaskResult:
+    def run(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
         """Run a task on one child, and on another one each time a child dies or must be replaced.
-
-        ``on_alone`` is called when a task that runs alone has the worker for itself, before it runs.
 
         Raises
         ------
@@ -172,7 +169,8 @@ class Pool:
         with self.slots.use(alone=request.alone, only_targets=only_targets) as is_taken:
             if is_taken and request.alone:  # it gets the memory of unused processes too
                 self._close_unused()
-                on_alone()
+                if request.context.slots is None:
+                    announce_alone(request.key)
             if not only_targets:  # targets free the results of their group
                 room = self.context.held_bytes // self._children.n_pools
                 result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
@@ -273,22 +271,12 @@ class Pool:
             logger.info(message, self.context.job, bytes_text(size))
         return death
 
-    def _report(self, report: Report, *, at_once: bool = False) -> None:
-        """Log a warning, also in the job's log: with the result of a task, or at once."""
+    def _report(self, report: Report) -> None:
+        """Log a warning, also in the job's log: with the result of a task."""
         logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is not None:  # this process is the runner, which keeps the job's log
-            return
-        if at_once:
-            self._tell(str(report))
-        else:
+        if self.context.slots is None:  # else this process is the runner, which keeps the job's log
             with self._lock:
                 self._reports.append(report)
-
-    def _report_slow_import(self, seconds: float) -> None:
-        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
-        then = f"waiting up to {self.context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        # At once, because a task that waits for the import may return late.
-        self._report(Report("slow_import", what, then), at_once=True)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
         """Log how a child died and what follows, and count it; ClusterError after too many deaths while nothing ran."""
