@@ -14,7 +14,7 @@ from mops.worker.pool import Pool
 REFERENCE = {"out": {"y": "number"}}
 
 
-def run(self, request, given=(), on_alone=lambda: None):
+def run(self, request, given=()):
     """Stand in for `Pool.run`: pause for the seconds that the parameter sets say, and return a row each."""
     if request.replicates == ():
         (group,) = request.groups

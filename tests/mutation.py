@@ -45,7 +45,7 @@ MODULES = {
     "attempt/commit.py": ["tests/pure/attempt/test_kept_tracebacks.py"],
     "storage/paths.py": ["tests/pure/storage/test_job_paths.py"],
     "k8s/job_phase.py": ["tests/pure/k8s/test_job_phase.py"],
-    "worker/deaths.py": ["tests/local/worker/test_verdicts_of_deaths.py"],
+    "recovery.py": ["tests/pure/test_recovery.py"],
     "worker/task_progress.py": ["tests/pure/worker/test_task_progress.py"],
 }
 """Each module and its tests. Tests of other modules also run for it if they call it."""

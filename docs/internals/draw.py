@@ -25,6 +25,7 @@ FLOORS = (
         "cluster",
         "worker",
         "storage",
+        "recovery",
         "task",
         "k8s",
         "project",

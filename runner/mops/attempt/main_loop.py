@@ -268,13 +268,11 @@ class Runner:
                 self._task_finished(event)
             case GroupFinished():
                 self._plan.group_finished(event.group)
-                self._recovery.groups_finished((event.group,))
                 self._progress.add(event.counts, {})
             case TaskLost():
                 self._lost(event)
             case TaskRaised():
-                if (loss := self._recovery.raised(event)) is not None:
-                    self._lost(loss)
+                self._recovery.raised(event)
             case Released():
                 self._plan.release(event.number, event.released)
 
@@ -287,13 +285,11 @@ class Runner:
             if event.partial is not None:
                 self._partial_groups.drop(event.partial)
             return
-        self._recovery.came_back(task, event.worker, is_empty=event.is_empty)
+        self._recovery.came_back(task, event.worker, event.tries, is_empty=event.is_empty)
         if task.alone and event.worker and not event.is_empty:
             message = "%s: group %d ran alone on its worker and used %s"
             logger.info(message, self._job.name, task.groups[0], bytes_text(event.usage.peak_bytes))
-        self._recovery.postponed(event.tries)
         if event.partial is None:
-            self._recovery.groups_finished(event.done)
             self._plan.task_finished(event.number, event.done, event.usage.seconds, event.run_alone_later)
         self._progress.add(event.counts, event.failed)
         n_reused = self._n_reused(task, event)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Literal
 
-from mops.cluster.base import DEATHS, Cluster, Connection, RunsAgain, SentTask, WorkersDied
+from mops.cluster.base import Cluster, Connection, RunsAgain, SentTask, WorkersDied
 from mops.cluster.worker_losses import UNKNOWN, LossCause
+from mops.recovery import DEATHS
 from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
 
 logger = logging.getLogger(__name__)

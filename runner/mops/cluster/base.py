@@ -152,7 +152,3 @@ class WorkersDied(Exception):
     def __init__(self, last: str, n_running: int):
         # Of a task that runs alone: how many had begun it. Others died while it waited to be alone.
         self.last, self.n_running = last, n_running
-
-
-# After this many deaths of a task's workers, Dask returns the task to the runner, which then looks for the cause.
-DEATHS = 2

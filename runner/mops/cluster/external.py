@@ -38,7 +38,8 @@ from mops.settings import Settings
 from mops.system.resources import OomKills, container_kills
 from mops.task import RunningStep
 from mops.waiting import polls
-from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool, topic_of
+from mops.worker.dask_worker import topic_of
+from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

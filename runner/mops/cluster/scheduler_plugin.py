@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
-from mops.cluster.base import DEATHS
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import FairQueue
+from mops.recovery import deaths_to_blame
 from mops.worker.run_task import leave_pool
 
 # Annotations of tasks.
@@ -65,7 +65,7 @@ class AttemptPlugin(SchedulerPlugin):
         attempts = [plugin for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin)]
         highest_taken = max(attempt.queue.highest_taken for attempt in attempts)
         for key in tasks:
-            task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
+            task, allowed = scheduler.tasks[key], deaths_to_blame(suspect=key in suspects)
             if task.priority is None:  # the input of a task
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)

@@ -24,13 +24,15 @@ from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ImportTimeout, ModelError
 from mops.project.bundle_cache import in_project
 from mops.project.missing_code import advice_for_entry, advice_for_import, python_files
+from mops.recovery import ABORTED, Death, EndedBy
 from mops.storage.backends.base import Spool
 from mops.system import resources
 from mops.system.clock import monotonic
 from mops.task import JobContext
+from mops.verdicts import Report
 from mops.waiting import polls
 from mops.worker import result_buffers
-from mops.worker.deaths import ABORTED, Death, EndedBy
+from mops.worker.dask_worker import tell_runner
 from mops.worker.interpreter import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
 from mops.worker.part_store import folder_for_parts, take_file
@@ -100,7 +102,8 @@ class ChildProcess:
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
         self._import_since = 0.0
-        self._on_slow_import: Callable[[float], object] | None = None
+        self._pool = ""
+        self._is_slow_reported = False
         self.loaded = load is None
         """Whether it has imported the model."""
         if load is not None:
@@ -117,15 +120,15 @@ class ChildProcess:
         """The most memory that simulations of its last task took."""
         return self._watch.peak_bytes
 
-    def ready(self, on_slow: Callable[[float], object] | None = None) -> Death | None:
+    def ready(self, pool: str = "") -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
 
-        ``on_slow`` is called once with the seconds so far, if the import takes long. A ModelError says why the model
-        cannot be imported, an ImportTimeout that the import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
+        If the import takes long, the runner of this pool logs it at once. A ModelError says why the model cannot be
+        imported, an ImportTimeout that the import takes longer than MODELOPS_JOB_IMPORT_TIMEOUT.
         """
         if self.loaded:
             return None
-        self._import_since, self._on_slow_import = monotonic(), on_slow
+        self._import_since, self._pool = monotonic(), pool
         for message, _ in self._messages():
             if message is None:
                 continue
@@ -212,6 +215,15 @@ class ChildProcess:
         running = self._page.running()
         return None if running is None else (running.step, self._watch.seconds_since(running.since))
 
+    def _report_slow_import(self, seconds: float) -> None:
+        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
+        report = Report(
+            "slow_import", what, f"waiting up to {self._context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
+        )
+        logger.warning("%s: %s", self._context.job, report)
+        if self._context.slots is None:  # at once, because a task that waits for the import may return late
+            tell_runner(self._pool, str(report))
+
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
         self._watch.look()
@@ -225,9 +237,9 @@ class ChildProcess:
             breach = self._watch.breach(running) if running is not None else None
         else:
             seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
-            if seconds > SLOW_IMPORT_SECONDS and self._on_slow_import is not None:
-                self._on_slow_import(seconds)
-                self._on_slow_import = None
+            if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
+                self._is_slow_reported = True
+                self._report_slow_import(seconds)
             breach = "import" if limit_s is not None and seconds > limit_s else None
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from mops.errors import ClusterError, ImportTimeout, InstallError
+from mops.recovery import Death
 from mops.task import JobContext
 from mops.worker.child_process import ChildProcess
-from mops.worker.deaths import Death
 from mops.worker.install import install
 from mops.worker.processes import Scratch
 from mops.worker.reaper import ANSWER_SECONDS, Reaper
@@ -36,7 +35,7 @@ class ChildStarter:
         context: JobContext,
         root: str,  # of the unpacked bundle
         slots: PoolSlots,  # nothing starts any longer when they stop
-        on_slow_import: Callable[[float], object],  # called with the seconds so far
+        pool: str,  # its name
     ):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
@@ -44,7 +43,7 @@ class ChildStarter:
         """How child processes start, and why; empty: not known yet."""
         self.unseeded: list[str] = []
         """The random generators without a seed that the import of the model makes, by name."""
-        self._on_slow_import = on_slow_import
+        self._pool = pool
         self._has_imported = False
         self._import_timeout: ImportTimeout | None = None
         """The error of an import. Until another one succeeds, every task gets the same error."""
@@ -134,7 +133,7 @@ class ChildStarter:
     def await_import(self, child: ChildProcess) -> Death | None:
         """Wait until a child has imported the model (:meth:`ChildProcess.ready`)."""
         try:
-            death = child.ready(self._on_slow_import)
+            death = child.ready(self._pool)
         except ImportTimeout as late:
             self._import_timeout = late
             raise

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mops.child.channel import Running, Step
+from mops.recovery import Breach, reading_seconds
 from mops.system import process_memory
 from mops.system.clock import monotonic
 from mops.system.process_tree import is_deadlocked
-from mops.worker.deaths import Breach, reading_seconds
 
 LONG_SECONDS = 10.0
 """How long a simulation or target must have run to be reported, and to release what waits behind it in its task."""

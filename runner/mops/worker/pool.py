@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mops.child.channel import FILES_LOST
 from mops.errors import ClusterError, ModelError
 from mops.project.data_paths import check_data, read_data_paths
+from mops.recovery import DEATHS_BETWEEN, BetweenSteps, Death, after_death_between_steps, retirement_size
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
@@ -27,7 +27,7 @@ from mops.waiting import polls
 from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter
-from mops.worker.deaths import Death
+from mops.worker.dask_worker import announce_alone
 from mops.worker.memory import WorkerMemory
 from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerSlots, close_all, count
 from mops.worker.task_progress import TaskProgress
@@ -35,8 +35,6 @@ from mops.worker.task_progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
-_MAX_DEATHS_BETWEEN = 5  # of children in a row that ran nothing
-_RETIREMENT_SHARE = 0.9  # fraction of the size of a process that left a simulation too little memory
 
 
 class Pool:
@@ -50,14 +48,14 @@ class Pool:
         worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
         worker: WorkerSlots | None = None,  # what all pools of this worker share; None: this is the only pool
         restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
-        tell: Callable[[str], object] = lambda _: None,  # logs a line at once at a runner in another process
+        name: str = "",  # under which its runner in another process knows it
     ):
         worker = worker or WorkerSlots()
         self._memory = WorkerMemory(worker, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, worker)
-        self._starter = ChildStarter(context, root, self.slots, self._report_slow_import)
-        self._root, self._has_data, self._restore, self._tell = root, False, restore, tell
+        self._starter = ChildStarter(context, root, self.slots, name)
+        self._root, self._has_data, self._restore = root, False, restore
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
@@ -141,12 +139,8 @@ class Pool:
         found = [(progress, child.running()) for child, progress in tasks]
         return [progress.running(step[0], host, step[1]) for progress, step in found if step is not None]
 
-    def run(
-        self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
-    ) -> TaskResult:
+    def run(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
         """Run a task on one child, and on another one each time a child dies or must be replaced.
-
-        ``on_alone`` is called when a task that runs alone has the worker for itself, before it runs.
 
         Raises
         ------
@@ -164,7 +158,8 @@ class Pool:
         with self.slots.use(alone=request.alone, only_targets=only_targets) as is_taken:
             if is_taken and request.alone:  # it gets the memory of unused processes too
                 self.slots.close_unused()
-                on_alone()
+                if request.context.slots is None:
+                    announce_alone(request.key)
             if not only_targets:  # targets free the results of their group
                 room = self.context.held_bytes // self.slots.worker.n_pools
                 result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
@@ -238,7 +233,7 @@ class Pool:
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""
         # A fresh process shows the memory of one simulation alone. The next simulation might break the limit again.
-        retirement_size = 1 if progress.needs_fresh_process else self._retirement_size
+        most_bytes = 1 if progress.needs_fresh_process else self._retirement_size
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
         death = self._starter.await_import(child)
         if death is None:
@@ -246,38 +241,26 @@ class Pool:
             with self._lock:
                 self._tasks[child] = progress
             try:
-                death = child.run(progress, limit_bytes, retirement_size)
+                death = child.run(progress, limit_bytes, most_bytes)
             finally:
                 with self._lock:
                     del self._tasks[child]
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
-        # Later children are replaced before they grow to the size that left a simulation too little memory.
-        size = int(_RETIREMENT_SHARE * progress.too_large_bytes)
         with self._lock:
-            is_lower = bool(size) and not 0 < self._retirement_size <= size
-            self._retirement_size = size if is_lower else self._retirement_size
-        if is_lower:
+            before = self._retirement_size
+            size = self._retirement_size = retirement_size(before, progress.too_large_bytes)
+        if size != before:
             message = "%s: from now on replacing child processes that take %s between two simulations"
             logger.info(message, self.context.job, bytes_text(size))
         return death
 
-    def _report(self, report: Report, *, at_once: bool = False) -> None:
-        """Log a warning, also in the job's log: with the result of a task, or at once."""
+    def _report(self, report: Report) -> None:
+        """Log a warning, also in the job's log: with the result of a task."""
         logger.warning("%s: %s", self.context.job, report)
-        if self.context.slots is not None:  # this process is the runner, which keeps the job's log
-            return
-        if at_once:
-            self._tell(str(report))
-        else:
+        if self.context.slots is None:  # else this process is the runner, which keeps the job's log
             with self._lock:
                 self._reports.append(report)
-
-    def _report_slow_import(self, seconds: float) -> None:
-        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
-        then = f"waiting up to {self.context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        # At once, because a task that waits for the import may return late.
-        self._report(Report("slow_import", what, then), at_once=True)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
         """Log how a child died and what follows, and count it; ClusterError after too many deaths while nothing ran."""
@@ -289,13 +272,13 @@ class Pool:
             self._report(report)
         if death.by == "start":
             self._starter.spawn_only("a forked process hung")
-        if progress.deaths_between >= _MAX_DEATHS_BETWEEN:
-            raise ClusterError(
-                f"{_MAX_DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
-                f"{death.last_output}",
-                where=request.key,
-            )
-        if death.step is None and (death.returncode == FILES_LOST or not Path(self._root).is_dir()):
+        if death.step is not None:
+            return
+        then = after_death_between_steps(death, progress.deaths_between, has_bundle=Path(self._root).is_dir())
+        if then is BetweenSteps.RAISE:
+            what = f"{DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
+            raise ClusterError(f"{what}{death.last_output}", where=request.key)
+        if then is BetweenSteps.UNPACK_AGAIN:
             self._restore()
 
     def stop(self, grace_s: float) -> None:

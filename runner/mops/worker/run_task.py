@@ -5,7 +5,6 @@ So only the functions that need Dask import it.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
+from mops.worker.dask_worker import current_worker
 from mops.worker.limits import LONG_SECONDS
 from mops.worker.part_store import store_files
 from mops.worker.pool import Pool
@@ -32,7 +32,6 @@ LONG_STEPS = "mops_long_steps"
 """The metric of a worker that says what has run longest there, by the name of the pool."""
 
 _LONG_STEPS = 10
-_ASK_SECONDS = 10.0
 _slots = WorkerSlots()
 _pools: dict[str, Pool] = {}
 _stopped: set[str] = set()
@@ -55,30 +54,11 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
         No simulation can run here; the result has the failures of single simulations.
     """
     pool = pool_of(request.context, request.pool)
-    on_alone = (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
-    result = pool.run(request, given, on_alone) if pool is not None else TaskProgress(request, given).result()
-    result.worker = THIS_MACHINE if request.context.slots else _dask_worker().address
+    result = pool.run(request, given) if pool is not None else TaskProgress(request, given).result()
+    result.worker = THIS_MACHINE if request.context.slots else current_worker().address
     if request.attempt is not None:
         store_files(result, request.context, request.attempt)
     return result
-
-
-def _announce_alone(key: str) -> None:
-    """Tell the scheduler that a task runs alone here: if the worker ends now, only that task is to blame."""
-    # Not before: while the task still waits to be alone, the worker may end because of another job's simulations.
-    from distributed.utils import sync  # noqa: PLC0415 - see above
-
-    worker = _dask_worker()
-    with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
-        keys = [key, worker.id]
-        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
-
-
-def _dask_worker() -> Any:
-    """Return the Dask worker whose task calls this."""
-    from distributed import get_worker  # noqa: PLC0415 - see above
-
-    return get_worker()
 
 
 def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Pool | None:
@@ -95,13 +75,12 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     if name in _stopped:
         return _pools.get(name)
     root = str(bundle_folder(context))
-    worker: Any = None if context.slots else dask_worker or _dask_worker()
+    worker: Any = None if context.slots else dask_worker or current_worker()
     slots = context.slots or max(worker.state.nthreads // context.threads, 1)
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
         if name not in _pools and name not in _stopped:
-            tell = partial(_tell_runner, worker, name) if worker is not None else lambda _: None
-            _pools[name] = Pool(context, root, slots, worker_limit, _slots, partial(_restore_bundle, context), tell)
+            _pools[name] = Pool(context, root, slots, worker_limit, _slots, partial(_restore_bundle, context), name)
             if worker is not None:
                 # With each heartbeat. mops/worker/metrics.py has those of Prometheus.
                 worker.metrics["mops_children_bytes"] = lambda _worker: _slots.resident_bytes()
@@ -111,15 +90,6 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
 
                     expose(pools)
         return _pools.get(name)
-
-
-def _tell_runner(worker: Any, name: str, line: str) -> None:
-    worker.log_event(topic_of(name), {"line": line})
-
-
-def topic_of(name: str) -> str:
-    """Return the topic of Dask's events for a pool's lines that must reach the job's log at once."""
-    return f"mops-lines-{name}"
 
 
 def pools() -> list[Pool]:

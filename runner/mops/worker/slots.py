@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from mops.recovery import Death
 from mops.system import process_memory
 from mops.worker.child_process import ChildProcess
-from mops.worker.deaths import Death
 from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ REPLACED_DEATHS = {
     "timeout": "timeout",
     "reading": "timeout",
 }
-"""Why a dead child was replaced, by what ended it (:attr:`mops.worker.deaths.Death.by`)."""
+"""Why a dead child was replaced, by what ended it (:attr:`mops.recovery.Death.by`)."""
 
 LEFTOVERS = ("descriptors", "threads", "processes", "files")
 """What simulations leave and the system has only a limited number of; see the next."""

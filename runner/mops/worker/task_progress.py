@@ -6,7 +6,7 @@ target that it ran is retried or failed, and the rest of the task goes to the ne
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 from mops.child.buffers import Tables, read_segment
 from mops.child.channel import FILES_LOST, Message, Step
 from mops.project.bundle_cache import in_project
+from mops.recovery import AfterStep, Death, StepDeaths, Verdict, after_death_in_step, verdict_of
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.ids_and_seeds import short_id
@@ -36,9 +37,6 @@ from mops.task import (
 )
 from mops.units import bytes_text
 from mops.verdicts import Report
-from mops.worker.deaths import Death, Verdict, verdict_of
-
-_RETRIED = frozenset({"crashed", "oom"})  # verdicts after which another process may succeed
 
 
 @dataclass
@@ -88,11 +86,7 @@ class TaskProgress:
         self._buffers: list[ResultBuffer] = []
         self._files: list[PartFile] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
-        self._deaths: Counter[Step] = Counter()
-        self._size_before_retry: dict[Step, int] = {}
-        """Steps that run first in a fresh process, with the size of the process in which they took too much memory."""
-        self._stopped_once: set[Step] = set()
-        """Steps whose process a stop signal has ended. The first time does not count."""
+        self._deaths: defaultdict[Step, StepDeaths] = defaultdict(StepDeaths)
         self.reference: Families | None = request.reference
         self._known = self.reference
         self._order: list[int] = []
@@ -175,7 +169,7 @@ class TaskProgress:
     def _rank(self, found: tuple[int, _GroupProgress]) -> int:
         """Return how early a group runs: first if it needs a fresh process, then if it has results to lose."""
         position, progress = found
-        if any(step.group_position == position for step in self._size_before_retry):
+        if any(step.group_position == position and deaths.size_in_first for step, deaths in self._deaths.items()):
             return 0
         if progress.has_results:
             return 1 if set(progress.wanted) - progress.settled else 2
@@ -184,7 +178,9 @@ class TaskProgress:
     def _group_message(self, position: int, progress: _GroupProgress) -> dict[str, Any]:
         group, settled = progress.group, progress.settled
         left = [[i, group.seeds[i]] for i in progress.wanted if i not in settled]
-        left.sort(key=lambda simulation: Step(position, simulation[0]) not in self._size_before_retry)
+        mine = ((step.number, deaths) for step, deaths in self._deaths.items() if step.group_position == position)
+        first = [number for number, deaths in mine if deaths.size_in_first]
+        left.sort(key=lambda simulation: simulation[0] not in first)
         n_targets = 0 if self._in_pieces else len(self._request.context.targets)
         targets = [i for i in range(n_targets) if i not in progress.failed_targets]
         # With a failed replicate there will be no losses, so the good ones need not come back.
@@ -238,7 +234,9 @@ class TaskProgress:
             step = Step(position, n + target if target is not None else int(failure["replicate"]))
             traceback = in_project(message["tracebacks"][failure["traceback"]], bundle)
             traceback = self._tracebacks.setdefault(traceback, traceback)
-            self._fail(step, Verdict(failure["reason"], in_project(failure["message"], bundle), traceback))
+            verdict = Verdict(failure["reason"], in_project(failure["message"], bundle), traceback)
+            n_before = self._deaths[step].tries if step in self._deaths else 0
+            self._fail(step, verdict, n_before + 1 + self._request.tries.get(step.number, 0))
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
@@ -270,12 +268,11 @@ class TaskProgress:
             progress.done = progress.settled.issuperset(progress.wanted)
 
     def record_death(self, death: Death, host: str, *, is_stopping: bool = False) -> Report | None:
-        """Record how a child died: retry what it ran, leave that to a separate task, or record it as failed.
+        """Record how a child died and what follows: :mod:`mops.recovery` decides. Return the line of the log.
 
-        Return the line of the log; None: mops has stopped the child. If the pool is stopping, no other child will
-        start, and the next attempt runs what a signal has ended.
+        None: mops has stopped the child. If the pool is stopping, no other child will start.
         """
-        step = death.step
+        step, context = death.step, self._request.context
         self._has_died = True
         self.deaths_between = self.deaths_between + 1 if step is None else 0
         if death.by == "stop":
@@ -286,81 +283,60 @@ class TaskProgress:
         if step is None:
             what = f"a child process {death.how} on {host} while it ran nothing (death {self.deaths_between} in a row)"
             return Report("crashed", what, "the rest of the task runs in another process")
-        if death.by == "start":
+        verdict, before = verdict_of(death, context.timeout_s), self._deaths[step]
+        then = after_death_in_step(
+            death,
+            verdict.reason,
+            before,
+            arrived=self._settled(step),
+            retries=context.retries,
+            alone=self._request.alone,
+            is_stopping=is_stopping,
+        )
+        if then is AfterStep.ANOTHER_START:
             what = f"{self.describe(step)} did nothing for {death.seconds:.0f} s in a forked process on {host}"
-            return Report("hung", what, "retrying; MODELOPS_JOB_START=spawn avoids this")
-        verdict = verdict_of(death, self._request.context.timeout_s)
-        what = f"{self.describe(step)} {verdict.happened} on {host}"
-        return Report(verdict.reason, what, self._what_follows(step, death, verdict, is_stopping=is_stopping))
-
-    def _what_follows(self, step: Step, death: Death, verdict: Verdict, *, is_stopping: bool) -> str:
-        if death.by == "memory" and self.retry_in_fresh_process(step, death.size_before):
-            left_over = bytes_text(death.size_before)
-            return f"retrying in a fresh process ({left_over} were left over from earlier simulations)"
-        if death.by == "memory" and self.run_alone_later(step):
-            return "retrying at the end of the job, alone on its worker"
-        if self._settled(step):
-            return "it had finished before, so its result counts"
-        if is_stopping and death.by_signal:
-            return "it counts as not run, because the job is stopping"
-        if death.by_stop_signal and step not in self._stopped_once:
-            # The signal may be for the whole job, and has not reached the runner yet.
-            self._stopped_once.add(step)
-            return "retrying in a new process, because such a signal usually comes from outside"
-        if self.retry_or_fail(step, verdict):
-            return f"retrying in a new process (try {self._deaths[step] + 1} of {self._request.context.retries + 1})"
-        n = self._deaths[step] + self._request.tries.get(step.number, 0)
-        return f"recorded as failed after {n} {'try' if n == 1 else 'tries'}"
-
-    def retry_or_fail(self, step: Step, verdict: Verdict) -> bool:
-        """Count a death that a step caused; return whether the step is retried."""
-        if self._settled(step):  # it had been handed over: the child died on its way to the next step
-            return True
-        self._deaths[step] += 1
-        is_retried = verdict.reason in _RETRIED and not self._request.alone
-        if is_retried and self._deaths[step] <= self._request.context.retries:
-            return True
-        self._fail(step, verdict, died=True)
+            return Report("hung", what, then.value)
+        before.was_stopped |= then is AfterStep.AGAIN
+        if then is AfterStep.FRESH_PROCESS:
+            before.size_in_first = death.size_before
+        elif then in (AfterStep.ALONE_LATER, AfterStep.RETRY, AfterStep.FAILED):
+            before.tries += 1
+        n = before.tries + self._request.tries.get(step.number, 0)
+        if then is AfterStep.ALONE_LATER:
+            self._groups[step.group_position].alone_later.add(step.number)
+        elif then is AfterStep.FAILED:
+            self._fail(step, verdict, n)
         self._settle_pieces()
-        return False
-
-    def retry_in_fresh_process(self, step: Step, size_before: int) -> bool:
-        """Retry a step that exceeded its memory limit, once, in a fresh process; return whether mops retries it."""
-        # size_before: the size of its process after earlier simulations; 0: it was fresh, so the step takes that much.
-        if not size_before or step in self._size_before_retry or self._settled(step):
-            return False
-        self._size_before_retry[step] = size_before
-        return True
-
-    def run_alone_later(self, step: Step) -> bool:
-        """Leave a step that exceeded its memory limit to a task that runs it alone; return False if none will."""
-        if self._request.alone or not self._request.context.retries or self._settled(step):
-            return False
-        self._deaths[step] += 1
-        self._groups[step.group_position].alone_later.add(step.number)
-        self._settle_pieces()
-        return True
+        follows = then.value.format(
+            left_over=bytes_text(death.size_before),
+            next_try=n + 1,
+            most_tries=context.retries + 1,
+            tries=f"{n} {'try' if n == 1 else 'tries'}",
+        )
+        return Report(verdict.reason, f"{self.describe(step)} {verdict.happened} on {host}", follows)
 
     @property
     def needs_fresh_process(self) -> bool:
         """Whether the next process must have run nothing before."""
         return any(
-            not self._settled(step) and step.number not in self._groups[step.group_position].alone_later
-            for step in self._size_before_retry
+            deaths.size_in_first
+            and not self._settled(step)
+            and step.number not in self._groups[step.group_position].alone_later
+            for step, deaths in self._deaths.items()
         )
 
     @property
     def too_large_bytes(self) -> int:
         """The least size of a process in which a step exceeded its limit and then succeeded in a fresh one; 0: none."""
         sizes = []
-        for step, size in self._size_before_retry.items():
+        for step, deaths in self._deaths.items():
             progress = self._groups[step.group_position]
             target = step.number - progress.group.n_replicates
             if target < 0:
                 is_good = step.number in progress.good
             else:
                 is_good = progress.done and target not in progress.failed_targets
-            sizes += [size] if is_good else []
+            sizes += [deaths.size_in_first] if deaths.size_in_first and is_good else []
         return min(sizes, default=0)
 
     def _settled(self, step: Step) -> bool:
@@ -385,9 +361,8 @@ class TaskProgress:
         name = f"group {progress.group.index} ({short_id(progress.group.param_id)})"
         return f"{name} replicate {replicate}" if target is None else f"{name} target {target}"
 
-    def _fail(self, step: Step, verdict: Verdict, *, died: bool = False) -> None:
+    def _fail(self, step: Step, verdict: Verdict, attempts: int) -> None:
         progress, replicate, target = self._which(step)
-        attempts = self._deaths[step] + (not died) + self._request.tries.get(step.number, 0)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
         seed = None if replicate is None else progress.group.seeds[replicate]
@@ -403,7 +378,10 @@ class TaskProgress:
             if progress.alone_later:
                 finished = progress.good - progress.given
                 for number in sorted(finished | progress.alone_later):
-                    yield (progress.group.index, number), self._deaths[Step(position, number)] + (number in finished)
+                    yield (
+                        (progress.group.index, number),
+                        self._deaths[Step(position, number)].tries + (number in finished),
+                    )
                 for number, failure in progress.failed.items():
                     yield (progress.group.index, number), failure.attempts
 

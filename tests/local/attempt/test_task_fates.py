@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from runner_lab import RunnerLab, SimFuture, result_of
 
-from mops.attempt.recovery import EMPTY_LIMIT
 from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.worker_losses import KnownCause, WorkerLoss
 from mops.errors import ClusterError, ModelError
+from mops.recovery import EMPTY_LIMIT
 from mops.study.ranges import Ranges
 from mops.task import RunningStep
 
@@ -402,51 +402,32 @@ def test_a_faulty_worker_is_avoided_and_its_tasks_run_on_others(
 
 def test_the_attempt_ends_with_the_reason_if_every_worker_is_faulty(tmp_path: Path) -> None:
     lab = started(RunnerLab(tmp_path, [1] * 40, slots=4, workers=4))
-    with pytest.raises(ClusterError, match=r"on any worker; the last error, from tcp://worker-\d: .*No space left"):
+    with pytest.raises(
+        ClusterError, match=r"no worker can run task .*; the last error, from tcp://worker-\d: .*No space"
+    ):
         all_raise(lab, DISK_FULL)
     assert lab.kept.done == [0], "finished groups are committed"
 
 
-def test_a_task_that_raises_on_every_worker_fails_and_no_worker_is_avoided(tmp_path: Path) -> None:
+def test_a_task_that_raises_on_every_worker_ends_the_attempt_after_the_others(tmp_path: Path) -> None:
+    """No worker is avoided, and the other groups of its task are committed first."""
     lab = started(RunnerLab(tmp_path, [1] * 200, slots=4, workers=4, checkpoint_seconds=0))
-    while not lab.over:
-        assert lab.n_turns < 5000
-        lab.settle()
-        bad = [future for future in lab.cluster.running if holds(future, 30)]
-        for future in lab.cluster.running:
-            if future not in bad:
-                lab.answer(future)
-        lab.settle()
-        for future in bad:
-            lab.fail(future, RuntimeError("only this one"), allowed(lab, future)[0])
-    assert sorted(lab.kept.done) == list(range(200))
-    named = [(f.group, f.reason, f.signals) for f in lab.kept.failures if f.target is None]
-    assert named == [(30, "lost", "RuntimeError")]
-    assert "it raised RuntimeError: only this one" in lab.kept.failures[0].message
 
-
-def test_a_last_task_that_raises_on_every_worker_ends_the_attempt_with_its_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error blamed the workers, which had run all other tasks."""
-    lab = started(RunnerLab(tmp_path, [1] * 8, slots=4, workers=4, checkpoint_seconds=0))
-
-    def raise_in_group_7(future: SimFuture) -> None:
-        if holds(future, 7):
+    def raise_in_group_30(future: SimFuture) -> None:
+        if holds(future, 30):
             lab.fail(future, RuntimeError("only this one"), allowed(lab, future)[0])
         else:
             lab.answer(future)
 
     with pytest.raises(ClusterError) as ended:
-        lab.drive(raise_in_group_7)
-    assert sorted(lab.kept.done) == list(range(7))
+        lab.drive(raise_in_group_30)
+    assert sorted({*range(200)} - {*lab.kept.done}) == [30]
+    assert lab.cluster.avoided == set()
     first, *_ = str(ended.value).splitlines()
-    assert re.fullmatch(
-        r"task \d+ with group 7 raised on every worker that ran it; on the last one, tcp://worker-\d: "
-        r"RuntimeError: only this one",
-        first,
+    last = (
+        r"no worker can run task \d+ with group 30; the last error, from tcp://worker-\d: RuntimeError: only this one"
     )
-    assert "any worker" not in caplog.text
+    assert re.fullmatch(last, first)
 
 
 def test_tasks_that_the_scheduler_cannot_read_end_the_attempt_at_once(tmp_path: Path) -> None:
@@ -462,20 +443,19 @@ def test_a_model_that_three_workers_cannot_import_ends_the_attempt(tmp_path: Pat
     lab = RunnerLab(tmp_path, [1] * 40, slots=100, workers=100)
     with pytest.raises(ModelError):
         all_raise(lab, ModelError("the model cannot be imported"))
-    assert lab.runner._recovery._faulty_workers._witnesses == {*lab.cluster.all_workers[:3]}
+    assert lab.runner._recovery._first_errors[ModelError] == {*lab.cluster.all_workers[:3]}
 
 
 def test_the_result_of_a_task_that_is_given_up_is_no_success(tmp_path: Path) -> None:
     """The runner makes that result itself. It reset the losses in a row, and looked like proof that tasks can run."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
     recovery = lab.runner._recovery
-    faulty = recovery._faulty_workers
-    recovery._n_lost_in_a_row, faulty._has_succeeded = 7, False
+    recovery._n_lost_in_a_row, recovery._has_succeeded = 7, False
     task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
-    recovery.came_back(task, "", is_empty=False)
-    assert (recovery._n_lost_in_a_row, faulty._has_succeeded) == (7, False)
-    recovery.came_back(task, "tcp://worker-0", is_empty=False)
-    assert (recovery._n_lost_in_a_row, faulty._has_succeeded) == (0, True)
+    recovery.came_back(task, "", {}, is_empty=False)
+    assert (recovery._n_lost_in_a_row, recovery._has_succeeded) == (7, False)
+    recovery.came_back(task, "tcp://worker-0", {}, is_empty=False)
+    assert (recovery._n_lost_in_a_row, recovery._has_succeeded) == (0, True)
 
 
 def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: Path) -> None:

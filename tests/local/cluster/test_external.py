@@ -14,7 +14,7 @@ from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.external import _MOST_SILENCES, ExternalCluster, connect_external
 from mops.errors import NoAnswer
 from mops.settings import Settings
-from mops.worker.run_task import topic_of
+from mops.worker.dask_worker import topic_of
 from waiting import until
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -330,7 +331,7 @@ def test_if_every_worker_is_faulty_finished_groups_are_committed_and_the_job_res
         bundles.rename(bundles.with_name("gone"))
         bundles.write_text("as on a disk that lost its folders")
     assert runner.wait() == 4, runner.said
-    assert "no task can run on any worker; the last error, from tcp://" in " ".join(runner.said.split())
+    assert re.search(r"no worker can run task .*; the last error, from tcp://", " ".join(runner.said.split()))
     assert len(lab.view().committed) >= 10
     for bundles in dask.folder.glob("cache-*/mops/bundles"):
         bundles.unlink()

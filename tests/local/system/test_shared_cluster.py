@@ -265,10 +265,10 @@ def ending(*, runs: bool) -> Callable[..., None]:
     def end(request: Any) -> None:
         import os
 
-        from mops.worker import run_task
+        from mops.worker.dask_worker import announce_alone
 
         if runs:
-            run_task._announce_alone(request.key)
+            announce_alone(request.key)
         os._exit(1)
 
     return end

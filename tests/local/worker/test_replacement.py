@@ -11,8 +11,8 @@ import pytest
 from pool_lab import PoolLab
 
 from mops.child.replacement import ReplacementPolicy
+from mops.recovery import EndedBy
 from mops.worker import slots
-from mops.worker.deaths import EndedBy
 
 GOOD = "def run(p, s):\n    return {'x': 1}\n"
 ENDS = "import os\n\ndef run(p, s):\n    os._exit(3)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -147,17 +148,18 @@ def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: Poo
         let_go(lab, name, thread)
 
 
-def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: PoolLab, worker: WorkerSlots) -> None:
+def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(
+    lab: PoolLab, worker: WorkerSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = lab.pool(HOLDS, slots=2, worker=worker, job="other")
     pool = lab.pool(HOLDS, slots=2, worker=worker, worker_limit=8 << 30)
     runs, _ = held(lab, other, "o")
     got: list[TaskResult] = []
     begun_alone: list[int] = []
     request = request_for(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
-    alone = threading.Thread(
-        target=lambda: got.append(pool.run(request, on_alone=lambda: begun_alone.append(len(other.pids())))),
-        daemon=True,
-    )
+    on_a_cluster = replace(request, context=replace(request.context, slots=None))
+    monkeypatch.setattr("mops.worker.pool.announce_alone", lambda _: begun_alone.append(len(other.pids())))
+    alone = threading.Thread(target=lambda: got.append(pool.run(on_a_cluster)), daemon=True)
     alone.start()
     until(lambda: n_waiting(worker) == 1)
     assert begun_alone == []

@@ -114,7 +114,7 @@ def run(p, s):
 
 
 def test_the_time_to_read_a_result_is_no_time_of_the_model(lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mops.worker.deaths._READING_SECONDS", 3.0)
+    monkeypatch.setattr("mops.recovery._READING_SECONDS", 3.0)
     result = lab.run(lab.pool(LAZY, timeout_s=0.5), [{"seconds": 1.0}, {"seconds": 600.0}, {"seconds": 0.0}])
     assert result.done == {0, 1, 2}
     (failure,) = result.failures

@@ -21,7 +21,7 @@ def test_tries_before_are_those_of_postponed_steps_and_of_dead_workers() -> None
     plan: Any = SimpleNamespace(share=Share(1, workers=1), task_lost=lambda number, blamed: None)
     cluster: Any = None
     recovery = TaskRecovery(job, cluster, plan)
-    recovery.postponed({(3, 0): 1, (3, 1): 2})
+    recovery.came_back(task(9), "w", {(3, 0): 1, (3, 1): 2}, is_empty=False)
     assert recovery.tries_before(task(3, alone=True)) == {0: 1, 1: 2}
     assert recovery.tries_before(task(4, alone=True)) == {}
     assert recovery.tries_before(task(3)) == {}, "it does not run alone"

@@ -7,18 +7,18 @@ import pytest
 
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import FILES_LOST, Channel, Step
+from mops.recovery import Death
 from mops.study.groups import Group
 from mops.task import JobContext, ResultBuffer, RunningStep, Segment, TaskRequest
-from mops.worker.deaths import Death, Verdict
 from mops.worker.task_progress import TaskProgress
 
-CRASHED = Verdict("crashed", "segmentation fault")
-TIMEOUT = Verdict("timeout", "longer than 1 s")
+MIB = 1 << 20
+SIMULATION = Step(0, 0)
 KINDS = {"daily": {"n": "number"}, "notes": {"s": "string"}}
 WRONG = {"reason": "error", "message": "ValueError: no", "traceback": "line 1"}
 
 
-def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, timeout_s=None, given=(), **request):
+def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, timeout_s=5.0, given=(), **request):
     """Return the progress of a task whose groups have the indices 5, 6, …"""
     job = {"slots": 1, "retries": retries, "timeout_s": timeout_s}
     context = JobContext("job", "1", "bundle", "storage", "m", "baseline", targets, None, **job)
@@ -26,6 +26,16 @@ def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, ti
     return TaskProgress(
         TaskRequest(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | request)), given
     )
+
+
+def death(by="itself", step=SIMULATION, **fields):
+    fields = {"returncode": -11, "seconds": 2.0, "tail": "", "peak_bytes": 300 * MIB, "limit_bytes": 200 * MIB} | fields
+    return Death(step=step, by=by, **fields)
+
+
+def is_retried(progress, step, by="itself", **fields):
+    """Record a death during a step; return whether the step runs again, or counts already."""
+    return "recorded as failed" not in str(progress.record_death(death(by, step, **fields), "vm"))
 
 
 def tables(position, replicate):
@@ -146,7 +156,7 @@ class TestRequest:
         one = child(progress)
         one.good(0, 0)
         one.flush()
-        progress.retry_or_fail(Step(0, 1), TIMEOUT)
+        is_retried(progress, Step(0, 1), "timeout")
         assert asked(progress)[0] == (0, [], [], []), "the group is not scored: the child need not keep its replicates"
         assert progress.given_tables() == []
 
@@ -185,25 +195,25 @@ class TestRequest:
 class TestBlame:
     def test_a_crash_is_retried_and_then_a_failure_with_its_attempts(self):
         progress = make(retries=2)
-        assert [progress.retry_or_fail(Step(0, 1), CRASHED) for _ in range(3)] == [True, True, False]
+        assert [is_retried(progress, Step(0, 1)) for _ in range(3)] == [True, True, False]
         assert asked(progress)[0] == (0, [0], [], [])
         assert [row.attempts for row in done(progress).failures if row.replicate == 1] == [3]
 
     def test_a_timeout_is_not_retried(self):
         progress = make(retries=2)
-        assert progress.retry_or_fail(Step(0, 1), TIMEOUT) is False
+        assert is_retried(progress, Step(0, 1), "timeout") is False
         failure = next(row for row in done(progress).failures if row.replicate == 1)
-        assert (failure.reason, failure.message, failure.attempts) == ("timeout", "longer than 1 s", 1)
+        assert (failure.reason, failure.attempts) == ("timeout", 1)
 
     def test_a_crash_counts_only_for_the_simulation_that_crashed(self):
         progress = make()
-        assert progress.retry_or_fail(Step(0, 0), CRASHED)
-        assert progress.retry_or_fail(Step(0, 1), CRASHED)
-        assert progress.retry_or_fail(Step(1, 0), CRASHED)
+        assert is_retried(progress, Step(0, 0))
+        assert is_retried(progress, Step(0, 1))
+        assert is_retried(progress, Step(1, 0))
 
     def test_an_ordinary_failure_after_a_crash_counts_both_attempts(self, child):
         progress = make()
-        progress.retry_or_fail(Step(1, 0), CRASHED)
+        is_retried(progress, Step(1, 0))
         one = child(progress)
         one.out.failed(1, 0, None, WRONG)
         one.out.done(1)
@@ -217,8 +227,8 @@ class TestBlame:
         one.out.failed(0, 1, None, WRONG)
         one.flush()
         for _ in range(5):
-            assert progress.retry_or_fail(Step(0, 0), TIMEOUT)
-            assert progress.retry_or_fail(Step(0, 1), TIMEOUT)
+            assert is_retried(progress, Step(0, 0), "timeout")
+            assert is_retried(progress, Step(0, 1), "timeout")
         assert [(row.replicate, row.reason) for row in done(progress).failures if row.replicate is not None] == [
             (1, "error")
         ]
@@ -229,7 +239,7 @@ class TestBlame:
         one.good(1, 0)
         one.out.done(1)
         one.flush()
-        assert progress.retry_or_fail(Step(1, 2), TIMEOUT)
+        assert is_retried(progress, Step(1, 2), "timeout")
         assert progress.result().failures == []
 
     def test_a_target_that_killed_its_child_is_not_asked_for_again(self, child):
@@ -237,15 +247,15 @@ class TestBlame:
         one = child(progress)
         one.good(1, 0)
         one.flush()
-        assert [progress.retry_or_fail(Step(1, 1), CRASHED) for _ in range(2)] == [True, False]
+        assert [is_retried(progress, Step(1, 1)) for _ in range(2)] == [True, False]
         assert asked(progress) == [(1, [], [0], [1]), (0, [0, 1], [], [0, 1])]
 
     def test_groups_that_have_begun_go_first(self, child):
         """A task may end after one group, which would lose the results of another that is half done."""
         progress = make()
-        progress.retry_or_fail(Step(1, 0), TIMEOUT)
+        is_retried(progress, Step(1, 0), "timeout")
         assert [position for position, *_ in asked(progress)] == [1, 0]
-        assert progress.retry_in_fresh_process(Step(0, 1), 1 << 20)
+        assert is_retried(progress, Step(0, 1), "memory", size_before=1 << 20)
         assert [(position, sims) for position, sims, *_ in asked(progress)] == [(0, [1, 0]), (1, [])]
 
 
@@ -321,14 +331,14 @@ class TestResult:
     def test_the_row_for_missing_losses_names_the_first_failure_and_counts_the_others(self):
         progress = make(seeds=((10, 11, 12),))
         for replicate in (2, 0, 1):
-            progress.retry_or_fail(Step(0, replicate), TIMEOUT)
+            is_retried(progress, Step(0, replicate), "timeout")
         rows = done(progress).failures
         assert [row.replicate for row in rows] == [0, 1, 2, None]
         assert rows[-1].message == "no losses: replicate 0 (seed 10) and 2 more failed (timeout)"
 
     def test_without_targets_there_is_no_row_for_missing_losses(self):
         progress = make(targets=())
-        progress.retry_or_fail(Step(0, 0), TIMEOUT)
+        is_retried(progress, Step(0, 0), "timeout")
         assert [row.target for row in done(progress).failures] == [None]
 
     def test_a_failed_target_does_not_affect_simulations_and_other_targets(self, child):
@@ -371,30 +381,19 @@ class TestShouldContinue:
     def test_not_for_a_group_that_waits_to_run_alone(self):
         """The task that runs the group alone continues what is begun. A new child process has nothing to do here."""
         progress = make(seconds=0.0, retries=1)
-        assert progress.run_alone_later(Step(0, 1))
-        progress.retry_or_fail(Step(0, 0), TIMEOUT)  # the group has begun
+        assert is_retried(progress, Step(0, 1), "memory")
+        is_retried(progress, Step(0, 0), "timeout")  # the group has begun
         assert not progress.should_continue
 
     def test_for_a_half_done_group_even_after_the_time_is_over(self):
         progress = make(seconds=0.0)
-        progress.retry_or_fail(Step(0, 0), TIMEOUT)
+        is_retried(progress, Step(0, 0), "timeout")
         assert progress.should_continue
 
     def test_not_for_a_group_in_pieces_after_the_time_is_over(self):
         progress = make(seeds=((10, 11),), seconds=0.0, replicates=(0, 1))
-        progress.retry_or_fail(Step(0, 0), TIMEOUT)
+        is_retried(progress, Step(0, 0), "timeout")
         assert not progress.should_continue
-
-
-MIB = 1 << 20
-
-
-SIMULATION = Step(0, 0)
-
-
-def death(by="itself", step=SIMULATION, **fields):
-    fields = {"returncode": -11, "seconds": 2.0, "tail": "", "peak_bytes": 300 * MIB, "limit_bytes": 200 * MIB} | fields
-    return Death(step=step, by=by, **fields)
 
 
 class TestRecordDeath:
@@ -439,9 +438,9 @@ class TestRecordDeath:
         one.good(1, 0)
         one.out.done(1)
         one.flush()
-        assert progress.retry_or_fail(Step(0, 1), TIMEOUT) is False
-        assert progress.retry_or_fail(Step(0, 2), CRASHED) is True
-        assert progress.run_alone_later(Step(0, 2))
+        assert is_retried(progress, Step(0, 1), "timeout") is False
+        assert is_retried(progress, Step(0, 2)) is True
+        assert is_retried(progress, Step(0, 2), "memory")
         assert progress.result().tries == {(5, 0): 1, (5, 1): 1, (5, 2): 2}
 
     def test_a_step_that_was_handed_over_is_not_retried(self, child):
@@ -567,7 +566,7 @@ class TestRelease:
         one = child(progress)
         one.good(1, 0)
         one.flush()
-        progress.retry_in_fresh_process(Step(0, 0), size_before=100)
+        is_retried(progress, Step(0, 0), "memory", size_before=100)
         assert [position for position, *_ in asked(progress)] == [0, 1, 2]
         assert self.released(progress, Step(0, 0)) == ()
         assert len(asked(progress)) == 3
@@ -587,7 +586,7 @@ class TestRelease:
     def test_what_waits_is_what_the_child_runs_later(self):
         """A step that needs a fresh process runs first, whatever its number."""
         progress = make(seeds=((10,), (20,), (30,)))
-        progress.retry_in_fresh_process(Step(2, 0), size_before=100)
+        is_retried(progress, Step(2, 0), "memory", size_before=100)
         assert [position for position, *_ in asked(progress)] == [2, 0, 1]
         assert self.released(progress, Step(2, 0)) == ((5, 7),)
 

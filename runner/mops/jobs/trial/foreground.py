@@ -27,6 +27,7 @@ from mops.jobs.job import Job
 from mops.jobs.prepare import PreparedStudy, given_project
 from mops.jobs.trial.trial import context_of_check
 from mops.project.bundle_cache import in_project
+from mops.recovery import how_it_ended
 from mops.settings import Settings
 from mops.storage.ancestors import stored_families
 from mops.storage.joblog.log import JobLog
@@ -38,7 +39,6 @@ from mops.study.ids_and_seeds import told_apart
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
-from mops.worker.deaths import how_it_ended
 from mops.worker.install import ChildEnvironment, child_environment, install
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.processes import Scratch
