@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mops.child.channel import FILES_LOST
 from mops.errors import ClusterError, ModelError
-from mops.project.data_paths import check_data, read_data_paths
+from mops.project.mops_toml import check_data, read_data_paths
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
