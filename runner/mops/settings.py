@@ -151,13 +151,13 @@ class Settings(BaseModel):
         """Read and check the environment; ``instead`` has fields that override it. SettingsError lists all problems."""
         given = {name: value for name, value in environ.items() if value.strip()}
         problems = []
-        for name in sorted(given.keys() - _variables().keys()):
+        for name in sorted(given.keys() - _FIELD_OF.keys()):
             if name.startswith(PREFIX):
                 # Without the prefix, which would make any two names similar.
                 near = nearest(name.removeprefix(PREFIX), cls.model_fields, 0.75)
                 advice = f"did you mean {_variable(near)}?" if near else "this version does not have this setting"
                 problems.append(Problem(name, f"unknown setting; {advice}"))
-        values = {field: given[name] for name, field in _variables().items() if name in given}
+        values = {field: given[name] for name, field in _FIELD_OF.items() if name in given}
         values |= {field: value for field, value in instead.items() if value is not None}
         try:
             settings = cls.model_validate(values)
@@ -207,7 +207,7 @@ class Settings(BaseModel):
                 "environment" if field in self.model_fields_set else "default",
                 str(type(self).model_fields[field].description),
             )
-            for name, field in _variables().items()
+            for name, field in _FIELD_OF.items()
         ]
 
     def changes_since(self, before: Mapping[str, Any]) -> list[str]:
@@ -234,7 +234,7 @@ class Settings(BaseModel):
 def limits_of_study(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the limits of a study, as ``Settings.limits``. StudyError lists all names and values that are wrong."""
     # ``given``: Values by the names of the variables in lower case, without ``MODELOPS_JOB_`` and ``SIM_``.
-    fields = {_name_in_study(field): field for field in LIMITS}
+    fields = {field.removeprefix("sim_"): field for field in LIMITS}
     problems = []
     for name in sorted(given.keys() - fields.keys()):
         near = nearest(name.replace("-", "_").removeprefix("sim_"), fields, 0.75)
@@ -251,7 +251,7 @@ def limits_of_study(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         limits = Settings.model_validate(values).limits
     except ValidationError as bad:
         for error in bad.errors():
-            name = _name_in_study(str(error["loc"][0]))
+            name = str(error["loc"][0]).removeprefix("sim_")
             problems.append(replace(_problem(error), path=f"$.limits.{name}"))
     if problems:
         raise StudyError("the study is not valid", problems, where=where)
@@ -267,15 +267,6 @@ def _limit_text(field: str, value: Any) -> str:
     if value is None:
         return NO_LIMIT
     return f"{_shown(field, value)}{' s' if field == 'sim_timeout' else ''}"
-
-
-def _name_in_study(field: str) -> str:
-    return field.removeprefix("sim_")
-
-
-def _variables() -> dict[str, str]:
-    """Return each variable's field."""
-    return {_variable(field): field for field in Settings.model_fields}
 
 
 def _variable(field: str) -> str:
@@ -325,5 +316,7 @@ def _right_value(field: str, fault: str, limits: Mapping[str, Any]) -> str:
             return "bytes, or a number and a unit, like 64MiB"
     return ""
 
+
+_FIELD_OF = {_variable(field): field for field in Settings.model_fields}  # by variable
 
 sys.modules[__name__].__class__ = mops.CallableModule  # mops.settings() lists the settings

@@ -17,8 +17,6 @@ from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
 from mops.jobs.launch import StartedRunner
 from mops.jobs.prepare import PreparedStudy
-from mops.jobs.results import Reason
-from mops.jobs.status import Status
 from mops.settings import PREFIX, Settings
 from mops.storage.kept_options import read_options
 from mops.storage.progress_record import Progress
@@ -119,21 +117,17 @@ class JobDisplay:
             terminal.data(job.name)
         took = f" in {units.duration(self._last.seconds)}" if self._last else ""
         terminal.say(job_text.state_of(status, took))
-        terminal.say_fields(self._summary(job, status, reasons))
-        raise typer.Exit(terminal.EXIT_CODES[status.state])
-
-    def _summary(self, job: Job, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
-        yield from job_text.counts_of(status)
-        yield from job_text.reasons_of(reasons)
+        fields = [*job_text.counts_of(status), *job_text.reasons_of(reasons)]
         if reasons:
-            yield "causes", job_text.command("failures", job)
-        yield from job_text.after_failures(job, status)
-        yield from job_text.slow_of(status)
+            fields.append(("causes", job_text.command("failures", job)))
+        fields += [*job_text.after_failures(job, status), *job_text.slow_of(status)]
         if self._last and self._last.peak_bytes:
-            yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the runner"
+            peak = terminal.size(self._last.peak_bytes)
+            fields.append(("peak memory", f"{peak}, all processes of the runner"))
         if status.state == "cancelled":
-            yield "continue", job_text.command("resume", job)
-        yield "results", job_text.command("results", job)
+            fields.append(("continue", job_text.command("resume", job)))
+        terminal.say_fields([*fields, ("results", job_text.command("results", job))])
+        raise typer.Exit(terminal.EXIT_CODES[status.state])
 
 
 def say_limits(job: Job, given: Settings, otherwise: str) -> None:

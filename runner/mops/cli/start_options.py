@@ -176,17 +176,8 @@ class StartOptions(RunnerOptions):
         )
 
 
-def with_start_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :class:`StartOptions`, which it takes as its argument ``start``."""
-    return _with_options(StartOptions, command)
-
-
-def with_runner_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :class:`RunnerOptions`, which it takes as its argument ``start``."""
-    return _with_options(RunnerOptions, command)
-
-
 def _with_options(kind: type[RunnerOptions], command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a class, which it takes as its argument ``start``."""
     own = [value for name, value in inspect.signature(command, eval_str=True).parameters.items() if name != "start"]
     shared = inspect.signature(kind, eval_str=True).parameters
 
@@ -200,3 +191,7 @@ def _with_options(kind: type[RunnerOptions], command: Callable[..., None]) -> Ca
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {value.name: value.annotation for value in parameters}
     return run
+
+
+with_start_options = functools.partial(_with_options, StartOptions)
+with_runner_options = functools.partial(_with_options, RunnerOptions)

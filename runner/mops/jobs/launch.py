@@ -120,19 +120,22 @@ class Launch:
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
         before = kept or NO_OPTIONS
         settings = (given.get("settings") or Settings.from_environment()).over(before.limits)
-        location, service = _located(given, settings, storage)
-        if service is not None:
-            service = replace(service, results=job.files.url if job else None)
-        python = given.get("python")
-        named = JobOptions(
-            dict(given.get("env") or {}), None if python is None else str(python), given.get("pod") or PodOptions()
-        )
+        python = None if (path := given.get("python")) is None else str(path)
+        named = JobOptions(dict(given.get("env") or {}), python, given.get("pod") or PodOptions())
         options = replace(before.overridden(named), limits=settings.limits)
-        if service is not None:
-            options = replace(options, python=named.python)  # an interpreter kept with the job is of one machine
-        service, pod = _with_pod(service, options.pod, named.pod)
-        child = _checked_environment(options, service, settings, where=f"job {job.name}" if job else None)
+        location, service = _placed(given, settings, storage, job, options.pod)
+        where = f"job {job.name}" if job else None
+        if service is None:
+            child = child_environment(options.env, options.python, where=where, install=settings.install)
+        elif python is not None:
+            problem = Problem("--python", f"{python} is on this machine, and pods use their image's interpreter")
+            raise OptionsError([problem], where=where, hint="list the model's libraries in requirements.txt")
+        else:
+            # Pods take a variable without a value from the operator's Secret: only its name can be checked here. An
+            # interpreter kept with the job is of one machine.
+            child = child_environment(options.env, None, where=where, install=settings.install, environ=None)
         options = replace(options, python=child.python)
+        pod = replace(options.pod, dedicated=service.dedicated_size is not None) if service else options.pod
         return cls(
             settings=settings,
             location=location,
@@ -175,44 +178,21 @@ class Launch:
             wait_for(job, Phases(record.job, replace(self.service, results=files.url), before), self.on_progress)
 
 
-def _located(given: RunOptions, settings: Settings, storage: str | Path | None) -> tuple[Location, Service | None]:
+def _placed(
+    given: RunOptions, settings: Settings, storage: str | Path | None, job: Job | None, pod: PodOptions
+) -> tuple[Location, Service | None]:
     """Return where a job runs, and the service for it: the one given, else the connected one, unless it runs here."""
-    service = given.get("service")
-    here = given.get("local") or False
+    service, here = given.get("service"), given.get("local") or False
     location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
     if service is None and location.profile is not None:
         service = Service.current(location.profile)
         location = locate(storage, profile=service.profile, settings=settings)
-    return location, service
-
-
-def _with_pod(
-    service: Service | None,
-    pod: PodOptions,
-    # The options of `pod` that this command names; if this machine runs the job, they are a UsageError.
-    named: PodOptions,
-) -> tuple[Service | None, PodOptions]:
-    """Return the service with a job's pod options, and the options with the kind of its Dask cluster."""
     if service is not None:
-        service = service.with_options(pod)
-        return service, replace(pod, dedicated=service.dedicated_size is not None)
-    if refused := named.of_a_service:
+        return location, replace(service, results=job.files.url if job else None).with_options(pod)
+    if refused := (given.get("pod") or PodOptions()).of_a_service:
         raise UsageError(
             f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
             where="the options of the runner's pod",
             hint="pass the service that runs the job",
         )
-    return None, pod
-
-
-def _checked_environment(
-    options: JobOptions, service: Service | None, settings: Settings, where: str | None
-) -> ChildEnvironment:
-    """Check variables and interpreter, as far as this machine can tell; raise OptionsError."""
-    if service is None:
-        return child_environment(options.env, options.python, where=where, install=settings.install)
-    if options.python is not None:
-        problem = Problem("--python", f"{options.python} is on this machine, and pods use their image's interpreter")
-        raise OptionsError([problem], where=where, hint="list the model's libraries in requirements.txt")
-    # Pods take a variable without a value from the operator's Secret: only its name can be checked here.
-    return child_environment(options.env, None, where=where, install=settings.install, environ=None)
+    return location, None

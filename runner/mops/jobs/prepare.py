@@ -18,9 +18,9 @@ from mops.errors import StudyError, UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.data_paths import read_data_paths
 from mops.project.function_files import FunctionFiles, function_files, is_from_function_file
 from mops.project.import_folders import relative_to, with_import_folders
+from mops.project.mops_toml import read_data_paths
 from mops.project.project import ModelSpec, read_registry, resolve
 from mops.project.study_source import StudySource, given_study, read_study
 from mops.settings import limits_of_study
@@ -80,12 +80,19 @@ def prepare(
     read_data_paths(root)  # a mistake in mops.toml shows here, and not on a worker
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results), source.functions)
-    _warn_too_large(bundle, source)
+    sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
+    read = Path(os.path.realpath(source.folder / sets)) if isinstance(sets, str) else None
+    own_sets = read.relative_to(root).as_posix() if read and read.is_relative_to(root) else ""
+    # The model cannot read these files. A file of parameter sets is stored with the job.
+    left_out = [f"{printable(name)} ({mebibytes(n_bytes)})" for name, n_bytes in bundle.too_large if name != own_sets]
+    if left_out:
+        message = "simulations cannot read %s: a file above %s is not sent to the workers; see [data] in mops.toml"
+        logger.warning(message, listed_files(left_out), mebibytes(FILE_LIMIT_BYTES))
     registered = registry.entry_points if registry is not None else ()
     spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(
-        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, _own_sets(source), limits
+        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, own_sets, limits
     )
 
 
@@ -113,24 +120,6 @@ def with_sets(
     source = given_study({**study, "parameter_sets": sets}, prepared.root)
     parsed = parse_study(source.data, where=source.where, folder=source.folder)
     return replace(prepared, study=parsed, text=source.text)
-
-
-def _warn_too_large(bundle: Bundle, source: StudySource) -> None:
-    # The model cannot read these files. A file of parameter sets is stored with the job.
-    read = _own_sets(source)
-    left_out = [(name, n_bytes) for name, n_bytes in bundle.too_large if name != read]
-    if left_out:
-        listed = ", ".join(f"{printable(name)} ({mebibytes(n_bytes)})" for name, n_bytes in left_out[:_SHOWN])
-        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        message = "simulations cannot read %s: a file above %s is not sent to the workers; see [data] in mops.toml"
-        logger.warning(message, listed + more, mebibytes(FILE_LIMIT_BYTES))
-
-
-def _own_sets(source: StudySource) -> str:
-    """Return the study's file of parameter sets, relative to the project root; empty: there is none in the project."""
-    sets = source.data.get("parameter_sets") if isinstance(source.data, dict) else None
-    read = Path(os.path.realpath(source.folder / sets)) if isinstance(sets, str) else None
-    return read.relative_to(source.root).as_posix() if read and read.is_relative_to(source.root) else ""
 
 
 def unpacked(files: Files, record: JobRecord) -> Path:

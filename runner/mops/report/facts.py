@@ -19,7 +19,7 @@ from mops.figures.timeline import Timeline
 from mops.jobs.job import Job
 from mops.jobs.plots.figure_data import has_run_of, observed_of, parameters_of, scored_of, timeline_of
 from mops.jobs.status import Status
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog

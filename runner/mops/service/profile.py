@@ -47,15 +47,7 @@ class Profile(ChartModel):
 
 def path(name: str | None = None) -> Path:
     """Return the path of a profile, or of the current one: ``mops/profiles/NAME.json`` in the user's folder."""
-    return _folder() / "profiles" / f"{name or current() or DEFAULT}.json"
-
-
-def _folder() -> Path:
-    return USER_FOLDERS.user_config_path
-
-
-def _current_file() -> Path:
-    return _folder() / "current-profile"
+    return USER_FOLDERS.user_config_path / "profiles" / f"{name or current() or DEFAULT}.json"
 
 
 def checked_name(name: str, where: str = "--profile") -> str:
@@ -76,7 +68,7 @@ def current() -> str | None:
 
 def _chosen() -> str | None:
     """Return the name in the file of the current profile."""
-    file = _current_file()
+    file = USER_FOLDERS.user_config_path / "current-profile"
     try:
         return file.read_text().strip() or None
     except (FileNotFoundError, NotADirectoryError):
@@ -93,7 +85,7 @@ def overridden() -> str:
 
 def names() -> list[str]:
     """Return the names of all saved profiles, sorted."""
-    return sorted(file.stem for file in (_folder() / "profiles").glob("*.json"))
+    return sorted(file.stem for file in (USER_FOLDERS.user_config_path / "profiles").glob("*.json"))
 
 
 def load(name: str | None = None) -> Profile | None:
@@ -142,13 +134,13 @@ def save(profile: Profile, name: str | None = None) -> Path:
 
 def use(name: str) -> None:
     """Let commands use this profile from now on."""
-    _write(_current_file(), f"{name}\n")
+    _write(USER_FOLDERS.user_config_path / "current-profile", f"{name}\n")
 
 
 def _write(file: Path, text: str) -> None:
     temporary = file.with_suffix(f".{os.getpid()}")
     try:
-        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        USER_FOLDERS.user_config_path.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.parent.mkdir(exist_ok=True)
         temporary.write_text(text)
         temporary.replace(file)
@@ -160,7 +152,7 @@ def _write(file: Path, text: str) -> None:
 
 def disconnect() -> bool:
     """Let commands work on this machine, and keep all profiles; False: no service was connected."""
-    return _remove(_current_file())
+    return _remove(USER_FOLDERS.user_config_path / "current-profile")
 
 
 def remove(name: str) -> None:

@@ -37,6 +37,7 @@ class Files:
 
     def __init__(self, backend: Backend, url: str, retrying: Retrying = PATIENT):
         self._backend, self.url, self._retrying = backend, url, retrying
+        self.folder = url if "://" not in url else None  # of the storage on this machine; None: it is not a folder
 
     @classmethod
     def open(cls, url: str, *, retrying: Retrying = PATIENT) -> Files:
@@ -54,12 +55,19 @@ class Files:
             mops does not write to this kind of storage, or the environment holds no credentials for it.
         """
         canonical = canonical_url(url)
-        return cls(_backend(canonical), canonical, retrying)
+        scheme, separator, name = canonical.partition("://")
+        backend: Backend
+        if not separator:
+            backend = LocalFolder(Path(canonical))
+        elif scheme == "memory":
+            from mops.storage.backends.memory import ProcessMemory  # noqa: PLC0415 - fsspec and Arrow take 0.1 s
 
-    @property
-    def folder(self) -> str | None:
-        """The folder of the storage on this machine; None: it is not a folder."""
-        return self.url if "://" not in self.url else None
+            backend = ProcessMemory(name)
+        else:  # what is left: `canonical_url` has refused all other schemes
+            from mops.storage.backends.azure import AzureBlobs  # noqa: PLC0415 - its client takes 0.15 s
+
+            backend = AzureBlobs(canonical)
+        return cls(backend, canonical, retrying)
 
     def brief(self) -> Files:
         """Return the same files for a caller who cannot wait: mops gives up after seconds instead of minutes."""
@@ -185,20 +193,6 @@ def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         return [call(path) for path in paths]
     with ThreadPoolExecutor(min(AT_ONCE, len(paths)), "mops-files") as threads:
         return list(threads.map(call, paths))
-
-
-def _backend(url: str) -> Backend:
-    match url.partition("://"):
-        case (folder, "", _):
-            return LocalFolder(Path(folder))
-        case ("memory", _, name):
-            from mops.storage.backends.memory import ProcessMemory  # noqa: PLC0415 - fsspec and Arrow take 0.1 s
-
-            return ProcessMemory(name)
-    # What is left: `canonical_url` has refused all other schemes.
-    from mops.storage.backends.azure import AzureBlobs  # noqa: PLC0415 - its client takes 0.15 s
-
-    return AzureBlobs(url)
 
 
 def canonical_url(url: str) -> str:

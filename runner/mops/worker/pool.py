@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mops.errors import ClusterError, ModelError
-from mops.project.data_paths import check_data, read_data_paths
+from mops.project.mops_toml import check_data, read_data_paths
 from mops.recovery import DEATHS_BETWEEN, BetweenSteps, Death, after_death_between_steps, retirement_size
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import DataError, UsageError
-from mops.project.data_paths import check_data, read_data_paths
+from mops.project.mops_toml import check_data, read_data_paths
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from mops.errors import UsageError
-from mops.project.observed import read_observed
+from mops.project.mops_toml import read_observed
 
 DECLARED = '[[observed]]\noutput = "daily"\nx = "day"\ny = "cases"\nfile = "data/cases.csv"\n'
 

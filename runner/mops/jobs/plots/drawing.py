@@ -46,7 +46,7 @@ from mops.jobs.plots.style import (
     use_log_scale,
     use_log_ticks,
 )
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.units import counted
 
 _MOST_TICKS = 8

@@ -38,7 +38,7 @@ from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
 from mops.jobs.tables.ranking import require_total, scored_sets
 from mops.jobs.tables.table import Table
-from mops.project.observed import Observed, read_observed
+from mops.project.mops_toml import Observed, read_observed
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog

@@ -29,7 +29,7 @@ from mops.jobs.plots.figure_data import (
 from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of, sobol_of
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.ranking import require_total
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -34,9 +34,6 @@ class JobTables(JobParts):
     def _parameters(self) -> Parameters:
         return Parameters(self.files, self.record.paths)
 
-    def _title(self, what: str) -> str:
-        return f"{what} of job {self.name!r}"
-
     def _scan(self, selection: Selection, order: Sequence[str], kind: str, output: str | None = None) -> Scan:
         return Scan(self.dataset(kind, output), self._parameters(), selection, order)
 
@@ -85,7 +82,7 @@ class JobTables(JobParts):
         self._check_output(output)
         selection = Selection(params, where, columns)
         opened = functools.partial(self._scan, selection, (), "outputs", output)
-        return Table(self._title(f"output {output!r}"), opened, ("group", "replicate"))
+        return Table(f"output {output!r} of job {self.name!r}", opened, ("group", "replicate"))
 
     def losses(
         self, *, params: bool = False, where: Where | None = None, columns: Sequence[str] | None = None
@@ -108,7 +105,7 @@ class JobTables(JobParts):
         >>> job.losses(params=True, where={"name": "peak"}).to_pandas()
         """
         opened = functools.partial(self._scan, Selection(params, where, columns), ("group",), "losses")
-        return Table(self._title("losses"), opened, ("group", "target", "name"))
+        return Table(f"losses of job {self.name!r}", opened, ("group", "target", "name"))
 
     def best(
         self,
@@ -160,7 +157,7 @@ class JobTables(JobParts):
             each = RANKED_BY if RANKED_BY in sets.column_names else None
             return Computed(table, Selection(where=where), parameters.ids, of_set, first=n, each=each)
 
-        return Table(self._title("best parameter sets"), opened, ("group",))
+        return Table(f"best parameter sets of job {self.name!r}", opened, ("group",))
 
     def failures(
         self, *, params: bool = False, where: Where | None = None, columns: Sequence[str] | None = None
@@ -194,7 +191,8 @@ class JobTables(JobParts):
         """
         selection = Selection(params, where, columns)
         return Table(
-            self._title("failures"), functools.partial(self._scan, selection, ("group", "replicate"), "failures")
+            f"failures of job {self.name!r}",
+            functools.partial(self._scan, selection, ("group", "replicate"), "failures"),
         )
 
     def reasons(self) -> list[Reason]:
@@ -256,7 +254,7 @@ class JobTables(JobParts):
             finished = record.taken_over | view.committed
             return FailedJob(self.files, self.record.paths, parts(sources, "failures"), finished).causes()
 
-        return Table(self._title("causes of failures"), lambda: Computed(self._read(read), Selection()))
+        return Table(f"causes of failures of job {self.name!r}", lambda: Computed(self._read(read), Selection()))
 
     def samples(self, newest: int | None = None) -> Table:
         """Return the progress of the job, with a row about every 10 s, in the order of time.
@@ -284,7 +282,7 @@ class JobTables(JobParts):
         def opened() -> Computed:
             return Computed(as_table(read_samples(self.files, self.record.paths, newest)), Selection())
 
-        return Table(self._title("samples"), opened)
+        return Table(f"samples of job {self.name!r}", opened)
 
     def params(self, *, where: Where | None = None, columns: Sequence[str] | None = None) -> Table:
         """Return the parameter sets.
@@ -306,7 +304,7 @@ class JobTables(JobParts):
             sets = self._parameters()
             return Computed(sets.whole(), Selection(where=where, columns=columns), sets.ids)
 
-        return Table(self._title("parameter sets"), opened, ("group",))
+        return Table(f"parameter sets of job {self.name!r}", opened, ("group",))
 
     def export(
         self,

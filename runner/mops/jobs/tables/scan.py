@@ -36,10 +36,6 @@ class Selection:
     where: Where | None = None  # None: all rows
     columns: Sequence[str] | None = None  # in this order; None: all
 
-    def may_name_parameters(self, own: Sequence[str]) -> bool:
-        """Tell whether a parameter may be in the result or in the condition."""
-        return self.params or self.where is not None or not set(self.columns or ()) <= set(own)
-
     def names(self, own: Sequence[str], parameters: Sequence[str]) -> list[str]:
         """Return the names of the columns; raise UsageError if one does not exist."""
         if self.columns is None:
@@ -64,7 +60,9 @@ class Scan:
         order: Sequence[str] = (),
     ):
         stored = dataset.schema
-        fields = parameters.fields(stored.names) if selection.may_name_parameters(stored.names) else {}
+        others = set(selection.columns or ()) - set(stored.names)
+        # A parameter may be in the result or in the condition.
+        fields = parameters.fields(stored.names) if selection.params or selection.where is not None or others else {}
         shown = [field.name for field in fields.values()]
         whole = pa.schema([*stored, *fields.values()])
         where = condition(selection.where, stored, pa.schema([stored.field("group"), *fields.values()]), parameters.ids)

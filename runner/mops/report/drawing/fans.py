@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.figures.fan import Fan
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.report.drawing.axes import place, values
 from mops.report.drawing.look import INK
 

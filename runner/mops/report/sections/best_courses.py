@@ -6,7 +6,7 @@ from mops.figures.choices import Course
 from mops.figures.fan import Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, named
 from mops.jobs.plots.figure_data import best_groups, data_of, fans_of
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.report.content import Figure, Width
 from mops.report.facts import Facts
 from mops.report.sections.fan_pairs import FanPair, Side, only_text, pairs_of_divisions

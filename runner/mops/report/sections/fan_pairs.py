@@ -13,7 +13,7 @@ import pyarrow as pa
 from mops.figures.columns import Floats, numbers
 from mops.figures.fan import Fan
 from mops.figures.row_keys import division_text
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.report.content import Figure, Key, Width
 from mops.report.drawing.axes import round_ends
 from mops.report.drawing.decades import value_axis

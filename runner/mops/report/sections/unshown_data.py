@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mops.errors import MopsError
 from mops.figures.choices import number_columns
 from mops.figures.fan import Fan
-from mops.project.observed import Observed
+from mops.project.mops_toml import Observed
 from mops.report.content import Block
 from mops.report.facts import Facts
 

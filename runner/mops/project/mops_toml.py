@@ -1,6 +1,12 @@
-"""Reads which data of the project the outputs of its model are compared with, for figures.
+"""Reads ``mops.toml`` in the project root: data outside the project, and data to compare outputs with.
 
-``mops.toml`` in the project root names a CSV file of the project for a column of an output::
+``[data]`` lists the paths of data outside the project that a model needs. Each worker reads the file in the bundle, and
+checks that the data is on its machine::
+
+    [data]
+    paths = ["/data/population.parquet"]
+
+``[[observed]]`` names a CSV file of the project for a column of an output, for figures::
 
     [[observed]]
     output = "daily"
@@ -14,9 +20,13 @@ The file has the columns ``x`` and ``y``. A job's bundle has both files, so a re
 from __future__ import annotations
 
 import io
+import os
+import socket
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,11 +34,52 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
-from mops.errors import UsageError
+from mops.errors import DataError, UsageError, nearest
 
 FILE = "mops.toml"
-_KEYS = ("output", "x", "y", "file")
-_FORM = f"write [[observed]], and below it the texts {', '.join(_KEYS)}"
+_DATA_FORM = 'write absolute paths, like: paths = ["/data/population.parquet"]'
+_OBSERVED_KEYS = ("output", "x", "y", "file")
+_OBSERVED_FORM = f"write [[observed]], and below it the texts {', '.join(_OBSERVED_KEYS)}"
+
+
+def read_data_paths(root: Path) -> tuple[str, ...]:
+    """Return the paths that the project declares in ``mops.toml`` of the root. UsageError: the file is not valid."""
+    file = root / FILE
+    try:
+        tables = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ()
+    except OSError as bad:
+        raise UsageError(f"{FILE} cannot be read: {bad.strerror}", where=str(file)) from bad
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as bad:
+        raise UsageError(f"{FILE} is not TOML: {bad}", where=str(file)) from bad
+    return _paths(tables, str(file))
+
+
+def _paths(tables: dict[str, Any], where: str) -> tuple[str, ...]:
+    for name in tables:
+        if name != "data" and nearest(name, ["data"]):
+            raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean [data]?", where=where)
+    data = tables.get("data", {})
+    if not isinstance(data, dict):
+        raise UsageError(f"'data' in {FILE} is not a table", where=where, hint="write [data], and 'paths' below it")
+    if unknown := sorted(data.keys() - {"paths"}):
+        raise UsageError(f"[data] in {FILE} has an unknown key {unknown[0]!r}", where=where, hint=_DATA_FORM)
+    paths = data.get("paths", [])
+    if not isinstance(paths, list) or not all(isinstance(path, str) and Path(path).is_absolute() for path in paths):
+        raise UsageError(f"'paths' of [data] in {FILE} is not a list of absolute paths", where=where, hint=_DATA_FORM)
+    return tuple(paths)
+
+
+def check_data(paths: Iterable[str]) -> None:
+    """Check that this machine has data, and that this process may read it. DataError names all that is missing."""
+    missing = [path for path in paths if not os.access(path, os.R_OK)]
+    if missing:
+        raise DataError(
+            f"the data that {FILE} declares is missing or not readable on this machine",
+            where=f"{socket.gethostname()}: {', '.join(missing)}",
+            hint="put the data there, or correct [data] paths in mops.toml",
+        )
 
 
 @dataclass(frozen=True)
@@ -58,14 +109,14 @@ def read_observed(bundle: bytes) -> list[Observed]:
             return []
         entries = tomllib.loads(archive.read(FILE).decode("utf-8-sig")).get("observed", [])
         if not isinstance(entries, list):
-            raise UsageError(f"'observed' in {FILE} is not a list of tables", where=FILE, hint=_FORM)
+            raise UsageError(f"'observed' in {FILE} is not a list of tables", where=FILE, hint=_OBSERVED_FORM)
         return [_observed(archive, entry) for entry in entries]
 
 
 def _observed(archive: zipfile.ZipFile, entry: Any) -> Observed:
-    is_right = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _KEYS)
-    if not is_right or entry.keys() - set(_KEYS):
-        raise UsageError(f"an entry [[observed]] in {FILE} has wrong keys", where=FILE, hint=_FORM)
+    is_right = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _OBSERVED_KEYS)
+    if not is_right or entry.keys() - set(_OBSERVED_KEYS):
+        raise UsageError(f"an entry [[observed]] in {FILE} has wrong keys", where=FILE, hint=_OBSERVED_FORM)
     file = entry["file"]
     try:
         table = pa_csv.read_csv(io.BytesIO(archive.read(file)))
