@@ -17,9 +17,9 @@ import mops
 from mops.attempt.progress import Snapshot
 from mops.jobs.job import Job
 from mops.settings import Settings
-from mops.storage.ancestors import ResultSource
 from mops.storage.dataset import dataset_problems
 from mops.storage.joblog.parts import read_whole
+from mops.storage.sources import ResultSource
 
 MODEL = """
 import datetime as dt

@@ -23,12 +23,12 @@ from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
 from mops.jobs.derived.choice import wanted as wanted_verdicts
 from mops.jobs.job import Job
-from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.verify import coverage_problems
 from mops.storage.paths import JobPaths, NamePaths
+from mops.storage.sources import verify_job
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts
 from soak import SOAKING
@@ -269,11 +269,11 @@ def test_verify_checks_the_parts_of_the_parent(world: World, derived: Job) -> No
     assert verify_job(world.files, "second") == [f"{part}: missing"]
 
 
-@pytest.mark.parametrize("field", ["job", "id", "groups", "counts"])
-def test_a_record_whose_parent_is_malformed_is_corrupt(world: World, derived: Job, field: str) -> None:
+@pytest.mark.parametrize("field", ["job", "id", "losses", "outputs"])
+def test_a_record_whose_source_is_malformed_is_corrupt(world: World, derived: Job, field: str) -> None:
     path = Path(world.files.url, NamePaths("second").record)
     record = json.loads(path.read_text())
-    del record["parent"][field]
+    del record["sources"][0][field]
     path.write_text(json.dumps(record))
     with pytest.raises(CorruptRecord, match=field):
         load_job(world.files, "second")
