@@ -350,6 +350,21 @@ def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     assert below(files, "new") == []
 
 
+def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
+    """The parent, of which no row counts, is still there."""
+    record = finished(files, "parent")
+    finished(files, "old")
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+
+    def delete_source(name, path) -> None:
+        if (name, path) == ("put_new", NamePaths("new").record):
+            gone(files, "old")
+
+    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
+        create_derived(hooked(files, delete_source), replace(record, job="new", sources=(source,)), record.paths)
+    assert [job.job for job in list_jobs(files)] == ["parent"]
+
+
 def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     record = finished(files, "old", failed=2)
     source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
