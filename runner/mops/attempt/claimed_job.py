@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mops.attempt.stored import ReusedSimulations, TakenOver
+from mops.attempt.stored import StoredSimulations
 from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
 from mops.storage import advisory
@@ -14,6 +14,8 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import State
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
+from mops.storage.sources import PartRows, families_of, parts, source_logs
+from mops.study.column_families import Families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import JobContext
@@ -38,8 +40,9 @@ class ClaimedJob:
     inherited: LogView = field(init=False)  # the log at the claim: what earlier attempts committed
     inherited_counts: Counts = field(init=False)  # of ``inherited``, and of what a derived job took over
     todo: Ranges = field(init=False)  # the groups to run
-    taken_over: TakenOver = field(init=False)  # the simulations of these groups that are stored already
-    reused: ReusedSimulations = field(init=False)  # from other jobs; they count as run by this job, and take no time
+    stored: StoredSimulations = field(init=False)  # the simulations of these groups that need not run
+    families: Families | None = field(init=False)  # of the columns at the claim; None: no simulation was good
+    losses_taken_over: list[PartRows] = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.record.job
@@ -48,19 +51,22 @@ class ClaimedJob:
         self.inherited_counts = self.durable_counts
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
-        self.taken_over = TakenOver(self.files, self.record, has_targets=bool(self.context.targets))
-        self.reused = ReusedSimulations(self.files, self.record)
+        sources = source_logs(self.files, self.record)
+        views = [*(source.log.view for source in sources), self.inherited]
+        self.families = families_of(self.files, self.paths, views)
+        self.losses_taken_over = parts(sources, "losses")
+        self.stored = StoredSimulations(self.files, self.record, sources, has_targets=bool(self.context.targets))
 
     def replicates_to_run(self, group: int) -> range:
-        """Return the replicates of a group that are not stored already."""
-        return range(self.taken_over.n(group), self.groups.n_replicates(group))
+        """Return the replicates of a group whose rows are not stored in place."""
+        return range(self.stored.n_in_place(group), self.groups.n_replicates(group))
 
     def param_id(self, group: int) -> str:
         """Return the param_id of a group."""
         return str(self.groups.param_ids([group])[0])
 
     def n_to_run(self, group: int) -> int:
-        """Return how many replicates of a group are not stored already."""
+        """Return how many replicates of a group are not stored in place."""
         return len(self.replicates_to_run(group))
 
     @property

@@ -27,7 +27,7 @@ from mops.task import (
 class JobFamilies:
     """The families of a job's columns. Thread-safe."""
 
-    def __init__(self, stored: Families | None):  # of this job and its ancestors; None: no simulation was good
+    def __init__(self, stored: Families | None):  # of this job and its sources; None: no simulation was good
         self._lock = threading.Lock()
         self._stored = stored or {}
         self._known = stored  # replaced and never changed, because tasks that were sent hold it

@@ -20,7 +20,7 @@ from mops.attempt.concurrency import Concurrency
 from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.plan import Plan, StoredInput
+from mops.attempt.plan import Plan
 from mops.attempt.progress import Observer, ProgressCallback, ProgressMeter, ResultsSoFar, earlier_best
 from mops.attempt.recovery import TaskRecovery, quarantine_result
 from mops.attempt.results import GroupFinished, PartialGroups, PartialResult, ResultReceiver, TaskFinished
@@ -33,7 +33,6 @@ from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.shares import Share
 from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
-from mops.storage.ancestors import stored_families
 from mops.storage.joblog.records import State
 from mops.storage.progress_record import Progress
 from mops.study.ranges import Ranges
@@ -72,7 +71,7 @@ class Runner:
         self._cluster, self._job, settings = cluster, job, job.settings
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         put = self._events.put
-        self._families = JobFamilies(stored_families(job.files, job.record, job.inherited))
+        self._families = JobFamilies(job.families)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = ProgressMeter(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress)
@@ -94,11 +93,17 @@ class Runner:
         fuse, per_slot = settings.checkpoint_seconds > 0, self._concurrency.window_per_slot
         sizer = TaskSizer(settings.task_seconds, fuse=fuse, window_per_slot=per_slot)
         window, share = self._concurrency.window, Share(self._capacity.slots, workers=1)
-        stored = StoredInput(job.taken_over.most_groups, job.reused.task_share)
-        self._plan = Plan(job.todo, job.replicates_to_run, window=window, sizer=sizer, share=share, stored_input=stored)
+        self._plan = Plan(
+            job.todo,
+            job.replicates_to_run,
+            window=window,
+            sizer=sizer,
+            share=share,
+            task_share=job.stored.task_share,
+        )
         self._recovery = TaskRecovery(job, cluster, self._plan)
         self._drain = DrainThread(cluster, job.name, window)
-        self._recent, self._n_reused_left = RecentTasks(), job.reused.n_in(job.todo)
+        self._recent, self._n_reused_left = RecentTasks(), job.stored.n_copied(job.todo)
         self._slow, self._time_left = SlowSteps(self._recent), TimeLeft(self._recent, self._n_to_run)
         self._is_reconnecting = False
         self._stops: list[StopRequested] = []
@@ -188,14 +193,17 @@ class Runner:
 
     def _input_of(self, task: Task, request: TaskRequest) -> Callable[[], list[ResultBuffer]]:
         """Return a function for the sending thread that returns the stored results that a task needs."""
-        if task.replicates:
-            return lambda: self._job.reused.results(request.reused)
-        results = self._partial_groups.results(task.groups[0]) if task.replicates is not None else []
-        return lambda: self._job.taken_over.results(task.groups) + self._job.reused.results(request.reused) + results
+        stored = self._job.stored
+        wanted = {group: list(some) for group, some in request.reused.items()}
+        if not task.replicates and self._job.context.targets:
+            for group in task.groups:
+                wanted[group] = [*range(stored.n_in_place(group)), *wanted.get(group, ())]
+        partial = self._partial_groups.results(task.groups[0]) if task.replicates == () else []
+        return lambda: stored.results(wanted) + partial
 
     def _request_for(self, task: Task) -> TaskRequest:
         slots, groups, parts = self._plan.share.slots, self._job.groups, self._concurrency.part_writing
-        taken_over = {group: n for group in task.groups if (n := self._job.taken_over.n(group))}
+        taken_over = {group: n for group in task.groups if (n := self._job.stored.n_in_place(group))}
         return TaskRequest(
             self._job.context,
             task.number,
@@ -216,11 +224,11 @@ class Runner:
 
     def _reused(self, task: Task) -> dict[int, tuple[int, ...]]:
         """Return the replicates of each group that the task takes from other jobs."""
-        if self._job.record.reuse is None:
+        if not self._job.record.reuse:
             return {}
         asked, found = frozenset(task.replicates or ()), {}
         for group in task.groups if task.replicates != () else ():
-            stored = self._job.reused.replicates(group)
+            stored = self._job.stored.copied(group)
             if some := tuple(i for i in stored if task.replicates is None or i in asked):
                 found[group] = some
         return found

@@ -18,6 +18,7 @@ from mops.study.ranges import Ranges
 from mops.task import Task
 
 _MANY = 1 << 20
+_MOST_GROUPS = 1024  # of a task
 
 
 @dataclass
@@ -31,14 +32,6 @@ class _SplitGroup:
     delivering: bool = False
 
 
-@dataclass(frozen=True)
-class StoredInput:
-    """How many groups fit into a task because of the stored rows that the task carries; it has one group at least."""
-
-    most_groups: int = _MANY
-    share: Callable[[int], float] = lambda _: 0.0  # which share of the rows that a task may carry a group has
-
-
 class Plan:
     """The groups that are left, the tasks in flight, and the next tasks."""
 
@@ -50,12 +43,12 @@ class Plan:
         window: Window,
         sizer: TaskSizer,
         share: Share,  # may be replaced at any time
-        stored_input: StoredInput = StoredInput(),
+        task_share: Callable[[int], float] = lambda _: 0.0,  # of the stored rows that a task may carry, by group
     ):
         self._new_groups: Iterator[int] = iter(todo)
         self._n_left = len(todo)
         self._replicates, self._window, self.sizer = replicates, window, sizer
-        self.share, self._stored_input = share, stored_input
+        self.share, self._task_share = share, task_share
         self.tasks_in_flight: dict[int, Task] = {}  # the tasks that are not back, by number
         self.last_number = 0  # the number of the task that was sent last
         self._returned_groups: list[int] = []  # a heap: groups that a task did not finish run first, in study order
@@ -265,7 +258,7 @@ class Plan:
         slots = self.share.slots
         if self._is_full(1 if self.sizer.seconds_per_group is None else TASKS_PER_SLOT):
             return None
-        size = min(self.sizer.groups_per_task(self._n_left, slots, self._window.size), self._stored_input.most_groups)
+        size = min(self.sizer.groups_per_task(self._n_left, slots, self._window.size), _MOST_GROUPS)
         room = self._window.size - self.groups_in_flight
         if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
             return None  # a small task now leaves small room when it ends, so all later tasks would be small
@@ -274,10 +267,10 @@ class Plan:
         if self.sizer.must_split(len(replicates), self._n_left, slots):
             self._split[first] = _SplitGroup(list(replicates))
             return self._next_of_split(first, self._split[first])
-        groups, carried = [first], self._stored_input.share(first)
+        groups, carried = [first], self._task_share(first)
         while len(groups) < min(size, room) and self._n_left and first not in self._suspects:
             group = self._first_group()
-            carried += self._stored_input.share(group)
+            carried += self._task_share(group)
             if group in self._suspects or carried > 1:
                 self._return_groups((group,))
                 break

@@ -19,7 +19,6 @@ import pyarrow as pa
 from mops.attempt.claimed_job import ClaimedJob
 from mops.errors import JobFailed, MopsError
 from mops.storage import advisory
-from mops.storage.ancestors import ancestors, parts
 from mops.storage.dataset import dataset_of
 from mops.storage.progress_record import BestLoss, FailureCause, Progress, read_live, write_live
 from mops.storage.samples import write_samples
@@ -166,8 +165,7 @@ def _taken_over_best(job: ClaimedJob) -> list[BestLoss]:
     """Return the smallest losses that a derived job takes over. They are only for display, so a fault is logged."""
     best: dict[tuple[str, str], BestLoss] = {}
     try:
-        rows = parts(ancestors(job.files, job.record), "losses")
-        losses = dataset_of(job.files, job.name, rows, LOSSES)
+        losses = dataset_of(job.files, job.name, job.losses_taken_over, LOSSES)
         for batch in losses.to_batches(columns=["target", "name", "loss", "param_id"]):
             ordered = pa.table(batch).sort_by("loss").group_by(["target", "name"], use_threads=False)
             for row in ordered.aggregate([("loss", "first"), ("param_id", "first")]).to_pylist():

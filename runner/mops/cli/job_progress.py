@@ -46,8 +46,8 @@ class JobDisplay:
             f"job {job.name}: {units.counted(len(study.groups), 'parameter set')}, "
             f"{units.counted(study.n_simulations, 'simulation')}, {units.counted(n_targets, 'target')}"
         )
-        if (reuse := job.record.reuse) is not None:
-            n_run = study.n_simulations - sum(source.simulations for source in reuse.sources)
+        if job.record.reuse:
+            n_run = study.n_simulations - sum(source.simulations for source in job.record.reuse)
             from_others = job_text.origins_of(job.record.origins)
             terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {from_others}")
         say_limits(job, self._given, "study")

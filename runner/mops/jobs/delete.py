@@ -23,7 +23,7 @@ from mops.storage.job_records import (
     job_names,
     load_job,
     mark_deletion,
-    parent_named,
+    sources_named,
 )
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths, NamePaths, is_job_id
@@ -55,9 +55,9 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
     jobs = list(jobs)
     derived = derived_jobs(files)
     found, refused = [], []
-    for job in _children_first(jobs, derived):
+    for job in (one for one in _with_derived(jobs, derived) if one in jobs):
         try:
-            _refuse_parent(files, job, [child for child in derived[job] if child not in jobs], derived)
+            _refuse_source(files, job, [child for child in derived[job] if child not in jobs], derived)
             entries = _all_of(files, job)
             if not entries:
                 load_job(files, job)  # raises, with the nearest names
@@ -89,39 +89,35 @@ def _stop_hint(job: str) -> str:
 
 
 def derived_jobs(files: Files) -> Mapping[str, list[str]]:
-    """Return the jobs that were derived from each job."""
+    """Return the jobs that have rows in the parts of each job."""
     names, found = job_names(files), defaultdict[str, list[str]](list)
     for name, data in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
-        if data is not None and (parent := parent_named(data)) is not None:
-            found[parent].append(name)
+        for source in sources_named(data) if data is not None else ():
+            found[source].append(name)
     return found
 
 
-def _children_first(jobs: Iterable[str], derived: Mapping[str, Sequence[str]]) -> list[str]:
-    wanted, order = dict.fromkeys(jobs), dict[str, None]()
+def _with_derived(jobs: Iterable[str], derived: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return jobs and all jobs that need their rows, each after those that need its own."""
+    order, seen = list[str](), set[str]()
 
     def visit(job: str) -> None:
-        for child in derived.get(job, ()):
-            if child in wanted and child not in order:
+        if job not in seen:
+            seen.add(job)
+            for child in derived.get(job, ()):
                 visit(child)
-        order[job] = None
+            order.append(job)
 
-    for job in wanted:
+    for job in jobs:
         visit(job)
-    return list(order)
+    return order
 
 
-def _refuse_parent(files: Files, job: str, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
+def _refuse_source(files: Files, job: str, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
     if children:
-        what = f"job {job!r} is the parent of {', '.join(children)}, which read rows from it"
-        every = _children_first([job, *_descendants(job, derived)], derived)
+        what = f"job {job!r} has rows that other jobs read: {', '.join(children)}"
+        every = _with_derived([job], derived)
         raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join(every)}")
-
-
-def _descendants(job: str, derived: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for child in derived.get(job, ()):
-        yield child
-        yield from _descendants(child, derived)
 
 
 def _raise_all(errors: Sequence[JobError], files: Files) -> None:
@@ -172,7 +168,7 @@ class _MarkedJob:
     def check_unused(self, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
         """Withdraw the marks and raise if someone has submitted, claimed or derived from the job before its mark."""
         try:
-            _refuse_parent(self.files, self.job, children, derived)
+            _refuse_source(self.files, self.job, children, derived)
             self._refuse_changed()
         except JobError:
             self.files.remove([paths.deleted for paths in self.folders])

@@ -12,12 +12,12 @@ import pyarrow.dataset as ds
 from mops.errors import JobError
 from mops.jobs.results import FilteredPart, TableSummary
 from mops.jobs.status import JobState
-from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.compaction import Compacted, compact
 from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.job_records import read_reference
 from mops.storage.joblog.parts import read_whole
 from mops.storage.paths import JobPaths
+from mops.storage.sources import PartRows, SourceLog, families_of, parts, source_logs, verify_job
 from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
@@ -28,26 +28,26 @@ _SCHEMAS = {"losses": LOSSES, "failures": FAILURES}
 
 
 class JobParts(JobState):
-    """One job with its parts. Those of a derived job include the parts of its ancestors."""
+    """One job with its parts. Those of a derived job include the parts of its sources."""
 
     @functools.cached_property
-    def _ancestors(self) -> dict[str, list[ResultSource]]:
+    def _known_sources(self) -> dict[str, list[SourceLog]]:
         # By the id of the job, because the name may have another job later.
         return {}
 
-    def _sources(self) -> list[ResultSource]:
-        record, known = self.record, self._ancestors
+    def _sources(self) -> list[SourceLog]:
+        record, known = self.record, self._known_sources
         if record.id not in known:
-            known[record.id] = ancestors(self.files, record)  # only a compaction changes their parts
-        return [*known[record.id], ResultSource(self.name, read_whole(self.files, record.paths))]
+            known[record.id] = source_logs(self.files, record)  # only a compaction changes their parts
+        return [*known[record.id], SourceLog(record.own, read_whole(self.files, record.paths))]
 
-    def _sources_now(self) -> list[ResultSource]:
-        # The logs of the ancestors are read again, because a compaction may have replaced their parts.
-        self.__dict__.pop("_ancestors", None)
+    def _sources_now(self) -> list[SourceLog]:
+        # The logs of the sources are read again, because a compaction may have replaced their parts.
+        self.__dict__.pop("_known_sources", None)
         return self._sources()
 
-    def _read(self, use: Callable[[list[ResultSource]], T]) -> T:
-        """Call a function with the logs of the job and of its ancestors, whose current parts it reads."""
+    def _read(self, use: Callable[[list[SourceLog]], T]) -> T:
+        """Call a function with the logs of the job and of its sources, whose current parts it reads."""
         return read_current(self._sources(), self._sources_now, use)
 
     def verify(self) -> list[str]:
@@ -91,7 +91,7 @@ class JobParts(JobState):
     def paths(self, output: str) -> list[str]:
         """Return the paths of an output's committed parts, relative to the storage.
 
-        The parts of a derived job's ancestors have rows that do not count. :meth:`outputs` leaves them out.
+        The parts of a derived job's sources have rows that do not count. :meth:`outputs` leaves them out.
 
         Raises
         ------
@@ -110,10 +110,10 @@ class JobParts(JobState):
             Name, number of rows, size in bytes, folder and paths of the parts.
         """
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
-        self.__dict__.pop("_ancestors", None)  # the paths must be those of now
+        self.__dict__.pop("_known_sources", None)  # the paths must be those of now
         paths = self.record.paths
 
-        def read(sources: list[ResultSource]) -> list[TableSummary]:
+        def read(sources: list[SourceLog]) -> list[TableSummary]:
             families = self._families(sources)
             return [
                 self._table(paths, kind, name, parts(sources, kind, name), families.get(name or ""))
@@ -122,7 +122,7 @@ class JobParts(JobState):
 
         return self._read(read)
 
-    def _families(self, sources: list[ResultSource]) -> Families:
+    def _families(self, sources: list[SourceLog]) -> Families:
         return families_of(self.files, self.record.paths, (source.log.view for source in sources)) or {}
 
     def _table(
@@ -179,7 +179,7 @@ class JobParts(JobState):
             self._check_output(output)
         return self._read(functools.partial(self._opened, kind, output))
 
-    def _opened(self, kind: str, output: str | None, sources: list[ResultSource]) -> ds.Dataset:
+    def _opened(self, kind: str, output: str | None, sources: list[SourceLog]) -> ds.Dataset:
         rows = parts(sources, kind, output)
         if output is None:
             texts = ("traceback",) if kind == "failures" else ()  # thousands of failures may have the same one

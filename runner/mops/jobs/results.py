@@ -37,7 +37,7 @@ class TableSummary:
     paths
         Parts in which every row counts.
     filtered
-        Parts of a derived job's ancestors in which the rows of some groups do not count.
+        Parts of a derived job's sources in which the rows of some groups do not count.
     """
 
     kind: str

@@ -254,7 +254,7 @@ class JobState:
             counts=record.taken_over_counts + view.counts,
             created=record.created,
             live=live,
-            parent=record.parent.job if record.parent else None,
+            parent=record.parent or None,
             seconds=last.seconds if last else None,
             peak_bytes=last.peak_bytes if last else None,
             children=last.children if last else "",

@@ -206,7 +206,7 @@ def submit_prepared(
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings, job_id=record.id)
     context = context_for(prepared, launch.child.of(shared))
     found = find_reuse(files, record, prepared) if reuse else None
-    record = replace(record, reuse=found.reuse if found else None)
+    record = replace(record, reuse=found.reuse if found else ())
     del prepared
 
     def create() -> None:

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 from mops.errors import CorruptRecord, JobError, MopsError, PartMissing, StorageError
 from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.schemas import unified, with_dictionaries
-from mops.storage.ancestors import stored_families
 from mops.storage.backends.base import Put, Spool
 from mops.storage.dataset import part_missing, verify_hint
 from mops.storage.files import AT_ONCE, Files
@@ -35,6 +34,7 @@ from mops.storage.joblog.parts import CurrentPart, current_parts, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part
 from mops.storage.joblog.view import union
 from mops.storage.paths import table_of
+from mops.storage.sources import stored_families
 from mops.study.casts import converted
 from mops.study.column_families import Families, Family
 

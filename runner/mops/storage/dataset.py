@@ -1,6 +1,6 @@
 """Opens committed rows of a job as one Arrow dataset, and checks that they are one.
 
-:mod:`mops.storage.ancestors` chooses the parts, and the groups whose rows do not count.
+:mod:`mops.storage.sources` chooses the parts, and the groups whose rows do not count.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord, PartMissing
 from mops.parquet.schemas import unified, with_dictionaries
-from mops.storage.ancestors import PartRows, ResultSource, families_of, parts
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
+from mops.storage.sources import PartRows, SourceLog, families_of, parts
 from mops.study.column_families import MIXED, Columns, join_columns, joined, said
 from mops.study.column_types import families_in, of_column
 from mops.study.groups import IDENTITY_FIELDS
@@ -57,12 +57,12 @@ def verify_hint(job: str) -> str:
     return f"list all damaged parts, to restore them from a backup: mops jobs verify {job}"
 
 
-def read_current(sources: list[S], sources_now: Callable[[], list[S]], use: Callable[[list[S]], T]) -> T:
-    """Call a function with the logs of jobs; once more with new ones if `clean` has removed parts since (rule 19)."""
+def read_current(known: S, read_again: Callable[[], S], use: Callable[[S], T]) -> T:
+    """Call a function with what logs say; once more with what they say now if `clean` has removed parts (rule 19)."""
     try:
-        return use(sources)
+        return use(known)
     except PartMissing:
-        return use(sources_now())
+        return use(read_again())
 
 
 def dataset_of(
@@ -225,11 +225,11 @@ def opened(
     return whole.filter(functools.reduce(operator.or_, terms))
 
 
-def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[ResultSource]) -> list[str]:
+def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[SourceLog]) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
-    The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). The sources are those of the
-    job's ancestors and its own. PartMissing: a part was removed meanwhile.
+    The caller has verified the parts' bytes (:func:`mops.storage.sources.verify_job`). The sources are those of the
+    job's sources and its own. PartMissing: a part was removed meanwhile.
     """
     families = families_of(files, paths, (source.log.view for source in sources)) or {}
     problems = [

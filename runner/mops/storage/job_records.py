@@ -34,35 +34,13 @@ _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
 
 
 @dataclass(frozen=True)
-class Parent:
-    """The complete job from which a derived job takes rows over (docs/internals/storage.md, "Derived jobs")."""
+class Source:
+    """A complete job whose parts have rows of a derived job (docs/internals/storage.md, "Derived jobs")."""
 
     job: str
     id: str  # another job may get its name
-    groups: StoredRanges  # those that run again or are new: the derived job takes over all others
-    counts: Counts  # of all that the derived job takes over
-    # Some of the groups: the derived job takes over their simulations of the parent, all of which are good. It runs
-    # the other simulations of these groups, and their targets.
-    simulated: Annotated[StoredRanges, Field(exclude_if=not_)] = field(default_factory=Ranges)
-
-    @property
-    def simulated_again(self) -> Ranges:
-        """The groups whose simulations of the parent do not count."""
-        return self.groups - self.simulated
-
-    @property
-    def paths(self) -> JobPaths:
-        """The paths of the parent."""
-        return JobPaths(self.job, self.id)
-
-
-@dataclass(frozen=True)
-class ReuseSource:
-    """A complete job from which another job takes simulations (docs/internals/storage.md, "Reuse")."""
-
-    job: str
-    id: str  # another job may get its name
-    simulations: int  # how many are taken from it
+    losses: StoredRanges  # the groups whose losses and failures are there
+    outputs: StoredRanges  # the groups of whose outputs rows are there
 
     @property
     def paths(self) -> JobPaths:
@@ -71,10 +49,17 @@ class ReuseSource:
 
 
 @dataclass(frozen=True)
-class Reuse:
-    """The simulations that a job takes from other jobs. ``reused.parquet`` says which simulation comes from where."""
+class ReuseSource:
+    """A complete job from which another job copies simulations (docs/internals/storage.md, "Reuse")."""
 
-    sources: tuple[ReuseSource, ...]
+    job: str
+    id: str  # another job may get its name
+    simulations: int  # how many are copied; ``reused.parquet`` says which
+
+    @property
+    def paths(self) -> JobPaths:
+        """The paths of the source."""
+        return JobPaths(self.job, self.id)
 
 
 @dataclass(frozen=True)
@@ -91,9 +76,14 @@ class JobRecord:
     options: JobOptions  # of the submit; a resume may change them (kept_options.read_options)
     study: str  # its name, for people: a label of the runner's Kubernetes Job
     project: str  # its root on the machine of the submit; a resume there lists the files that have changed since
-    parent: Annotated[Parent | None, Field(exclude_if=not_)] = None  # None: the job is not derived
+    parent: Annotated[str, Field(exclude_if=not_)] = ""  # for people; empty: the job is not derived
+    # Every job whose parts have rows of this one, the oldest first: the parent, its parent, and so on.
+    sources: Annotated[tuple[Source, ...], Field(exclude_if=not_)] = ()
+    # Simulations and targets whose results are in the sources.
+    taken_over_counts: Annotated[Counts, Field(exclude_if=Counts().__eq__)] = field(default_factory=Counts)
     study_file: Annotated[str, Field(exclude_if=not_)] = ""  # empty: a program gave the study
-    reuse: Annotated[Reuse | None, Field(exclude_if=not_)] = None  # None: every simulation runs
+    # The jobs from which this one copies simulations. Unlike sources, they may be deleted: the simulations then run.
+    reuse: Annotated[tuple[ReuseSource, ...], Field(exclude_if=not_)] = ()
     # Files that may belong to the model, of which some simulations that the job takes over ran with other versions.
     mixed_code: Annotated[tuple[str, ...], Field(exclude_if=not_)] = ()
 
@@ -103,25 +93,32 @@ class JobRecord:
         return JobPaths(self.job, self.id)
 
     @property
-    def due(self) -> Ranges:
-        """The groups that the job's own log commits."""
-        return self.parent.groups if self.parent else Ranges().complement(self.n_groups)
-
-    @property
     def taken_over(self) -> Ranges:
-        """The groups that the job takes over from its parent."""
-        return self.due.complement(self.n_groups)
+        """The groups that the job takes over as they are."""
+        return Ranges.joined(interval for source in self.sources for interval in source.losses.intervals)
 
     @property
-    def taken_over_counts(self) -> Counts:
-        """Simulations and targets of :attr:`taken_over`."""
-        return self.parent.counts if self.parent else Counts()
+    def due(self) -> Ranges:
+        """The groups that the job's own log commits: those that run again, and new ones."""
+        return self.taken_over.complement(self.n_groups)
+
+    @property
+    def simulated(self) -> Ranges:
+        """The groups of :attr:`due` whose first simulations are in the sources, all of them good."""
+        outputs = Ranges.joined(interval for source in self.sources for interval in source.outputs.intervals)
+        return outputs & self.due
+
+    @property
+    def own(self) -> Source:
+        """The job as a source of what its own log commits."""
+        due = self.due
+        return Source(self.job, self.id, due, due)
 
     @property
     def origins(self) -> dict[str, int]:
-        """How many simulations come from which other job: the parent, and the sources of a reuse."""
-        found = Counter({self.parent.job: self.parent.counts.simulations} if self.parent else {})
-        for source in self.reuse.sources if self.reuse else ():
+        """How many simulations come from which other job: the parent (with its sources), and those of a reuse."""
+        found = Counter({self.parent: self.taken_over_counts.simulations} if self.parent else {})
+        for source in self.reuse:
             found[source.job] += source.simulations
         return dict(found)
 
@@ -169,13 +166,13 @@ class DerivedFiles:
     reused: Encoded[Spool] | None = None  # which simulations are taken by a reuse
 
 
-def create_derived(files: Files, record: JobRecord, parent: Parent, new: DerivedFiles = DerivedFiles()) -> None:
-    """Write a derived job: copies of its parent's files, and its record last.
+def create_derived(files: Files, record: JobRecord, its: JobPaths, new: DerivedFiles = DerivedFiles()) -> None:
+    """Write a derived job: copies of its parent's files, whose paths are ``its``, and its record last.
 
-    JobError: a job of this name exists, or a deletion removes the parent or the new job at the same time.
+    JobError: a job of this name exists, or a deletion removes a source or the new job at the same time.
     """
     _refuse_taken(files, record.job)
-    own, its = record.paths, parent.paths
+    own = record.paths
     study = files.get(its.study)
     if new.params is not None:
         study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
@@ -189,7 +186,8 @@ def create_derived(files: Files, record: JobRecord, parent: Parent, new: Derived
     for path, data in contents:
         files.create(path, data)
     give_name(files, record)
-    _withdraw_if_deleted(files, record, its)
+    for source in record.sources:  # after the record, which a deletion of the source looks for after its mark
+        _withdraw_if_deleted(files, record, source.paths)
 
 
 def _keep_bundle(files: Files, bundle: Bundle) -> None:
@@ -330,22 +328,22 @@ def load_job(files: Files, job: str) -> JobRecord:
 
 
 @dataclass(frozen=True)
-class _ParentName:
+class _SourceName:
     job: str
 
 
 @dataclass(frozen=True)
 class _Derived:
-    parent: _ParentName
+    sources: tuple[_SourceName, ...]
 
 
 _DERIVED = JsonCodec[_Derived](_Derived)
 
 
-def parent_named(data: bytes) -> str | None:
-    """Return the parent in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
+def sources_named(data: bytes) -> list[str]:
+    """Return the sources in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
     derived = _DERIVED.glance(data)
-    return derived.parent.job if derived else None
+    return [source.job for source in derived.sources] if derived else []
 
 
 def job_names(files: Files) -> list[str]:

@@ -13,7 +13,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
@@ -102,20 +102,20 @@ class GroupChunk:
 
 
 class Recent(Generic[T]):
-    """The values that were used last, by number: a reader that moves in order loads each about once."""
+    """The values that were used last, by key: a reader that moves in order loads each about once."""
 
     def __init__(self, most: int):
         self._most = most
-        self._kept: OrderedDict[int, T] = OrderedDict()
+        self._kept: OrderedDict[Hashable, T] = OrderedDict()
 
-    def get(self, number: int, load: Callable[[], T]) -> T:
+    def get(self, key: Hashable, load: Callable[[], T]) -> T:
         """Return a value; ``load`` is called if it is not kept."""
-        if number not in self._kept:
-            self._kept[number] = load()
+        if key not in self._kept:
+            self._kept[key] = load()
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(number)
-        return self._kept[number]
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
 class GroupTable:

@@ -339,11 +339,11 @@ def test_a_parent_of_another_job_is_not_deleted(lab: CommandLab) -> None:
         lab.submit("--name", name)
     for name, parent in (("child", "parent"), ("grandchild", "child")):
         record = lab.storage / "jobs" / name / "job.json"
-        record.write_text(json.dumps(json.loads(record.read_text()) | {"parent": {"job": parent}}))
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"parent": parent, "sources": [{"job": parent}]}))
     ran = lab.run("jobs", "delete", "parent", "--yes")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "error: job 'parent' is the parent of child, which read rows from it\n"
+        "error: job 'parent' has rows that other jobs read: child\n"
         f"  at: {lab.storage}\n"
         "hint: delete them too: mops jobs delete grandchild child parent\n"
     )

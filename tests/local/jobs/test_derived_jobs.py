@@ -210,9 +210,9 @@ def test_reused_rows_have_every_kind_of_column(project: Path) -> None:
     submit("second", SETS[2:], targets=["model:score"])
     reused = submit("reused", [*SETS[::2], {"beta": 2.5}], targets=["model:score"], reuse=True)
     whole = submit("whole", [*SETS[::2], {"beta": 2.5}], targets=["model:score"])
-    assert reused.record.reuse is not None
-    assert [(source.job, source.simulations) for source in reused.record.reuse.sources] == [("second", 2), ("first", 2)]
-    assert whole.record.reuse is None
+    assert reused.record.reuse
+    assert [(source.job, source.simulations) for source in reused.record.reuse] == [("second", 2), ("first", 2)]
+    assert not whole.record.reuse
     order = [("group", "ascending"), ("replicate", "ascending")]
     for name in ("output", "empty"):
         one, other = (job.outputs(name).to_arrow().sort_by(order) for job in (reused, whole))
@@ -228,14 +228,14 @@ def test_a_damaged_record_of_another_job_does_not_matter(project: Path, caplog: 
     (project / "results" / "jobs" / "broken" / "job.json").write_text("{")
     reused = submit("reused", SETS[:1], reuse=True)
     assert "job broken is not reused" in caplog.text
-    assert reused.record.reuse is not None
+    assert reused.record.reuse
 
 
 def test_another_scenario_is_not_reused(project: Path) -> None:
     study = {"model": "model:told", "targets": [], "parameter_sets": SETS}
     for number, scenario in enumerate(["one", "other", "one"]):
         job = mops.submit({**study, "scenario": scenario}, name=f"job{number}", storage="results", reuse=True)
-        assert (job.record.reuse is not None) == (number == 2)
+        assert bool(job.record.reuse) == (number == 2)
         assert set(job.outputs("output").to_arrow()["x"].to_pylist()) == {len(scenario)}
 
 

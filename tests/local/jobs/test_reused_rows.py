@@ -10,7 +10,7 @@ import pytest
 
 import mops
 from mops.attempt import stored
-from mops.attempt.stored import PlannedRows, SortedRows
+from mops.attempt.stored import SortedRows
 from mops.attempt.timing import RecentTasks, TimeLeft
 
 MODEL = """
@@ -47,8 +47,7 @@ def rows(job: mops.Job) -> list[dict[str, Any]]:
 
 
 def n_reused(job: mops.Job) -> int:
-    assert job.record.reuse is not None
-    return sum(source.simulations for source in job.record.reuse.sources)
+    return sum(source.simulations for source in job.record.reuse)
 
 
 def test_integers_of_all_sizes_in_a_column() -> None:
@@ -62,16 +61,16 @@ def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     """The runner reads no row that it does not need, and few at once."""
     first = submit("first", [0.5, 0.75, 1.5], 40)
     read: list[tuple[int, int]] = []
-    load = stored.ReusedSimulations._load
+    load = stored.StoredSimulations._load
 
-    def loaded(self: Any, planned: PlannedRows) -> dict[str, SortedRows]:
-        found = load(self, planned)
-        read.extend((len(planned.groups), len(one.groups)) for one in found.values())
+    def loaded(self: Any, *chunk: Any) -> dict[str, SortedRows]:
+        found = load(self, *chunk)
+        read.extend((len(self._planned(*chunk).groups), len(one.groups)) for one in found.values())
         return found
 
     monkeypatch.setattr(stored, "CHUNK_BYTES", 500)
     monkeypatch.setattr(stored, "TASK_BYTES", 500)
-    monkeypatch.setattr(stored.ReusedSimulations, "_load", loaded)
+    monkeypatch.setattr(stored.StoredSimulations, "_load", loaded)
     second = submit("second", [1.5, 0.5, 0.1], 15, reuse=True)
     assert n_reused(second) == 30
     assert {(row["group"], row["replicate"]) for row in rows(second)} == {(g, r) for g in range(3) for r in range(15)}

@@ -14,9 +14,9 @@ from made import ID
 from mops.attempt.claimed_job import end_state
 from mops.jobs.derived.choice import (
     Choice,
-    parent_of,
     retried,
     scored_again,
+    sources_of,
     taken_over_counts,
     wanted,
     with_groups,
@@ -27,7 +27,6 @@ from mops.jobs.reuse.sources import failures_of
 from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
-from mops.storage.ancestors import verify_job
 from mops.storage.compaction import Compacted, Run, compact
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
@@ -37,6 +36,7 @@ from mops.storage.joblog.parts import CurrentPart
 from mops.storage.joblog.records import Part
 from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import table_of
+from mops.storage.sources import FirstReplicates, verify_job
 from mops.study.groups import IDENTITY_FIELDS, StudyGroups
 from mops.study.ids_and_seeds import param_id
 from mops.study.ranges import Ranges
@@ -128,9 +128,11 @@ class World:
 
     def _create(self, parent: Job, name: str, choice: Choice, files: DerivedFiles = DerivedFiles()) -> Job:  # noqa: B008
         counts = taken_over_counts(parent, choice, len(TARGETS), failures_of(parent))
-        chosen = parent_of(parent.record, choice, counts)
-        numbers = {"n_groups": self.n_groups, "n_simulations": self.n_simulations}
-        create_derived(self.files, replace(parent.record, job=name, parent=chosen, **numbers), chosen, files)
+        its = parent.record
+        sources = sources_of(its, choice)
+        record = replace(its, job=name, parent=its.job, sources=sources, taken_over_counts=counts)
+        record = replace(record, n_groups=self.n_groups, n_simulations=self.n_simulations)
+        create_derived(self.files, record, its.paths, files)
         return Job(self.files, name)
 
     def run(self, name: str, outcomes: dict[int, Outcome], commits: list[int]) -> Job:
@@ -150,8 +152,9 @@ class World:
 
     def commit(self, log: JobLog, name: str, groups: list[int], outcomes: dict[int, Outcome]) -> None:
         record = load_job(self.files, name)
-        simulated = record.parent.simulated if record.parent else Ranges()
-        n_stored = {group: len(self.truth[group].ran) if group in simulated else 0 for group in groups}
+        first = FirstReplicates(self.files, record)
+        n_stored = {group: first.n(group) for group in groups}
+        assert n_stored == {g: len(self.truth[g].ran) if g in record.simulated else 0 for g in groups}
         for group in groups:
             ran = self.truth[group].ran[: n_stored[group]] if n_stored[group] else ()
             n_new = len(self.seeds[group]) - len(ran)

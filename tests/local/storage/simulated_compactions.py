@@ -19,7 +19,6 @@ from mops.errors import CorruptRecord, JobError
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
 from mops.parquet.encoder import Encoded
-from mops.storage.ancestors import ResultSource
 from mops.storage.compaction import compact
 from mops.storage.dataset import part_missing, read_current
 from mops.storage.files import Files
@@ -28,6 +27,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import current_parts, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import compaction_problems
+from mops.storage.sources import ResultSource
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 

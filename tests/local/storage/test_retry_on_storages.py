@@ -10,8 +10,8 @@ import polars as pl
 
 import mops
 from mops.settings import Settings
-from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
+from mops.storage.sources import verify_job
 
 MODEL = """
 from pathlib import Path

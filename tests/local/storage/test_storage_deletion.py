@@ -21,12 +21,11 @@ from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.jobs.submit import run
 from mops.settings import Settings
-from mops.storage.ancestors import verify_job
 from mops.storage.backends.faults import PATIENT
 from mops.storage.files import Files
 from mops.storage.job_records import (
     Deletion,
-    Parent,
+    Source,
     check_not_deleted,
     create_derived,
     give_name,
@@ -37,6 +36,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, NamePaths, bundle_path
+from mops.storage.sources import verify_job
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 from soak import moments
@@ -314,7 +314,10 @@ def test_a_submit_that_sees_a_deletion_only_at_its_end_removes_its_record(files)
 def derive(files: Files, name: str, parent: str) -> None:
     finished(files, name)
     path = NamePaths(name).record
-    files.put(path, json.dumps(json.loads(files.get(path)) | {"parent": {"job": parent, "id": ID}}).encode())
+    files.put(
+        path,
+        json.dumps(json.loads(files.get(path)) | {"parent": parent, "sources": [{"job": parent, "id": ID}]}).encode(),
+    )
 
 
 def test_a_parent_of_another_job_is_not_deleted(storage, files):
@@ -326,7 +329,7 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["old"])
     assert timeless(caught.value) == (
-        f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete them too: "
+        f"job 'old' has rows that other jobs read: new\n  at: {files.url}\nhint: delete them too: "
         "mops jobs delete newer new old"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
@@ -334,24 +337,40 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
 
 def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     record = finished(files, "old")
-    parent = Parent("old", ID, Ranges.of([0]), Counts())
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
 
     def delete_parent(name, path) -> None:
         if (name, path) == ("put_new", NamePaths("new").record):
             gone(files, "old")
 
     with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
-        create_derived(hooked(files, delete_parent), replace(record, job="new"), parent)
+        create_derived(hooked(files, delete_parent), replace(record, job="new", sources=(source,)), record.paths)
     assert list_jobs(files) == []
     gone(files, "new")
     assert below(files, "new") == []
 
 
+def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
+    """The parent, of which no row counts, is still there."""
+    record = finished(files, "parent")
+    finished(files, "old")
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+
+    def delete_source(name, path) -> None:
+        if (name, path) == ("put_new", NamePaths("new").record):
+            gone(files, "old")
+
+    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
+        create_derived(hooked(files, delete_source), replace(record, job="new", sources=(source,)), record.paths)
+    assert [job.job for job in list_jobs(files)] == ["parent"]
+
+
 def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     record = finished(files, "old", failed=2)
-    parent = Parent("old", ID, Ranges.of([0]), Counts(0, 2))
-    derived = replace(record, job="new", created="2027-01-01T00:00:00+00:00", parent=parent)
-    create_derived(files, derived, parent)
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+    derived = replace(record, job="new", created="2027-01-01T00:00:00+00:00", parent="old", sources=(source,))
+    derived = replace(derived, taken_over_counts=Counts(0, 2))
+    create_derived(files, derived, record.paths)
     log = claimed(files, "new")
     commit(files, log, "new", 0)
     ended(files, log, derived, "partial")
@@ -359,7 +378,7 @@ def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     assert (listed.job, listed.state, listed.groups, listed.simulations_failed) == ("new", "partial", 3, 2)
     files.remove([JobPaths("new", ID).finished])
     assert list_jobs(files)[0] == listed
-    with pytest.raises(JobError, match="is the parent of new"):
+    with pytest.raises(JobError, match="has rows that other jobs read: new"):
         plan_deletion(files, ["old"])
 
 
@@ -367,7 +386,7 @@ def test_a_job_that_is_derived_before_the_deletion_keeps_its_parent(files):
     finished(files, "old")
     (found,) = plan_deletion(files, ["old"])
     derive(files, "new", "old")
-    with pytest.raises(JobError, match="is the parent of new"):
+    with pytest.raises(JobError, match="has rows that other jobs read: new"):
         list(delete(files, [found.job]))
     assert verify(files, JobPaths("old", ID), 3) == []
     assert Job(files, "old").status().state == "succeeded"
@@ -379,7 +398,7 @@ def test_other_jobs_are_deleted_even_if_one_becomes_a_parent(files):
     finished(files, "two")
     derive(files, "new", "two")
     done = []
-    with pytest.raises(JobError, match="is the parent of new"):
+    with pytest.raises(JobError, match="has rows that other jobs read: new"):
         done.extend(one.job for one in delete(files, ["one", "two"]))
     assert [job.job for job in list_jobs(files)] == ["two", "new"]
 

@@ -16,10 +16,10 @@ import pytest
 import mops
 from mops.jobs.job import Job
 from mops.settings import Settings
-from mops.storage.ancestors import ResultSource
 from mops.storage.dataset import dataset_problems
 from mops.storage.joblog.parts import read_whole
 from mops.storage.progress_record import Progress
+from mops.storage.sources import ResultSource
 
 MODEL = """
 import datetime as dt

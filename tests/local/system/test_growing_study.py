@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.storage.ancestors import verify_job
+from mops.storage.sources import verify_job
 
 N = 12
 MORE = 4

@@ -6,7 +6,7 @@ import signal
 
 from study_lab import StudyLab, betas, rows_of, wait_for
 
-from mops.storage.ancestors import verify_job
+from mops.storage.sources import verify_job
 
 N = 24
 ILL = {3: "error", 4: "error", 9: "crashed", 10: "timeout", 15: "target", 23: "error"}

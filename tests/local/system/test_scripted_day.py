@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from study_lab import MOPS, Runner, StudyLab, rows_of, wait_for
 
-from mops.storage.ancestors import verify_job
+from mops.storage.sources import verify_job
 
 SETS, MORE_SETS = 64, 20
 REPLICATES, ALL_REPLICATES = 2, 15

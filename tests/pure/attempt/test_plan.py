@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.drain import Batches
-from mops.attempt.plan import Plan, StoredInput
+from mops.attempt.plan import Plan
 from mops.attempt.sizing import (
     SPLIT_TASKS_PER_SLOT,
     TASKS_PER_SLOT,
@@ -36,14 +36,12 @@ def plan(
     replicates: Callable[[int], int] = lambda _: 1,
     fuse: bool = True,
     window_per_slot: float = WINDOW_PER_SLOT,
-    stored_input: StoredInput = StoredInput(),  # noqa: B008
+    task_share: Callable[[int], float] = lambda _: 0.0,
 ) -> Plan:
     sizer = TaskSizer(task_seconds, fuse=fuse, window_per_slot=window_per_slot)
     share = Share(slots, workers=1)
     to_run = lambda group: range(replicates(group))  # noqa: E731
-    return Plan(
-        Ranges.of(range(n)), to_run, window=Window(batch_size), sizer=sizer, share=share, stored_input=stored_input
-    )
+    return Plan(Ranges.of(range(n)), to_run, window=Window(batch_size), sizer=sizer, share=share, task_share=task_share)
 
 
 def send(p: Plan) -> list[Task]:
@@ -652,7 +650,7 @@ def test_a_suspect_that_runs_alone_is_the_only_task_in_flight() -> None:
 def test_a_task_carries_few_stored_rows_whatever_the_size_of_the_groups() -> None:
     """Most groups have no stored row, some a fifth of what a task may carry, and two more than it may."""
     shares = dict.fromkeys(range(20, 40), 0.2) | {50: 3.0, 51: 3.0}
-    p = plan(100, stored_input=StoredInput(share=lambda group: shares.get(group, 0.0)))
+    p = plan(100, task_share=lambda group: shares.get(group, 0.0))
     groups: list[int] = []
     tasks = []
     while new := send(p):

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.attempt import stored
-from mops.attempt.stored import PLAN, ReusePlan, encode_plan
+from mops.attempt import reuse_plan
+from mops.attempt.reuse_plan import PLAN, ReusePlan, encode_plan
 from mops.jobs.reuse.matching import match
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files
@@ -57,8 +57,7 @@ def opened(table: Any) -> ReusePlan:
     path = PATHS.reused
     files.remove([path])
     files.put_new(path, table.content)
-    record: Any = SimpleNamespace(job="job", paths=PATHS, reuse=SimpleNamespace())
-    return ReusePlan(files, record, ["source"])
+    return ReusePlan(files, path, ["source"])
 
 
 @pytest.mark.parametrize("first", [0, 65_000])
@@ -75,7 +74,7 @@ def test_a_large_job_takes_little_from_a_small_one(first: int) -> None:
 
 
 def test_a_group_in_several_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "_ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(reuse_plan, "_ROWS_AT_ONCE", 4)
     places = [(0, 1), *((2, replicate) for replicate in range(0, 20, 2)), (3, 0), (5, 0)]
     columns = [[group for group, _ in places], [replicate for _, replicate in places]]
     sources = ["source" if replicate != 4 else "gone" for _, replicate in places]

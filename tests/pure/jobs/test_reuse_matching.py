@@ -109,7 +109,7 @@ def test_each_simulation_comes_from_the_first_job_that_has_it(
         return
     table = pq.read_table(io.BytesIO(found.table.content.getvalue()))  # type: ignore[attr-defined]
     assert [tuple(row.values()) for row in table.to_pylist()] == wanted
-    assert {one.job: one.simulations for one in found.reuse.sources} == {
+    assert {one.job: one.simulations for one in found.reuse} == {
         job.name: n for job in offers if (n := sum(row[2] == job.name for row in wanted))
     }
 

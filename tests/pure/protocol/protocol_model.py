@@ -273,12 +273,13 @@ def main():
     ap.add_argument("-g", type=int, default=2, help="groups")
     ap.add_argument("-f", type=int, default=1, help="lost or late answers")
     ap.add_argument("-c", type=int, default=3_000_000, help="most states")
-    ap.add_argument("--rules", choices=["log", "compaction", "deletion", "rejected"], default="log")
+    ap.add_argument("--rules", choices=["log", "compaction", "deletion", "derived", "rejected"], default="log")
     a = ap.parse_args()
     modules = {
         "log": __name__,
         "compaction": "compaction_model",
         "deletion": "deletion_model",
+        "derived": "derived_model",
         "rejected": "rejected_rules",
     }
     table = importlib.import_module(modules[a.rules]).SCENARIOS

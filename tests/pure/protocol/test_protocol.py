@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import compaction_model
 import deletion_model
+import derived_model
 import protocol_model
 import pytest
 import rejected_rules
 
 GROUPS, FAULTS = 2, 1
-SCENARIOS = {**protocol_model.SCENARIOS, **compaction_model.SCENARIOS, **deletion_model.SCENARIOS}
+MODELS = (protocol_model, compaction_model, deletion_model, derived_model)
+SCENARIOS = {name: scenario for model in MODELS for name, scenario in model.SCENARIOS.items()}
 HOLD_STATES = 20_000
 """The search is breadth first, so these are the shortest interleavings of a scenario."""
 BREAK_STATES = 250_000

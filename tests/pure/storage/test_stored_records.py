@@ -26,7 +26,7 @@ from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
     JobRecord,
-    Parent,
+    Source,
     create_derived,
     create_job,
     decode_finished,
@@ -64,7 +64,7 @@ RECORD = JobRecord(
     project="/home/é",
 )
 COUNTS = Counts(4, 2, 1, 1, {"oom": 1, "error": 1})
-PARENT = Parent("one", ID, Ranges(((0, 1), (2, 3))), COUNTS)
+SOURCE = Source("one", ID, losses=Ranges(((1, 2),)), outputs=Ranges(((1, 3),)))
 DERIVED = JobRecord(
     "two",
     ID,
@@ -76,7 +76,9 @@ DERIVED = JobRecord(
     NO_OPTIONS,
     study="",
     project="",
-    parent=PARENT,
+    parent="one",
+    sources=(SOURCE,),
+    taken_over_counts=COUNTS,
 )
 FAMILIES: Any = {
     "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp fine", "b": ["list", "null"]}]]},
@@ -133,7 +135,7 @@ def job(files: Files) -> Stored:
 
 def derived(files: Files) -> Stored:
     job(files)
-    create_derived(files, DERIVED, PARENT)
+    create_derived(files, DERIVED, PATHS)
     return JobPaths("two", ID).record, DERIVED, load_job(files, "two")
 
 
@@ -261,7 +263,7 @@ ADVISORY: dict[str, Callable[[Files], object]] = {
 for n in range(1, 7):
     PATH[f"log record {n}"] = PATHS.log_record(n)
     DECIDING[f"log record {n}"] = lambda files, k=n: decode_record(files.get(PATHS.log_record(k)), k, "here")
-NOT_REQUIRED = {"mops", "parent", "families", "asked"}
+NOT_REQUIRED = {"mops", "parent", "sources", "taken_over_counts", "families", "asked"}
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def results(
     tables = found.tables()
     _show_tables(tables, as_json=as_json)
     if not as_json:
-        if found.record.parent is not None:
+        if found.record.sources:
             terminal.say("some rows are in parts of the job's parents: --json lists all parts")
         as_files = f"{job_text.command('results', found)} --to FOLDER"
         terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")

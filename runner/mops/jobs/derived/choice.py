@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from mops.errors import JobError, UsageError
 from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.jobs.job import Job
-from mops.storage.job_records import JobRecord, Parent
+from mops.storage.job_records import JobRecord, Source
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.params_file import load_groups
@@ -57,9 +57,15 @@ class Choice:
     simulated: Ranges  # those of `again` whose simulations of the parent count
 
 
-def parent_of(record: JobRecord, choice: Choice, counts: Counts) -> Parent:
-    """Return the parent entry of a job derived from a complete job."""
-    return Parent(record.job, record.id, choice.again, counts, choice.simulated)
+def sources_of(parent: JobRecord, choice: Choice) -> tuple[Source, ...]:
+    """Return the jobs whose parts have rows that a job derived from a complete job takes over, the oldest first."""
+    # The record of the parent names its sources. So nobody has to read the records of these, now or later.
+    again = choice.again - choice.simulated
+    left = [
+        replace(source, losses=source.losses - choice.again, outputs=source.outputs - again)
+        for source in (*parent.sources, parent.own)
+    ]
+    return tuple(source for source in left if source.losses or source.outputs)
 
 
 def retried(

@@ -14,9 +14,9 @@ from mops.errors import JobError, Problem, StudyError, UsageError, nearest
 from mops.jobs.derived.choice import (
     Choice,
     complete_view,
-    parent_of,
     retried,
     scored_again,
+    sources_of,
     taken_over_counts,
     wanted,
     with_gaps,
@@ -33,7 +33,7 @@ from mops.jobs.submit import changed_files, changed_settings, stored_context, wa
 from mops.project.functions import Code
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
-from mops.storage.job_records import DerivedFiles, JobRecord, Reuse, create_derived
+from mops.storage.job_records import DerivedFiles, JobRecord, ReuseSource, create_derived
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import read_options
@@ -261,7 +261,7 @@ def extend(
     gaps = with_gaps(job, choice, failures) if groups is not None else Ranges()
     kept = find_good_simulations(job, view, groups, gaps, failures) if groups is not None and gaps else None
     files = DerivedFiles(params, reused=kept.table if kept else None)
-    reuse = kept.reuse if kept else None
+    reuse = kept.reuse if kept else ()
     derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes, reuse=reuse)
     return _start(job, derived, name, launch, on_start)
 
@@ -277,7 +277,8 @@ class _Derived:
     files: DerivedFiles = field(default_factory=DerivedFiles)  # of these groups
     notes: Sequence[str] = ()  # for people
     advice: str = ""  # what a person may want if the project has changed and the parent's files run
-    reuse: Reuse | None = None  # the good simulations of sets with a failed one, of which only the others run again
+    # From where the good simulations of sets with a failed one are copied, of which only the others run again.
+    reuse: tuple[ReuseSource, ...] = ()
 
 
 def _named_launch(
@@ -299,7 +300,6 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     settings_changed = changed_settings(job, view, launch.settings, launch.service)
     changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
     counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
-    parent = parent_of(record, new.choice, counts)
     of_model = changed_model(record, new.spec, new.code) if counts.simulations else []
     if of_model:
         changes.append(
@@ -311,7 +311,9 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
         job=name,
         id=new_job_id(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        parent=parent,
+        parent=record.job,
+        sources=sources_of(record, new.choice),
+        taken_over_counts=counts,
         options=launch.options,
         reuse=new.reuse,
         spec=new.spec,
@@ -325,7 +327,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
     child = Job(job.files, name, local=launch.service is None)
 
     def create() -> None:
-        create_derived(job.files, derived, parent, files)
+        create_derived(job.files, derived, record.paths, files)
         if on_start is not None:
             on_start(child, changes)
         else:

@@ -13,11 +13,11 @@ from mops.errors import CorruptRecord
 from mops.jobs.failures.causes import COLUMNS, Cause, causes_of
 from mops.jobs.failures.narrow_ranges import narrow_ranges
 from mops.jobs.results import CHUNK_ROWS
-from mops.storage.ancestors import PartRows
 from mops.storage.dataset import dataset_of
 from mops.storage.files import Files
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
+from mops.storage.sources import PartRows
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.ranges import Ranges
 from mops.task import FAILURES

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.attempt.stored import PLAN, encode_plan
+from mops.attempt.reuse_plan import PLAN, encode_plan
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
 from mops.parquet.encoder import Encoded
 from mops.storage.backends.base import Spool
-from mops.storage.job_records import JobRecord, Reuse, ReuseSource
+from mops.storage.job_records import JobRecord, ReuseSource
 from mops.storage.joblog.view import LogView
 from mops.study.groups import GroupChunk
 
@@ -66,7 +66,7 @@ class Source(Protocol):
 class Found:
     """The simulations that a new job takes from other jobs: for its record, and their table."""
 
-    reuse: Reuse
+    reuse: tuple[ReuseSource, ...]
     table: Encoded[Spool]
 
 
@@ -123,7 +123,7 @@ def match(
         for offer in offers
         if counts[offer.record.job]
     )
-    return Found(Reuse(sources), encoded) if sources else None
+    return Found(sources, encoded) if sources else None
 
 
 def _batches(groups: Pieces) -> Iterator[list[GroupChunk]]:

@@ -17,7 +17,6 @@ from mops.jobs.prepare import PreparedStudy, listed_files
 from mops.jobs.reuse.matching import Found, Numbers, Pieces, Refused, match
 from mops.jobs.reuse.same_files import SameFiles
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
-from mops.storage.ancestors import ancestors, stored_families
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JOB_RECORDS, JobRecord, job_names, load_job
@@ -26,6 +25,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import options_records
 from mops.storage.params_file import load_groups
 from mops.storage.paths import NamePaths
+from mops.storage.sources import FirstReplicates, families_of, source_logs
 from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -48,7 +48,7 @@ class Offer:
 
     def open(self) -> None:
         """Read what the properties need. Their first use raises the errors of a job that cannot be read."""
-        _ = self.groups, self.stored, self._failed, self._parents_groups
+        _ = self.groups, self.stored, self._failed, self._first
 
     @cached_property
     def groups(self) -> GroupTable:
@@ -66,7 +66,7 @@ class Offer:
 
     def has(self, group: int, replicates: Numbers) -> npt.NDArray[np.bool_]:
         """Tell for each of these replicates of a stored group whether the job has its simulation, which is good."""
-        found: npt.NDArray[np.bool_] = replicates >= self._first_replicate(group)
+        found: npt.NDArray[np.bool_] = replicates >= self._first.n(group)
         return found & ~np.isin(replicates, self._failed.get(group, ()))
 
     @cached_property
@@ -78,17 +78,10 @@ class Offer:
                 found.setdefault(row["group"], []).append(row["replicate"])
         return found
 
-    def _first_replicate(self, group: int) -> int:
-        """Return the first replicate of a group that the job has rows of: the earlier ones are its parent's."""
-        parent = self.record.parent
-        if parent is None or self._parents_groups is None or group not in parent.simulated:
-            return 0
-        return self._parents_groups.n_replicates(group)
-
     @cached_property
-    def _parents_groups(self) -> GroupTable | None:
-        parent = self.record.parent
-        return load_groups(self.files, parent.paths) if parent is not None and parent.simulated else None
+    def _first(self) -> FirstReplicates:
+        """The replicates of each group whose rows are in the parts of other jobs."""
+        return FirstReplicates(self.files, self.record)
 
 
 def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found | None:
@@ -146,9 +139,9 @@ def find_good_simulations(
 ) -> Found | None:
     """Find the good simulations of some groups of a complete job, for a job derived from it; None: there are none."""
     offers = [Offer(job.files, job.record, view, wanted, failures)]
-    for source in reversed(ancestors(job.files, job.record)):
-        record = load_job(job.files, source.job)
-        offers.append(Offer(job.files, record, source.log.view, wanted - source.simulated_again))
+    for one in reversed(source_logs(job.files, job.record)):
+        record = load_job(job.files, one.source.job)
+        offers.append(Offer(job.files, record, one.log.view, wanted & one.source.outputs))
     return match(groups, offers, job.files.spool)
 
 
@@ -183,7 +176,7 @@ class _Search:
             offer = Offer(self._files, record, view)
             if not self._may_use(offer):
                 return None, {}
-            families = stored_families(self._files, record, view) or {}
+            families = families_of(self._files, record.paths, [view]) or {}
             offer.open()
         except UNREADABLE as bad:
             warn_unreadable(record.job, bad)

@@ -21,10 +21,10 @@ from mops.jobs.tables.parameters import Parameters
 from mops.jobs.tables.ranking import RANKED_BY, ranked
 from mops.jobs.tables.scan import Computed, Scan, Selection
 from mops.jobs.tables.table import Table
-from mops.storage.ancestors import ResultSource, parts
 from mops.storage.dataset import dataset_of
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
+from mops.storage.sources import SourceLog, parts
 from mops.task import FAILURES
 
 
@@ -208,7 +208,7 @@ class JobTables(JobParts):
             The number of failures, the verdict, and the first line of the message.
         """
 
-        def read(sources: list[ResultSource]) -> list[Reason]:
+        def read(sources: list[SourceLog]) -> list[Reason]:
             counts = self.record.taken_over_counts + sources[-1].log.view.counts
             rows = parts(sources, "failures") if counts.failed else []
             dataset = dataset_of(self.files, self.name, rows, FAILURES)
@@ -247,7 +247,7 @@ class JobTables(JobParts):
             A part is missing, or is not a Parquet file.
         """
 
-        def read(sources: list[ResultSource]) -> pa.Table:
+        def read(sources: list[SourceLog]) -> pa.Table:
             record, view = self.record, sources[-1].log.view
             if not (record.taken_over_counts + view.counts).failed:
                 return CAUSES.empty_table()

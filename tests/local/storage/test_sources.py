@@ -21,14 +21,15 @@ from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
+from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.derived.choice import wanted as wanted_verdicts
 from mops.jobs.job import Job
-from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.verify import coverage_problems
 from mops.storage.paths import JobPaths, NamePaths
+from mops.storage.sources import verify_job
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts
 from soak import SOAKING
@@ -269,14 +270,52 @@ def test_verify_checks_the_parts_of_the_parent(world: World, derived: Job) -> No
     assert verify_job(world.files, "second") == [f"{part}: missing"]
 
 
-@pytest.mark.parametrize("field", ["job", "id", "groups", "counts"])
-def test_a_record_whose_parent_is_malformed_is_corrupt(world: World, derived: Job, field: str) -> None:
+@pytest.mark.parametrize("field", ["job", "id", "losses", "outputs"])
+def test_a_record_whose_source_is_malformed_is_corrupt(world: World, derived: Job, field: str) -> None:
     path = Path(world.files.url, NamePaths("second").record)
     record = json.loads(path.read_text())
-    del record["parent"][field]
+    del record["sources"][0][field]
     path.write_text(json.dumps(record))
     with pytest.raises(CorruptRecord, match=field):
         load_job(world.files, "second")
+
+
+def test_verify_finds_groups_that_a_source_does_not_have(world: World, derived: Job) -> None:
+    path = Path(world.files.url, NamePaths("second").record)
+    record = json.loads(path.read_text())
+    record["sources"][0]["losses"] += [[6, 8]]
+    path.write_text(json.dumps(record | {"n_groups": 8}))
+    assert any("takes groups 6 to 7 over from job 'first'" in problem for problem in verify_job(world.files, "second"))
+
+
+# Jobs that were derived from derived jobs
+
+
+def test_a_record_names_every_job_that_has_rows_and_no_other(world: World, derived: Job) -> None:
+    """A rescoring needs the outputs of all jobs before it, and no losses of theirs."""
+    rescored = world.rescore(derived, "third")
+    first, second = rescored.record.sources
+    assert (first.job, first.losses, first.outputs) == ("first", Ranges(), Ranges.of([0, 2, 3]))
+    assert (second.job, second.losses, second.outputs) == ("second", Ranges(), Ranges.of([1, 4, 5]))
+    assert rescored.record.simulated == rescored.record.due == Ranges(((0, 6),))
+    with pytest.raises(JobError, match="has rows that other jobs read: second, third") as caught:
+        plan_deletion(world.files, ["first"])
+    assert caught.value.hint == "delete them too: mops jobs delete third second first"
+
+
+def test_a_job_whose_groups_all_ran_again_later_may_be_deleted(world: World) -> None:
+    """Both retries run the same groups, so the second one needs no row of the first one."""
+    world.derive(Job(world.files, "first"), "second", "timeout")
+    second = world.run("second", dict.fromkeys((1, 4, 5), Outcome(("oom", None), (None, None))), [])
+    third = world.derive(second, "third", "oom")
+    assert [source.job for source in third.record.sources] == ["first"]
+    assert third.status().parent == "second"
+    world.run("third", dict.fromkeys((1, 4, 5), HEALTHY), [])
+    assert [one.job for one in delete(world.files, [plan.job for plan in plan_deletion(world.files, ["second"])])]
+    world.assert_reads_true(third)
+    with pytest.raises(JobError, match="has rows that other jobs read: third"):
+        plan_deletion(world.files, ["first"])
+    world.assert_reads_true(world.run(world.rescore(third, "fourth").name, dict.fromkeys(range(6), HEALTHY), [2]))
 
 
 # Which groups run again
