@@ -47,8 +47,7 @@ def submit(name: str, *, file: str = "study.json", sets: Any = "sets.csv", **opt
 
 def n_reused(job: mops.Job) -> int:
     assert job.status().state == "succeeded"
-    reuse = job.record.reuse
-    return sum(source.simulations for source in reuse)
+    return sum(source.simulations for source in job.record.reuse)
 
 
 def test_the_study_and_its_sets_may_differ(project: Path) -> None:

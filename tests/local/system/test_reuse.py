@@ -71,7 +71,7 @@ def test_what_a_derived_job_ran_is_reused_and_what_it_took_over_comes_from_its_p
     extended = lab.start("extend", "whole", "--replicates", "6", "--name", "extended")
     assert extended.wait() == 0, extended.said
     assert len(extended.calls) == N
-    assert lab.job("extended").record.reuse is None
+    assert not lab.job("extended").record.reuse
 
 
 def test_a_kill_in_the_middle_and_then_a_source_that_is_gone(lab: StudyLab) -> None:
@@ -111,7 +111,7 @@ def test_a_changed_model_is_not_reused(lab: StudyLab) -> None:
     other = reuse(lab, "other")
     assert len(other.calls) == 2
     assert "job first is not reused, because its files differ: counted.py (changed)" in other.said
-    assert lab.job("other").record.reuse is None
+    assert not lab.job("other").record.reuse
 
 
 def test_other_variables_are_not_reused(lab: StudyLab) -> None:

@@ -59,7 +59,7 @@ class Choice:
 
 def sources_of(parent: JobRecord, choice: Choice) -> tuple[Source, ...]:
     """Return the jobs whose parts have rows that a job derived from a complete job takes over, the oldest first."""
-    # The record of the parent names its sources. So nobody has to read the records of these, now or later.
+    # The record of the parent names its sources, so this reads no other record.
     again = choice.again - choice.simulated
     left = [
         replace(source, losses=source.losses - choice.again, outputs=source.outputs - again)
