@@ -78,12 +78,6 @@ NESTED = {
     "large list": (pa.large_list, [2], [3], "['1970-01-01 00:00:00.000000002']"),
     "list of one length": (lambda kind: pa.list_(kind, 1), [2], [3], "['1970-01-01 00:00:00.000000002']"),
     "struct": (lambda kind: pa.struct({"at": kind}), {"at": 2}, {"at": 3}, "{'at': '1970-01-01 00:00:00.000000002'}"),
-    "map": (
-        lambda kind: pa.map_(pa.string(), kind),
-        [("a", 2)],
-        [("a", 3)],
-        "[('a', '1970-01-01 00:00:00.000000002')]",
-    ),
 }
 
 

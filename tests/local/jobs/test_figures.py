@@ -267,9 +267,11 @@ def test_the_timeline_ends_with_all_simulations(job: Job) -> None:
     folder = folder_of(job.files.url, job.name) / "events"
     samples = [sample for path in sorted(folder.rglob("*.json")) for sample in json.loads(path.read_text())["samples"]]
     points = found.points.to_pandas()
-    assert points["simulations"].tolist() == [s["simulations_good"] + s["simulations_failed"] for s in samples]
+    assert points["simulations"].tolist() == [
+        s["finished"].get("simulations_good", 0) + s["finished"].get("simulations_failed", 0) for s in samples
+    ]
     assert points["memory_bytes"].tolist() == [s["memory_bytes"] for s in samples]
-    assert points["durable"].tolist() == [s["durable"] for s in samples]
+    assert points["durable"].tolist() == [sum(s.get("durable", {}).values()) for s in samples]
     assert found.n_simulations == 90
     assert found.limit_bytes is not None
 

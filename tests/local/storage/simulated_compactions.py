@@ -27,7 +27,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import current_parts, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import compaction_problems
-from mops.storage.sources import ResultSource
+from mops.storage.sources import SourceLog
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
@@ -87,11 +87,11 @@ def reader(actor: Actor) -> None:
             actor.world.claim(rows == seen, f"I9: a reader got {rows}")
 
 
-def sources(actor: Actor) -> list[ResultSource]:
-    return [ResultSource(PATHS.job, read_whole(actor.files, PATHS))]
+def sources(actor: Actor) -> list[SourceLog]:
+    return [SourceLog(PATHS.job, read_whole(actor.files, PATHS))]
 
 
-def rows_of(actor: Actor, found: Sequence[ResultSource]) -> tuple[list[int], list[int]]:
+def rows_of(actor: Actor, found: Sequence[SourceLog]) -> tuple[list[int], list[int]]:
     """Return the groups of the commits, and the rows of the current parts."""
     rows: list[int] = []
     for some in found[0].rows("losses"):

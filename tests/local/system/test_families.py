@@ -19,7 +19,7 @@ from mops.settings import Settings
 from mops.storage.dataset import dataset_problems
 from mops.storage.joblog.parts import read_whole
 from mops.storage.progress_record import Progress
-from mops.storage.sources import ResultSource
+from mops.storage.sources import SourceLog
 
 MODEL = """
 import datetime as dt
@@ -177,9 +177,7 @@ def test_values_without_a_common_type_fail_with_the_name_of_the_column(run: Run)
 
 
 def problems_of(job: Job) -> list[str]:
-    return dataset_problems(
-        job.files, job.record.paths, [ResultSource(job.name, read_whole(job.files, job.record.paths))]
-    )
+    return dataset_problems(job.files, job.record.paths, [SourceLog(job.name, read_whole(job.files, job.record.paths))])
 
 
 def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path: Path) -> None:
