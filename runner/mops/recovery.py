@@ -24,7 +24,7 @@ In the runner, for tasks (`attempt/recovery.py` counts and acts):
 | | 2 of its workers died while they ran it or sent its result | | it runs in smaller tasks, in the end alone |
 | | the same, and an earlier task with its groups was lost so | | 1 dead worker is enough for smaller tasks |
 | | the same, and it is a single simulation, alone on a worker | | failed: `oom` or `lost` |
-| | in any way | 100 in a row, all of the job | the attempt ends |
+| | in any way but with the connection | more than 100 in a row, or than can be in flight | the attempt ends |
 | a task came back empty | | fewer than 5 times in a row | it runs again |
 | | | 5 times in a row | as if it had lost its workers |
 | a task raised | | fewer than 3 times | it runs on a worker on which it has not raised |

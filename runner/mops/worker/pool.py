@@ -308,8 +308,8 @@ class Pool:
             with self._lock:
                 if self._killer is not None:
                     self._killer.cancel()
+            self._kill_all()  # first: closing an idle child may wait for a template that hangs in a fork
             self.slots.close_idle()
-            self._kill_all()
             result_buffers.wake()
             self._starter.await_start(LEAVE_SECONDS)
             close_all(self.slots.leave(LEAVE_SECONDS))  # the threads that run them are busy elsewhere

@@ -267,11 +267,13 @@ def test_the_timeline_ends_with_all_simulations(job: Job) -> None:
     folder = folder_of(job.files.url, job.name) / "events"
     samples = [sample for path in sorted(folder.rglob("*.json")) for sample in json.loads(path.read_text())["samples"]]
     points = found.points.to_pandas()
-    assert points["simulations"].tolist() == [
-        s["finished"].get("simulations_good", 0) + s["finished"].get("simulations_failed", 0) for s in samples
-    ]
+    names = ("simulations_good", "simulations_failed")
+    finished, durable = (
+        [sum(s.get(of, {}).get(n, 0) for n in names) for s in samples] for of in ("finished", "durable")
+    )
+    assert points["simulations"].tolist() == finished
     assert points["memory_bytes"].tolist() == [s["memory_bytes"] for s in samples]
-    assert points["durable"].tolist() == [sum(s.get("durable", {}).values()) for s in samples]
+    assert points["durable"].tolist() == durable
     assert found.n_simulations == 90
     assert found.limit_bytes is not None
 

@@ -22,7 +22,7 @@ from mops.parquet.encoder import Encoded
 from mops.storage.compaction import compact
 from mops.storage.dataset import part_missing, read_current
 from mops.storage.files import Files
-from mops.storage.job_records import load_job
+from mops.storage.job_records import Source, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import current_parts, read_whole
 from mops.storage.joblog.records import Part
@@ -88,7 +88,8 @@ def reader(actor: Actor) -> None:
 
 
 def sources(actor: Actor) -> list[SourceLog]:
-    return [SourceLog(PATHS.job, read_whole(actor.files, PATHS))]
+    every = Ranges(((0, 1_000),))
+    return [SourceLog(Source(PATHS.job, PATHS.root.rpartition("/")[2], every, every), read_whole(actor.files, PATHS))]
 
 
 def rows_of(actor: Actor, found: Sequence[SourceLog]) -> tuple[list[int], list[int]]:

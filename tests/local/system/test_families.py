@@ -17,9 +17,11 @@ import mops
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.dataset import dataset_problems
+from mops.storage.job_records import Source
 from mops.storage.joblog.parts import read_whole
 from mops.storage.progress_record import Progress
 from mops.storage.sources import SourceLog
+from mops.study.ranges import Ranges
 
 MODEL = """
 import datetime as dt
@@ -156,7 +158,7 @@ APART = [
     (["moment", "utc"], "column 'x' is timestamp[us, tz=UTC], not a timestamp without a time zone"),
     (
         ["nanos", "year 3000"],
-        "column 'x' holds a timestamp without a time zone in ms, and no unit holds all values",
+        "column 'x' holds a time that nanoseconds do not reach, in a column that also holds nanoseconds",
     ),
     (["seconds", "day"], "column 'x' is date32[day], not a duration"),
     (["list", "struct"], "column 'x' is struct<a: int64>, not a list of number"),
@@ -177,7 +179,9 @@ def test_values_without_a_common_type_fail_with_the_name_of_the_column(run: Run)
 
 
 def problems_of(job: Job) -> list[str]:
-    return dataset_problems(job.files, job.record.paths, [SourceLog(job.name, read_whole(job.files, job.record.paths))])
+    paths, every = job.record.paths, Ranges(((0, 1_000),))
+    source = SourceLog(Source(job.name, job.record.id, every, every), read_whole(job.files, paths))
+    return dataset_problems(job.files, paths, [source])
 
 
 def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path: Path) -> None:
