@@ -15,7 +15,7 @@ from mops.storage.joblog.records import State
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
 from mops.storage.sources import PartRows, families_of, parts, source_logs
-from mops.study.column_families import Families
+from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import JobContext
@@ -41,7 +41,8 @@ class ClaimedJob:
     inherited_counts: Counts = field(init=False)  # of ``inherited``, and of what a derived job took over
     todo: Ranges = field(init=False)  # the groups to run
     stored: StoredSimulations = field(init=False)  # the simulations of these groups that need not run
-    families: Families | None = field(init=False)  # of the columns at the claim; None: no simulation was good
+    own_families: Families | None = field(init=False)  # of the columns, by its own log; None: no simulation was good
+    families: Families | None = field(init=False)  # by the logs of its sources, too
     losses_taken_over: list[PartRows] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,8 +53,10 @@ class ClaimedJob:
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
         sources = source_logs(self.files, self.record)
-        views = [*(source.log.view for source in sources), self.inherited]
-        self.families = families_of(self.files, self.paths, views)
+        self.families = self.own_families = families_of(self.files, self.paths, [self.inherited])
+        if self.own_families is not None:
+            views = (source.log.view for source in sources)
+            self.families = join_families(self.own_families, *(view.families for view in views))
         self.losses_taken_over = parts(sources, "losses")
         self.stored = StoredSimulations(self.files, self.record, sources, has_targets=bool(self.context.targets))
 

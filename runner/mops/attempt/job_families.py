@@ -27,10 +27,12 @@ from mops.task import (
 class JobFamilies:
     """The families of a job's columns. Thread-safe."""
 
-    def __init__(self, stored: Families | None):  # of this job and its sources; None: no simulation was good
+    # ``known``: of this job and its sources; None: no simulation was good. ``stored``: by its own log alone, which says
+    # the families of its own rows although its sources say them too: a reader may need it without them.
+    def __init__(self, known: Families | None, stored: Families | None):
         self._lock = threading.Lock()
         self._stored = stored or {}
-        self._known = stored  # replaced and never changed, because tasks that were sent hold it
+        self._known = known  # replaced and never changed, because tasks that were sent hold it
 
     @property
     def known(self) -> Families | None:
@@ -45,7 +47,7 @@ class JobFamilies:
         """Start from the reference schema, which is stored."""
         with self._lock:
             self._stored = join_families(reference, self._stored)
-            self._known = self._stored
+            self._known = join_families(reference, self._known or {})
 
     def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
         """Narrow the families by a result; return the result without what does not fit, and the first misfit, or ''."""

@@ -71,7 +71,7 @@ class Runner:
         self._cluster, self._job, settings = cluster, job, job.settings
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         put = self._events.put
-        self._families = JobFamilies(job.families)
+        self._families = JobFamilies(job.families, job.own_families)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = ProgressMeter(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress)

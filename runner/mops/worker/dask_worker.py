@@ -1,4 +1,4 @@
-"""What the pools of a process ask of its Dask worker, from the thread of a task. Without Dask, nothing calls this."""
+"""Asks the Dask worker of this process, from the thread of a task. Without Dask, nothing calls this."""
 
 from __future__ import annotations
 

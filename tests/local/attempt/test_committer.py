@@ -192,7 +192,7 @@ class CommitterLab:
         self.log, self.pending, texts = self.job.log, PendingResults(), iter(text)
         log: Any = SimpleNamespace(take=lambda: next(texts))
         observer: Any = SimpleNamespace(tick=lambda _bytes, *, last=False: self.ticks.append(last))
-        self.committer = Committer(self.job, JobFamilies({}), self.pending, log, observer, self.events.append)
+        self.committer = Committer(self.job, JobFamilies({}, {}), self.pending, log, observer, self.events.append)
         self.committer.start()
 
     def put(self, *groups: int, n_rows: int = 2) -> None:

@@ -143,7 +143,7 @@ class Job:
 
     def begin_attempt(self) -> None:
         stored = None if self.reference is None else join_families(self.reference, *self.commits)
-        self.families = JobFamilies(stored)
+        self.families = JobFamilies(stored, stored)
         self.types = StoredTypes(self.families.of)
         self.begin_checkpoint()
 

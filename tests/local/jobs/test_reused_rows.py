@@ -57,6 +57,17 @@ def test_integers_of_all_sizes_in_a_column() -> None:
     assert [row["n"] for row in rows(second)] == [2**63 + 1] * 2 + [1] * 4
 
 
+def test_a_derived_job_says_the_types_of_its_own_rows(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: only the log of its source said that a column holds floats, so a reuse of its rows read nulls."""
+    monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")  # the first set fixes the type
+    (project / "model.py").write_text(MODEL.replace("np.uint64(2**63 + 1)", "0.25"))
+    first = submit("first", [0.5, 1.5], 1)
+    derived = mops.extend(first, sets=[{"beta": 2.5}], name="derived")
+    second = submit("second", [2.5], 1, reuse=True)
+    assert [source.job for source in second.record.reuse] == [derived.name]
+    assert [row["n"] for row in rows(second)] == [0.25]
+
+
 def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner reads no row that it does not need, and few at once."""
     first = submit("first", [0.5, 0.75, 1.5], 40)
