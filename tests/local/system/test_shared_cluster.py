@@ -274,6 +274,15 @@ def ending(*, runs: bool) -> Callable[..., None]:
     return end
 
 
+def nannies_know_their_workers(client: Client) -> bool:
+    """Return whether each nanny has heard from its first worker. If that one dies before, the nanny gives up."""
+
+    def status(dask_worker: Any) -> str:
+        return str(dask_worker.process.status.name)
+
+    return set(client.run(status, nanny=True).values()) == {"running"}
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
@@ -287,6 +296,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
+        wait_for(lambda: nannies_know_their_workers(client))
         connection = DaskConnection(DaskCalls(client))
         cluster: Any = SimpleNamespace(connection=connection, is_connected=True, loss_cause=lambda *_: UNKNOWN)
         with contextlib.closing(
