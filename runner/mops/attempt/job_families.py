@@ -27,8 +27,8 @@ from mops.task import (
 class JobFamilies:
     """The families of a job's columns. Thread-safe."""
 
-    # ``known``: of this job and its sources; None: no simulation was good. ``stored``: by its own log alone, which says
-    # the families of its own rows although its sources say them too: a reader may need it without them.
+    # ``known``: of this job and its sources; None: no simulation was good. ``stored``: by this job's log, which names
+    # the families of its rows although the logs of its sources may name them too: a reader may not have those.
     def __init__(self, known: Families | None, stored: Families | None):
         self._lock = threading.Lock()
         self._stored = stored or {}
