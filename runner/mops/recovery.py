@@ -294,8 +294,8 @@ class Then(Enum):
     """What follows for a task."""
 
     AGAIN = "it runs again"
-    ELSEWHERE = "runs on another worker"
-    SMALLER = "runs in smaller tasks"
+    ELSEWHERE = "it runs again, on another worker if there is one"
+    SMALLER = "it runs in smaller tasks, in the end alone"
     FAILED = "recorded as failed"
     END = "the attempt ends"
 
@@ -313,12 +313,6 @@ def after_loss(*, blamed: bool, alone: bool, n_units: int, n_in_a_row: int, most
 def deaths_to_blame(*, suspect: bool) -> int:
     """Return how many workers must die with a task before the task is blamed."""
     return 1 if suspect else DEATHS
-
-
-def is_empty_too_often(n_in_a_row: int) -> bool:
-    """Tell whether a task that came back empty so often is blamed."""
-    # A replaced pool or another schema causes one empty result, and not several in a row.
-    return n_in_a_row >= EMPTY_LIMIT
 
 
 def after_error(

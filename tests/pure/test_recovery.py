@@ -11,7 +11,6 @@ import pytest
 from mops.child.channel import FILES_LOST, Step
 from mops.recovery import (
     DEATHS_BETWEEN,
-    EMPTY_LIMIT,
     AfterStep,
     BetweenSteps,
     Death,
@@ -22,7 +21,6 @@ from mops.recovery import (
     after_death_in_step,
     after_error,
     after_loss,
-    is_empty_too_often,
     retirement_size,
     verdict_of,
 )
@@ -264,7 +262,3 @@ def test_what_follows_for_a_lost_task(given: dict[str, Any], then: Then) -> None
 def test_what_follows_for_a_task_that_raised(given: dict[str, Any], then: tuple[Then, bool]) -> None:
     situation: dict[str, Any] = {"alone": False, "n_raised": 1, "n_in_a_row": 1, "worker": "a", "workers": {"a", "b"}}
     assert after_error(**({"retired": set(), "same_error": set()} | situation | given)) == then
-
-
-def test_a_task_that_comes_back_empty_five_times_in_a_row_is_blamed() -> None:
-    assert [is_empty_too_often(n) for n in (1, EMPTY_LIMIT - 1, EMPTY_LIMIT)] == [False, False, True]

@@ -8,7 +8,6 @@ group is split: tasks run a few of its replicates each, and then its targets.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -55,7 +54,8 @@ class Plan:
         self._n_whole_groups = 0  # in the tasks in flight
         self._split: dict[int, _SplitGroup] = {}
         self._suspects: set[int] = set()  # groups of a task whose workers died: each runs in a task without others
-        self._alone_at_end: deque[int] = deque()  # groups that must run alone, when nothing else runs
+        # A heap of groups that must run alone when nothing else runs, and whether they are suspects, which run last.
+        self._alone_at_end: list[tuple[bool, int]] = []
         self._stopped = False
 
     @property
@@ -108,10 +108,10 @@ class Plan:
         task = self._remove_whole(number)
         left = [group for group in task.groups if group not in done | run_alone_later]
         if task.alone:  # it still has to run alone
-            self._alone_at_end += left
+            self._run_alone_at_end(left)
         else:  # the task was stopped or had used its budget: these groups are sent first
             self._return_groups(left)
-        self._alone_at_end += sorted(run_alone_later)
+        self._run_alone_at_end(run_alone_later)
         self._suspects -= done
         if done and seconds:
             self.sizer.add(seconds, len(done), sum(len(self._replicates(group)) for group in done))
@@ -165,7 +165,7 @@ class Plan:
             elif blamed and len(replicates := self._replicates(task.groups[0])) > 1:
                 self._split[task.groups[0]] = _SplitGroup(alone=list(replicates))
             else:
-                self._alone_at_end += task.groups
+                self._run_alone_at_end(task.groups)
             return
         del self.tasks_in_flight[number]
         split = self._split[task.groups[0]]
@@ -203,6 +203,10 @@ class Plan:
             heapq.heappush(self._returned_groups, group)
             self._n_left += 1
 
+    def _run_alone_at_end(self, groups: Iterable[int]) -> None:
+        for group in groups:
+            heapq.heappush(self._alone_at_end, (group in self._suspects, group))
+
     def _return_replicates(self, group: int, replicates: Iterable[int]) -> None:
         for replicate in replicates:
             heapq.heappush(self._split[group].left, replicate)
@@ -228,20 +232,21 @@ class Plan:
 
     def _next_alone(self) -> Task | None:
         """Return a task that gets a worker to itself: one for each worker, and no other tasks meanwhile."""
-        for group, split in self._split.items():
-            # A suspect is the only task in flight, because two tasks on a worker that dies would both be suspects.
-            if self.tasks_in_flight and group in self._suspects:
-                continue
-            if split.alone:
-                return self._new_task((group,), (split.alone.pop(),), alone=True)
-            if split.targets_alone:
-                split.targets_alone = False
-                return self._new_task((group,), (), alone=True)
-        if self.tasks_in_flight and self._alone_at_end and self._alone_at_end[0] in self._suspects:
-            return None
-        if self._alone_at_end and self.groups_in_flight < self._window.size:
-            self._n_whole_groups += 1
-            return self._new_task((self._alone_at_end.popleft(),), None, alone=True)
+        # Suspects come last, because one that no worker can run ends the attempt. Each is the only task in flight,
+        # because two tasks on a worker that dies would both be suspects.
+        for suspects in (False, True) if not self.tasks_in_flight else (False,):
+            for group, split in self._split.items():
+                if (group in self._suspects) is not suspects:
+                    continue
+                if split.alone:
+                    return self._new_task((group,), (split.alone.pop(),), alone=True)
+                if split.targets_alone:
+                    split.targets_alone = False
+                    return self._new_task((group,), (), alone=True)
+            has_whole = bool(self._alone_at_end) and self._alone_at_end[0][0] is suspects
+            if has_whole and self.groups_in_flight < self._window.size:
+                self._n_whole_groups += 1
+                return self._new_task((heapq.heappop(self._alone_at_end)[1],), None, alone=True)
         return None
 
     def _next_of_split(self, group: int, split: _SplitGroup) -> Task | None:

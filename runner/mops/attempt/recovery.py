@@ -13,7 +13,7 @@ from mops.attempt.tasks import TaskLost, TaskRaised
 from mops.cluster.base import Cluster
 from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError, MopsError, UsageError
-from mops.recovery import Then, after_error, after_loss, deaths_to_blame, is_empty_too_often
+from mops.recovery import EMPTY_LIMIT, Then, after_error, after_loss, deaths_to_blame
 from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses, task_number
 from mops.units import shortened
 
@@ -87,7 +87,7 @@ class TaskRecovery:
         steps = _steps_of(task)
         self._n_empty.update(steps)
         n = min(self._n_empty[step] for step in steps)
-        if not is_empty_too_often(n):
+        if n < EMPTY_LIMIT:  # a replaced pool or another schema causes one empty result, and not several in a row
             logger.info("%s: %s came back without a result; it runs again", self._job.name, task_text(task))
             return None
         for step in steps:
@@ -121,13 +121,8 @@ class TaskRecovery:
         n_times = sum(self._n_deaths[step] for step in {(task.groups[0], None), steps[0]})
         cause = f" ({loss.cause.text})" if loss.cause.text else ""
         what = "killed its workers" if loss.signal == "KilledWorker" else "gave no result"
-        follows = then.value
-        if then is Then.SMALLER and task.replicates is None and len(task.groups) > 1:
-            follows = "its groups run again one by one"
-        elif then is Then.SMALLER:
-            follows = "its simulations run again at the end, each alone on a worker"
         message = "%s: %s %s (times so far: %d): %s%s; %s"
-        logger.warning(message, job.name, task_text(task), what, n_times, loss.why, cause, follows)
+        logger.warning(message, job.name, task_text(task), what, n_times, loss.why, cause, _what_follows(then, task))
         if then is Then.FAILED:
             return n_times
         self._plan.task_lost(task.number, blamed=True)
@@ -139,7 +134,8 @@ class TaskRecovery:
         steps = _steps_of(task)
         for step in steps:
             self._raised_on[step].append(worker)
-        self._in_a_row[worker].add(steps[0])
+        if not task.alone:  # else it may be one of many pieces of a bad group, which say nothing about the worker
+            self._in_a_row[worker].add(steps[0])
         same_error: set[str] = set()
         if isinstance(error, MopsError) and not self._has_succeeded:
             same_error = self._first_errors[type(error)]
@@ -155,7 +151,7 @@ class TaskRecovery:
         )
         said = shortened(f"{type(error).__name__}: {' '.join(str(error).split())}", _ERROR_CHARACTERS)
         name = worker or "the scheduler"
-        logger.warning("%s: %s raised on %s: %s; %s", job, task_text(task), name, said, then.value)
+        logger.warning("%s: %s raised on %s: %s; %s", job, task_text(task), name, said, _what_follows(then, task))
         if then is Then.END:
             if isinstance(error, UsageError | ClusterError):
                 raise error
@@ -227,6 +223,16 @@ def quarantine_result(request: TaskRequest, loss: TaskLost, attempts: int) -> Ta
         reference=request.reference,
         failures=failures,
     )
+
+
+def _what_follows(then: Then, task: Task) -> str:
+    if then is not Then.SMALLER:
+        return str(then.value)
+    if len(task.groups) > 1:
+        return "its groups run again one by one"
+    if task.replicates == ():
+        return "its targets run again at the end, alone on a worker"
+    return "its simulations run again at the end, each alone on a worker"
 
 
 def task_text(task: Task) -> str:

@@ -74,6 +74,13 @@ def test_a_worker_on_which_three_tasks_in_a_row_raise_is_retired() -> None:
     assert not any(is_cut for _, is_cut in lab.again), "the tasks are not to blame"
 
 
+def test_pieces_of_a_bad_group_that_run_alone_retire_no_worker() -> None:
+    lab = Lab(A, B)
+    lab.succeeded(0, B)
+    lab.raised(range(1, 2 * FAULTS), A, alone=True)
+    assert lab.avoided == frozenset()
+
+
 def test_tasks_in_flight_on_a_retired_worker_do_not_end_the_attempt() -> None:
     """Regression: the retired worker did not count, so its next error of this kind came from as many as there were."""
     lab = Lab(A, B)
