@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.progress import Observer
 from mops.attempt.sizing import MOST_GROUPS
-from mops.attempt.tasks import ThreadFault
 from mops.attempt.text_log import TextLogBuffer
+from mops.attempt.threads import Events, ThreadFault
 from mops.child.buffers import read_segment
 from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import TEXTS_BYTES, Encoded, PartEncoder
@@ -36,8 +36,8 @@ from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
 
-LEAST_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
-POLL_SECONDS = 3.0  # how often the log is read for a cancel or a newer claim
+LEAST_COMMIT_SECONDS = 1.0  # the least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0
+LOG_POLL_SECONDS = 3.0  # how often the log is read for a cancel or a newer claim
 TICK_SECONDS = 0.5  # how often the observer is called, which decides what is due
 # How long an abandoned thread has to end. A storage that does not answer may hold it for minutes.
 ABANDON_SECONDS = 5.0
@@ -47,44 +47,6 @@ _QUEUES = 4  # the queue may hold this fraction of a checkpoint, because the thr
 
 _Row = TypeVar("_Row", Loss, Failure)
 _StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"  # kind of the table, output, and file
-
-
-class PendingResults:
-    """The results with finished groups that are not durable, oldest first. Thread-safe."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._results: deque[tuple[float, int]] = deque()
-        self._bytes = 0
-        self.written_bytes = 0  # bytes of parts that are stored
-
-    def add(self, n_bytes: int) -> None:
-        """Count a result with finished groups."""
-        with self._lock:
-            self._results.append((self._clock(), n_bytes))
-            self._bytes += n_bytes
-
-    def add_written(self, n_bytes: int) -> None:
-        """Count a part that is stored, whether or not a record names it yet. Called by one thread."""
-        self.written_bytes += n_bytes
-
-    def remove_oldest(self, n_results: int) -> None:
-        """Remove the oldest results, which are durable."""
-        with self._lock:
-            for _ in range(n_results):
-                self._bytes -= self._results.popleft()[1]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the results that are finished but not durable."""
-        return self._bytes
-
-    @property
-    def lag_s(self) -> float:
-        """The age of the oldest result that is not durable, in seconds; 0 if all are."""
-        with self._lock:
-            return self._clock() - self._results[0][0] if self._results else 0.0
 
 
 class OpenCheckpoint:
@@ -243,7 +205,7 @@ class Limits:
 
     def due(self, checkpoint: OpenCheckpoint, age_s: float, since_last_s: float) -> bool:
         """Tell whether to close the open checkpoint now."""
-        if not len(checkpoint) or (since_last_s < LEAST_SECONDS and self.seconds > 0):
+        if not len(checkpoint) or (since_last_s < LEAST_COMMIT_SECONDS and self.seconds > 0):
             return False
         return age_s >= self.seconds or checkpoint.bytes >= self.bytes or len(checkpoint) >= self.groups
 
@@ -261,38 +223,59 @@ class CancelRequested:
     """An event: the log has a cancel."""
 
 
-@dataclass
-class _Queue:
-    """Results on their way to the thread, bounded in bytes."""
+class PendingResults:
+    """The results that are finished and not durable: those that wait for the thread, and those that it has taken."""
 
-    limit_bytes: int
-    items: deque[tuple[TaskResult, Counts]] = field(default_factory=deque)
-    bytes: int = 0
-    closed: bool = False
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    def __init__(self, limit_bytes: int, clock: Callable[[], float] = time.monotonic):
+        self._limit_bytes, self._clock = limit_bytes, clock  # of those that wait for the thread
+        self._waiting: deque[tuple[TaskResult, Counts]] = deque()
+        self._waiting_bytes = 0
+        self._pending: deque[tuple[float, int]] = deque()  # when they came, and bytes; oldest first
+        self._changed = threading.Condition()
+        self.closed = False
+        self.bytes = 0
 
     def put(self, result: TaskResult, counts: Counts) -> None:
-        with self.changed:
-            # One result may always enter, however large.
-            self.changed.wait_for(lambda: self.closed or not self.bytes or self.bytes < self.limit_bytes)
-            self.items.append((result, counts))
-            self.bytes += result.nbytes
-            self.changed.notify_all()
+        """Add a result; wait while too many bytes wait. One result may always enter, however large."""
+        with self._changed:
+            if result.done:
+                self._pending.append((self._clock(), result.nbytes))
+                self.bytes += result.nbytes
+            wait, most = self._changed.wait_for, self._limit_bytes
+            wait(lambda: self.closed or not self._waiting_bytes or self._waiting_bytes < most)
+            self._waiting.append((result, counts))
+            self._waiting_bytes += result.nbytes
+            self._changed.notify_all()
 
     def take(self, timeout_s: float) -> tuple[TaskResult, Counts] | None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.items or self.closed, timeout=max(timeout_s, 0.0))
-            return self.items.popleft() if self.items else None
+        """Return the next result for the thread; None: none came in time, or none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self.closed, timeout=max(timeout_s, 0.0))
+            return self._waiting.popleft() if self._waiting else None
 
-    def release(self, n_bytes: int) -> None:
-        with self.changed:
-            self.bytes -= n_bytes
-            self.changed.notify_all()
+    def taken(self, n_bytes: int) -> None:
+        """Let others enter in place of a taken result, whose bytes are freed."""
+        with self._changed:
+            self._waiting_bytes -= n_bytes
+            self._changed.notify_all()
+
+    def durable(self, n_results: int) -> None:
+        """Forget the oldest results with finished groups."""
+        with self._changed:
+            for _ in range(n_results):
+                self.bytes -= self._pending.popleft()[1]
 
     def close(self) -> None:
-        with self.changed:
+        """Let nobody wait any more."""
+        with self._changed:
             self.closed = True
-            self.changed.notify_all()
+            self._changed.notify_all()
+
+    @property
+    def lag_s(self) -> float:
+        """The age of the oldest result that is not durable, in seconds; 0 if all are."""
+        with self._changed:
+            return self._clock() - self._pending[0][0] if self._pending else 0.0
 
 
 class Committer:
@@ -302,25 +285,25 @@ class Committer:
         self,
         job: ClaimedJob,
         families: JobFamilies,
-        pending: PendingResults,
         text_log: TextLogBuffer,
         observer: Observer,
-        put: Callable[[object], None],
+        events: Events,
     ):
-        self._job, self._families, self._pending, self._text_log = job, families, pending, text_log
-        self._observer, self._put = observer, put
+        self._job, self._families, self._text_log = job, families, text_log
+        self._observer, self._events = observer, events
         settings = job.settings
         most_groups = settings.batch_size_or(MOST_GROUPS)
         self._limits = Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, most_groups)
         self._advisory = advisory.Writer(job.files)
-        self._queue = _Queue(self._limits.bytes // _QUEUES)
+        self.pending = PendingResults(self._limits.bytes // _QUEUES)
+        self.written_bytes = 0  # of parts that are stored, whether or not a record names them yet
         self._file_numbers = itertools.count(1)
         self._abandoned = self._cancel_seen = False
         self._has_good_commit = job.inherited.counts.simulations_good > 0
         self._types = StoredTypes(families.of)
         self._open = self._new_checkpoint()
         self._opened_at = self._closed_at = time.monotonic()
-        self._polled_at = self._closed_at - POLL_SECONDS
+        self._polled_at = self._closed_at - LOG_POLL_SECONDS
         self._ticked_at = self._closed_at - TICK_SECONDS  # the first sign of life is due at once
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
 
@@ -331,20 +314,18 @@ class Committer:
     def put(self, result: TaskResult) -> Counts:
         """Take a result, whose buffers the thread owns from now on, and count it. Wait while too many bytes wait."""
         counts = counts_of_result(result, self._job.n_to_run, len(self._job.context.targets))
-        if result.done:
-            self._pending.add(result.nbytes)
-        self._queue.put(result, counts)
+        self.pending.put(result, counts)
         return counts
 
     def finish(self) -> None:
         """Commit the open checkpoint and end the thread."""
-        self._queue.close()
+        self.pending.close()
         self._thread.join()
 
     def abandon(self) -> None:
         """End the thread without another commit, because the runner lost its job or cannot store anything."""
         self._abandoned = True
-        self._queue.close()
+        self.pending.close()
         self._thread.join(ABANDON_SECONDS)  # later, a record of the thread counts only if no other attempt has begun
 
     def _run(self) -> None:
@@ -357,15 +338,15 @@ class Committer:
             if not self._abandoned:
                 self._observer.tick(self._open.bytes, last=True)
         except Exception as error:  # noqa: BLE001 - the loop raises it
-            self._queue.close()
-            self._put(ThreadFault(error, "commit"))
+            self.pending.close()
+            self._events.put(ThreadFault(error, "commit"))
 
     def _step(self) -> bool:
-        wait_s = min(self._polled_at + POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
+        wait_s = min(self._polled_at + LOG_POLL_SECONDS, self._ticked_at + TICK_SECONDS) - time.monotonic()
         if (next_commit_s := self.next_commit_s) is not None:
             wait_s = min(wait_s, next_commit_s)
-        taken = self._queue.take(wait_s)
-        if self._abandoned or (taken is None and self._queue.closed):
+        taken = self.pending.take(wait_s)
+        if self._abandoned or (taken is None and self.pending.closed):
             return False
         if taken is not None:
             self._add(*taken)
@@ -377,12 +358,12 @@ class Committer:
             self._commit()
         elif self._open.bytes_held >= self._limits.bytes:  # the checkpoint must not close yet
             self._store_into(self._open, self._open.take_outputs())
-        if now - self._polled_at >= POLL_SECONDS:
+        if now - self._polled_at >= LOG_POLL_SECONDS:
             self._polled_at = now
             self._job.log.poll()  # raises if a newer attempt owns the job
             if self._job.log.cancelled and not self._cancel_seen:
                 self._cancel_seen = True
-                self._put(CancelRequested())
+                self._events.put(CancelRequested())
         if now - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = now
             self._observer.tick(self._open.bytes)
@@ -393,7 +374,7 @@ class Committer:
         """Seconds until the open checkpoint closes, at the latest; None: it is empty. From any thread."""
         if not len(self._open):
             return None
-        least_s = min(LEAST_SECONDS, self._limits.seconds)
+        least_s = min(LEAST_COMMIT_SECONDS, self._limits.seconds)
         due = max(self._opened_at + self._limits.seconds, self._closed_at + least_s)
         return max(due - time.monotonic(), 0.0)
 
@@ -405,7 +386,7 @@ class Committer:
         self._check_stored(result.files)
         self._open.add(result, counts)
         self._store_into(self._open, self._open.take_encoded())
-        self._queue.release(n_bytes)
+        self.pending.taken(n_bytes)
 
     def _check_stored(self, files: Iterable[PartFile]) -> None:
         """Check that the parts that a worker has stored are in this storage, because a worker may have another one."""
@@ -414,7 +395,7 @@ class Committer:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 if self._job.files.size(file.path) == file.bytes:
-                    self._pending.add_written(file.bytes)
+                    self.written_bytes += file.bytes
                     continue
             raise StorageError(
                 "a worker stored a part, but the runner does not find it in its own storage",
@@ -443,9 +424,9 @@ class Committer:
         families = self._families.unstored(closing.families)
         self._job.log.commit(closing.groups, closing.parts, closing.counts, families)
         self._families.store(families)
-        self._pending.remove_oldest(closing.n_results)
+        self.pending.durable(closing.n_results)
         logger.debug("%s: committed %d groups in %d parts", self._job.name, len(closing), len(closing.parts))
-        self._put(Committed(closing.keys, len(closing), closing.counts))
+        self._events.put(Committed(closing.keys, len(closing), closing.counts))
 
     def _new_checkpoint(self) -> OpenCheckpoint:
         return OpenCheckpoint(self._job.groups, self._job.context.outputs, self._job.files.spool, self._types)
@@ -459,5 +440,5 @@ class Committer:
         for kind, output, file in files:
             path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))
             self._job.files.create(path, file.content)
-            self._pending.add_written(file.bytes)
+            self.written_bytes += file.bytes
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # After this time, simulations run on all slots although none has ended. Else slots would idle for the hour of a
 # model. Most models need most of their memory by then. Those that need more than their share run again, alone on
 # their worker.
-FIRST_SECONDS = 30.0
+UNMEASURED_SECONDS = 30.0
 
 
 class Concurrency:
@@ -72,10 +72,10 @@ class Concurrency:
         """Simulations at once on a worker; None: as many as the worker has slots."""
         if not self._is_auto:
             return None
-        # Until the memory of a simulation is known, it is one, but no longer than FIRST_SECONDS.
+        # Until the memory of a simulation is known, it is one, but no longer than UNMEASURED_SECONDS.
         if self._size is not None:
             return self._size.per_worker
-        is_first = time.monotonic() - self._began < FIRST_SECONDS
+        is_first = time.monotonic() - self._began < UNMEASURED_SECONDS
         return 1 if is_first else max(self._capacity.slots // max(self._cluster.workers, 1), 1)
 
     @property

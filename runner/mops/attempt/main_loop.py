@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
-from mops.attempt.commit import CancelRequested, Committed, Committer, PendingResults
+from mops.attempt.commit import CancelRequested, Committed, Committer
 from mops.attempt.concurrency import Concurrency
 from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
@@ -25,8 +25,9 @@ from mops.attempt.progress import Observer, ProgressCallback, ProgressMeter, Res
 from mops.attempt.recovery import TaskRecovery, quarantine_result
 from mops.attempt.results import GroupFinished, PartialGroups, PartialResult, ResultReceiver, TaskFinished
 from mops.attempt.sizing import TaskSizer
-from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight, TaskThreads, ThreadFault
+from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight
 from mops.attempt.text_log import TextLogBuffer
+from mops.attempt.threads import Events, TaskThreads, ThreadFault
 from mops.attempt.timing import RecentTasks, SlowSteps, TimeLeft
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
@@ -66,26 +67,22 @@ class Runner:
         text_log: TextLogBuffer,
         on_progress: Callable[[Progress], None] = lambda _: None,  # called by the loop, about four times a second
         pods: Pods | None = None,  # knows why the previous attempt's pod ended; None: the runner is not a pod
-        threads: Callable[[Callable[[object], None]], TaskThreads] = TaskThreads,
+        threads: Callable[[Events], TaskThreads] = TaskThreads,
     ):
         self._cluster, self._job, settings = cluster, job, job.settings
-        self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
-        put = self._events.put
+        self._events: Events = queue.SimpleQueue()
         self._families = JobFamilies(job.families, job.own_families)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = ProgressMeter(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress)
-        self.pending_results = PendingResults()  # results that are finished but not durable
-        observer = Observer(job, self._progress.look, text_log.last_lines)
-        self._committer = Committer(job, self._families, self.pending_results, text_log, observer, put)
+        observer = Observer(job, self._progress, text_log)
+        self.committer = Committer(job, self._families, text_log, observer, self._events)
         self._partial_groups = PartialGroups(
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
-        self._receiver = ResultReceiver(
-            job, self._families, self._partial_groups, text_log, self._committer.put, so_far
-        )
+        receiver = ResultReceiver(job, self._families, self._partial_groups, text_log, self.committer, so_far)
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
-        self._tasks_in_flight = TasksInFlight(cluster, self._receiver.receive, put, threads(put), room_bytes)
+        self._tasks_in_flight = TasksInFlight(cluster, receiver, self._events, threads(self._events), room_bytes)
         self._capacity = ClusterCapacity(cluster, settings, job.name)
         self._concurrency = Concurrency(job, cluster, self._capacity, pods)
         self._progress.set(window=self._concurrency.window.size)  # for the first sign of life, which may be the last
@@ -119,7 +116,7 @@ class Runner:
 
     def run(self) -> State:
         """Run until every group is committed, or a stop; return the state in which the job's log ends, or raise."""
-        self._committer.start()
+        self.committer.start()
         # The drain closes first: it ends calls to the cluster for which the threads of tasks may wait.
         with contextlib.closing(self._tasks_in_flight), contextlib.closing(self._drain):
             try:
@@ -129,16 +126,16 @@ class Runner:
                     how = f"{type(failure).__name__}: {failure}"  # jobs/following/wait.py reads it
                 logger.info("%s: attempt %d ends: %s", self._job.name, self._job.attempt, how)
                 self._tasks_in_flight.finish_deliveries(_DELIVERY_SECONDS)
-                self._committer.finish()
+                self.committer.finish()
                 late_failure = self._until_failure(self._take_last_events)
                 failure = failure or late_failure  # the first one decides how the job ends
                 self._drain.finish()
             except BaseException as error:
                 self._cluster.stop(0.0)
                 if isinstance(error, Exception) and not isinstance(error, MopsError):  # a defect of mops
-                    self._committer.finish()
+                    self.committer.finish()
                 else:
-                    self._committer.abandon()
+                    self.committer.abandon()
                 raise
             return self._job.end_attempt(failure, handed_over_by=self._handed_over_by)
 
@@ -318,7 +315,7 @@ class Runner:
         self._plan.split_task_finished(event.number, result.replicates, result.seconds, event.run_alone_later)
         if is_whole:
             self._plan.group_delivering(group)
-            self._tasks_in_flight.deliver_later(lambda: self._receiver.receive_group(group))
+            self._tasks_in_flight.deliver_group(group)
         elif not targets_run_alone and self._partial_groups.targets_due(group):
             if task.replicates:
                 self._plan.targets_due(group)
@@ -329,7 +326,7 @@ class Runner:
         """Send a lost task again; or deliver a result in which its simulation has failed, so that it is quarantined."""
         if n_times := self._recovery.lost(loss):
             result = quarantine_result(self._request_for(loss.task), loss, n_times)
-            self._tasks_in_flight.deliver_later(lambda: self._receiver.receive(loss.task, result))
+            self._tasks_in_flight.deliver_failed(loss.task, result)
 
     def _stop(self, request: StopRequested) -> None:
         # A request to cancel overrides requests to hand over, and a later request can only shorten the time.
@@ -377,7 +374,7 @@ class Runner:
             slots=self._plan.share.slots,
             window=self._concurrency.window.size,
             sizing=self._concurrency.explanation,
-            next_commit_s=self._committer.next_commit_s,
+            next_commit_s=self.committer.next_commit_s,
             slow=self._slow.found,
             seconds_left=self._time_left.seconds,
         )

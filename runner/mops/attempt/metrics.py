@@ -7,17 +7,15 @@ The collectors read what the runner knows when Prometheus scrapes. docs/referenc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mops.attempt.commit import PendingResults
 from mops.attempt.main_loop import Runner
 from mops.cluster.base import Cluster
-from mops.storage.progress_record import Progress
 from mops.system.process_memory import resident_bytes
 from mops.system.resources import allowed_bytes
 from mops.verdicts import VERDICTS
@@ -30,8 +28,8 @@ logger = logging.getLogger(__name__)
 class JobCollector(Collector):
     """Collects the metrics of an attempt."""
 
-    def __init__(self, attempt: int, look: Callable[[], Progress], pending: PendingResults):
-        self._attempt, self._look, self._pending = attempt, look, pending
+    def __init__(self, attempt: int, runner: Runner):
+        self._attempt, self._runner = attempt, runner
 
     def describe(self) -> list[Metric]:
         """Return nothing, so that the registry does not collect to find out the names."""
@@ -39,7 +37,7 @@ class JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they are now."""
-        seen = self._look()
+        seen, committer = self._runner.look(), self._runner.committer
         families = Families(mops_job=seen.job)
         ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
         yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
@@ -49,14 +47,14 @@ class JobCollector(Collector):
         }
         yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
         yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
-        yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", self._pending.written_bytes)
+        yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", committer.written_bytes)
         yield families.gauge("mops_groups_in_flight", "Parameter sets in flight.", seen.in_flight)
         yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
         yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
         help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
-        yield families.gauge("mops_checkpoint_lag_seconds", help_text, self._pending.lag_s)
+        yield families.gauge("mops_checkpoint_lag_seconds", help_text, committer.pending.lag_s)
         help_text = "Bytes of results that are finished and not durable."
-        yield families.gauge("mops_checkpoint_bytes", help_text, self._pending.bytes)
+        yield families.gauge("mops_checkpoint_bytes", help_text, committer.pending.bytes)
         help_text = "Resident memory of the runner's process, and of its process tree."
         sizes = {"process": resident_bytes(), "tree": seen.memory_bytes}
         yield families.gauge_by("mops_memory_bytes", help_text, "of", sizes)
@@ -78,7 +76,7 @@ def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Clus
         yield
         return
     job = runner.look().job
-    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.pending_results)]
+    collectors: list[Collector] = [JobCollector(attempt, runner)]
     if remote is None:
         collectors.append(PoolCollector(pools))
     elif without := remote.without_metrics():

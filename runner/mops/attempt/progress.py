@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
+from mops.attempt.text_log import TextLogBuffer
 from mops.errors import JobFailed, MopsError
 from mops.storage import advisory
 from mops.storage.dataset import dataset_of
@@ -40,8 +41,8 @@ _MESSAGE_CHARACTERS = 200
 
 # The committing thread ticks twice a second, so a live record and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
-FIRST_LIVE_SECONDS = 0.9  # the time between two live records in the first minute, in which a person watches
-FIRST_SECONDS = 60.0
+FIRST_LIVE_SECONDS = 0.9  # the time between two live records in the first minute
+WATCHED_SECONDS = 60.0  # after the start, a person often watches
 _WRITE_SHARE = 0.05  # the most of the time that the first minute's live records may take, if the storage is slow
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
@@ -156,7 +157,7 @@ class ProgressCallback:
 
 
 def earlier_best(job: ClaimedJob) -> list[BestLoss]:
-    """Return the smallest losses of earlier attempts, which the last live record names, or of the job's parents."""
+    """Return the smallest losses of earlier attempts, by the last live record, or of the sources of a derived job."""
     live = read_live(job.files, job.paths, job.attempt - 1) if job.attempt > 1 else None
     return list(live.best) if live is not None else _taken_over_best(job)
 
@@ -263,13 +264,13 @@ class Observer:
     def __init__(
         self,
         job: ClaimedJob,
-        progress: Callable[[], Progress],
-        last_lines: Callable[[], list[str]],
+        meter: ProgressMeter,
+        text_log: TextLogBuffer,
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._writer = advisory.Writer(job.files)
-        self._job, self._progress, self._last_lines, self._clock = job, progress, last_lines, clock
+        self._job, self._meter, self._text_log, self._clock = job, meter, text_log, clock
         self._began = clock()
         self._live_at, self._live_took_s = float("-inf"), 0.0
         self._samples = Samples(self._began)
@@ -284,11 +285,11 @@ class Observer:
             return
         # This thread knows what is durable before the loop does.
         seen = replace(
-            self._progress(),
+            self._meter.look(),
             durable=self._job.durable_counts,
             runner_bytes=resident_bytes(),
             open_bytes=open_bytes,
-            lines=tuple(self._last_lines()),
+            lines=tuple(self._text_log.last_lines()),
         )
         if last:
             seen = replace(seen, next_commit_s=None)
@@ -306,6 +307,6 @@ class Observer:
 
     def _live_interval_s(self, now: float) -> float:
         """Return the time between two live records: about 1 s in the first minute, and then about 10 s."""
-        if now - self._began >= FIRST_SECONDS:
+        if now - self._began >= WATCHED_SECONDS:
             return LIVE_SECONDS
         return min(max(FIRST_LIVE_SECONDS, self._live_took_s / _WRITE_SHARE), LIVE_SECONDS)

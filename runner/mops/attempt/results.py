@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
+from mops.attempt.commit import Committer
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.progress import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
@@ -267,11 +268,11 @@ class ResultReceiver:
         families: JobFamilies,
         partial_groups: PartialGroups,
         text_log: TextLogBuffer,
-        put: Callable[[TaskResult], Counts],  # takes whole groups into the open checkpoint, and counts them
+        committer: Committer,
         so_far: ResultsSoFar,
     ):
         self._job, self._families, self._partial_groups = job, families, partial_groups
-        self._text_log, self._put, self._so_far = text_log, put, so_far
+        self._text_log, self._committer, self._so_far = text_log, committer, so_far
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
@@ -300,7 +301,7 @@ class ResultReceiver:
         partial = None
         if is_whole:
             self._so_far.add_targets(result)
-            counts = self._put(result)  # from here on the committer owns its buffers
+            counts = self._committer.put(result)  # it owns the buffers from here on
         else:
             counts = Counts(len(result.replicates) - failed.total(), failed.total())
             partial = self._partial_groups.keep(result)
@@ -322,7 +323,7 @@ class ResultReceiver:
         """Bring a group that ran as several tasks into the open checkpoint."""
         result = self._partial_groups.take(group)
         self._so_far.add_targets(result)
-        counts = self._put(result)
+        counts = self._committer.put(result)
         return GroupFinished(group, replace(counts, simulations_good=0, simulations_failed=0))
 
     def _log(self, result: TaskResult) -> None:

@@ -8,11 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import Literal
 
+from mops.attempt.results import ResultReceiver
+from mops.attempt.threads import Events, TaskThreads
 from mops.cluster.base import Cluster, Connection, RunsAgain, SentTask, WorkersDied
 from mops.cluster.worker_losses import UNKNOWN, LossCause
 from mops.recovery import DEATHS
@@ -20,71 +20,9 @@ from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
 
 logger = logging.getLogger(__name__)
 
-ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
-
-# The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
-# Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone.
-FETCHES = 4
-_THREADS: dict[ThreadName, int] = {
-    "fetch": FETCHES,  # waits for results from workers
-    "deliver": 1,  # waits for the committer
-    "send": 1,  # waits for workers that accept the input of a task
-    "explain": 1,  # waits until the cause of a task's failure is known
-    "connect": 1,  # waits for the cluster
-}
 _RECENT = 16
 # The most results that are fetched at once, however small the last ones were: the next ones may be large.
 _MOST_AT_ONCE = 2 * _RECENT
-
-
-@dataclass
-class ThreadFault:
-    """An event: a thread raised an error that does not belong to a task. The loop raises it."""
-
-    error: BaseException
-    thread: ThreadName | Literal["commit"]  # the committer has a thread too
-
-
-class TaskThreads:
-    """Threads by what they wait for."""
-
-    def __init__(self, put: Callable[[object], None]):
-        self._put = put
-        self._finished: set[ThreadName] = set()
-        self._threads = {name: ThreadPoolExecutor(n, f"mops-{name}") for name, n in _THREADS.items()}
-        self._calls: dict[ThreadName, set[Future[None]]] = {name: set() for name in _THREADS}
-
-    def call(self, name: ThreadName, function: Callable[[], object]) -> None:
-        """Call a function in a thread, after the calls before it. After :meth:`finish`, do nothing."""
-        try:
-            call = self._threads[name].submit(self._call, name, function)
-        except RuntimeError as refused:
-            if name not in self._finished:  # the system cannot start a thread
-                self._put(ThreadFault(refused, name))
-            return
-        self._calls[name].add(call)
-        call.add_done_callback(self._calls[name].discard)
-
-    def _call(self, name: ThreadName, function: Callable[[], object]) -> None:
-        try:
-            function()
-        except BaseException as error:  # noqa: BLE001 - the loop raises it
-            self._put(ThreadFault(error, name))
-
-    def finish(self, name: ThreadName, timeout_s: float) -> None:
-        """Wait for the calls that were made, for at most ``timeout_s`` seconds, and accept no more."""
-        self._finished.add(name)
-        self._threads[name].shutdown(wait=False)
-        if wait(self._calls[name].copy(), timeout_s).not_done:
-            logger.warning("calls of thread %r did not end within %g s", name, timeout_s)
-
-    def close(self) -> None:
-        """End all threads after their current calls."""
-        self._finished.update(self._threads)
-        for threads in self._threads.values():
-            threads.shutdown(wait=False, cancel_futures=True)
-        for threads in self._threads.values():
-            threads.shutdown()
 
 
 class FetchLimit:
@@ -176,12 +114,12 @@ class TasksInFlight:
     def __init__(
         self,
         cluster: Cluster,
-        deliver: Callable[[Task, TaskResult], object],  # called with one result at a time; returns the event to put
-        put: Callable[[object], None],
+        receiver: ResultReceiver,
+        events: Events,
         threads: TaskThreads,
         room_bytes: int,  # for results that are fetched but not delivered
     ):
-        self._cluster, self._deliver, self._put, self._threads = cluster, deliver, put, threads
+        self._cluster, self._receiver, self._events, self._threads = cluster, receiver, events, threads
         self._fetch_limit = FetchLimit(room_bytes)
         self._flights: dict[int, _Flight] = {}
         self._ready: deque[_Flight] = deque()  # there is a result, or the task is lost
@@ -215,15 +153,23 @@ class TasksInFlight:
         else:
             self._threads.call("send", lambda: self._send_input(flight, load))
 
-    def deliver_later(self, deliver: Callable[[], object]) -> None:
+    def deliver_failed(self, task: Task, result: TaskResult) -> None:
+        """Deliver a result that the runner made itself, for a task that is not sent again."""
+        self._between_deliveries(lambda: self._receiver.receive(task, result))
+
+    def deliver_group(self, group: int) -> None:
+        """Deliver a group that ran as several tasks."""
+        self._between_deliveries(lambda: self._receiver.receive_group(group))
+
+    def _between_deliveries(self, function: Callable[[], object]) -> None:
         """Call a function in the delivering thread, between deliveries, and put the event that it returns."""
 
-        def deliver_one() -> None:
+        def call() -> None:
             with self._delivering:
-                event = deliver()
-            self._put(event)
+                event = function()
+            self._events.put(event)
 
-        self._threads.call("deliver", deliver_one)
+        self._threads.call("deliver", call)
 
     def take_back(self, tasks: list[Task]) -> list[Task]:
         """Stop waiting for tasks; return those that will never be delivered."""
@@ -249,14 +195,14 @@ class TasksInFlight:
             flight.task = left
             return Released(task.number, released)
 
-        self.deliver_later(keep_rest)
+        self._between_deliveries(keep_rest)
 
     def reconnect(self) -> None:
         """Reconnect to the cluster in a thread, which puts :class:`Reconnected` or a fault."""
 
         def reconnect() -> None:
             self._cluster.reconnect()
-            self._put(Reconnected())
+            self._events.put(Reconnected())
 
         self._threads.call("connect", reconnect)
 
@@ -267,7 +213,7 @@ class TasksInFlight:
     def _settle(self, flight: _Flight, event: object) -> None:
         """Put the event that settles a task, unless it is settled already."""
         if self._flights.pop(flight.task.number, None) is not None:
-            self._put(event)
+            self._events.put(event)
 
     def _is_connected(self, flight: _Flight) -> bool:
         """Tell whether the connection works that a task was sent on."""
@@ -383,13 +329,13 @@ class TasksInFlight:
                     self._fetch_limit.add_size(outcome.nbytes)
                     with self._delivering:
                         if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
-                            events.append(self._deliver(flight.task, outcome))
+                            events.append(self._receiver.receive(flight.task, outcome))
                             delivered.setdefault(flight.connection, []).append(flight.sent)
         finally:
             for connection, sent in delivered.items():
                 connection.release(sent)
             for event in events:
-                self._put(event)
+                self._events.put(event)
 
     def _explain_later(self, flight: _Flight) -> None:
         flight.failed_at = time.monotonic()

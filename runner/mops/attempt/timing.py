@@ -160,7 +160,7 @@ class TimeLeft:
 
 
 # A simulation that has run less than this never stands out. Workers report none that has run less.
-LEAST_SECONDS = 10.0
+LEAST_SLOW_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0  # the same before a simulation has succeeded
 # A simulation stands out if it has run this many times as long as the median of those that succeeded last.
 TIMES_MEDIAN = 10.0
@@ -186,7 +186,7 @@ class SlowSteps:
         """Look at what runs; return what stands out for the first time, for the log."""
         self._look_at = now + SLOW_LOOK_SECONDS
         median_s = self._recent.median_s
-        least_s = UNKNOWN_SECONDS if median_s is None else max(LEAST_SECONDS, TIMES_MEDIAN * median_s)
+        least_s = UNKNOWN_SECONDS if median_s is None else max(LEAST_SLOW_SECONDS, TIMES_MEDIAN * median_s)
         longest = sorted((step for step in running if step.seconds >= least_s), key=lambda step: -step.seconds)
         self.found = tuple(_slow(step, now, median_s) for step in longest[:_MOST_KEPT])
         new = [step for step in self.found if (step.group, step.replicate, step.target) not in self._seen]

@@ -16,8 +16,8 @@ from distributed import CancelledError
 
 from claimed_jobs import claimed_job, groups_of
 from mops.attempt.main_loop import Runner
-from mops.attempt.tasks import TaskThreads, ThreadFault, ThreadName
 from mops.attempt.text_log import TextLogBuffer
+from mops.attempt.threads import Events, TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
@@ -32,8 +32,8 @@ KINDS: Any = {"out": {"x": "number"}}
 class SteppedThreads:
     """Stands in for TaskThreads: a test makes the calls, fetches in any order, others in theirs."""
 
-    def __init__(self, put: Callable[[object], None]):
-        self.put = put
+    def __init__(self, events: Events):
+        self.events = events
         names: list[ThreadName] = ["fetch", "deliver", "send", "explain", "connect"]
         self.waiting: dict[ThreadName, deque[Callable[[], object]]] = {name: deque() for name in names}
 
@@ -46,8 +46,8 @@ class SteppedThreads:
         del self.waiting[thread][place]
         try:
             work()
-        except Exception as error:  # as mops.attempt.tasks does
-            self.put(ThreadFault(error, thread))
+        except Exception as error:  # as mops.attempt.threads does
+            self.events.put(ThreadFault(error, thread))
 
     @property
     def due(self) -> list[ThreadName]:
@@ -263,7 +263,7 @@ class RunnerLab:
         slots: int = 2,
         workers: int = 2,
         on_progress: Callable[[Progress], None] = lambda _: None,
-        threads: Callable[[Callable[[object], None]], TaskThreads] | None = None,
+        threads: Callable[[Events], TaskThreads] | None = None,
         **settings: Any,
     ):
         self.replicates = replicates
@@ -272,8 +272,8 @@ class RunnerLab:
         self.cluster = SimCluster(slots, workers)
         self.threads: SteppedThreads
 
-        def stepped(put: Callable[[object], None]) -> Any:
-            self.threads = SteppedThreads(put)
+        def stepped(events: Events) -> Any:
+            self.threads = SteppedThreads(events)
             return self.threads
 
         given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
@@ -286,7 +286,7 @@ class RunnerLab:
             threads=threads or stepped,
         )
         self.kept = Kept(groups, len(names))
-        self.runner._receiver._put = self.kept.put
+        self.runner._tasks_in_flight._receiver._committer = self.kept  # type: ignore[assignment]
         self.n_turns = 0
 
     @property

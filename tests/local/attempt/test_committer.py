@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from claimed_jobs import claimed_job
-from mops.attempt.commit import Committer, Limits, OpenCheckpoint, PendingResults
+from mops.attempt.commit import Committer, Limits, OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.results import Tracebacks
 from mops.errors import InternalError, StorageError
@@ -189,10 +189,11 @@ class CommitterLab:
         self.job = claimed_job(str(folder), groups, name="a-job")
         given = {"checkpoint_seconds": limits.seconds, "checkpoint_bytes": limits.bytes, "batch_size": limits.groups}
         self.job.settings = self.job.settings.model_copy(update=given)
-        self.log, self.pending, texts = self.job.log, PendingResults(), iter(text)
+        self.log, texts = self.job.log, iter(text)
         log: Any = SimpleNamespace(take=lambda: next(texts))
+        events: Any = SimpleNamespace(put=self.events.append)
         observer: Any = SimpleNamespace(tick=lambda _bytes, *, last=False: self.ticks.append(last))
-        self.committer = Committer(self.job, JobFamilies({}, {}), self.pending, log, observer, self.events.append)
+        self.committer = Committer(self.job, JobFamilies({}, {}), log, observer, events)
         self.committer.start()
 
     def put(self, *groups: int, n_rows: int = 2) -> None:
@@ -251,18 +252,18 @@ def test_a_committer_that_is_abandoned_commits_and_reports_nothing_more(groups: 
 def test_full_parts_are_stored_before_the_checkpoint_closes(
     groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.attempt.commit.LEAST_SECONDS", 3600.0)
+    monkeypatch.setattr("mops.attempt.commit.LEAST_COMMIT_SECONDS", 3600.0)
     lab = CommitterLab(tmp_path, groups, Limits(seconds=3600, bytes=1000, groups=100))
     for group in range(4):
         lab.put(group, n_rows=400)
     lab.committer.finish()
     # The first group of a job is committed at once, the others at the end.
     assert [event.groups for event in lab.events] == [1, 3]
-    assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.pending.written_bytes)}
+    assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.committer.written_bytes)}
     stored = [part for commit in read_whole(lab.job.files, lab.job.paths).commits for part in commit.parts]
     assert [part.rows for part in stored] == [400] * 4
-    assert lab.pending.written_bytes == sum(part.bytes for part in stored)
-    assert (lab.pending.bytes, lab.pending.lag_s) == (0, 0.0)
+    assert lab.committer.written_bytes == sum(part.bytes for part in stored)
+    assert (lab.committer.pending.bytes, lab.committer.pending.lag_s) == (0, 0.0)
     assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]
 
 
@@ -281,7 +282,7 @@ def test_files_of_child_processes_are_linked_and_named_by_the_next_record(groups
     (commit,) = read_whole(lab.job.files, lab.job.paths).commits
     (part,) = commit.parts
     assert pq.read_table(tmp_path / part.path)["group"].to_pylist() == [1]
-    assert lab.pending.written_bytes == part.bytes
+    assert lab.committer.written_bytes == part.bytes
 
 
 def test_files_that_wait_to_be_stored_count_in_the_queue(groups: GroupTable, tmp_path: Path) -> None:
@@ -313,7 +314,7 @@ def test_a_part_that_a_worker_stored_is_committed(groups: GroupTable, tmp_path: 
     lab.committer.put(result({1}, files=[replace(file, content=None, path=path)]))
     lab.committer.finish()
     assert lab.log.view.stored == {("outputs", "out"): Stored(1, 1, file.bytes)}
-    assert lab.pending.written_bytes == file.bytes
+    assert lab.committer.written_bytes == file.bytes
 
 
 def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> None:

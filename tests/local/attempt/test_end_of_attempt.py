@@ -11,7 +11,7 @@ import pytest
 from runner_lab import RunnerLab
 
 from claimed_jobs import ID
-from mops.attempt.tasks import TaskThreads
+from mops.attempt.threads import TaskThreads
 from mops.errors import ClusterError, Terminated, UsageError
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
@@ -28,7 +28,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stop_during_delivery(lab: RunnerLab, deliver: Callable[..., None], delivering: threading.Event) -> None:
     """Stop the runner while ``deliver`` has the result of its only task."""
-    lab.runner._tasks_in_flight._deliver = deliver
+    lab.runner._tasks_in_flight._receiver.receive = deliver
     lab.turn()
     (future,) = lab.cluster.running
     lab.answer(future)
@@ -89,7 +89,7 @@ def test_a_delivery_that_hangs_does_not_prevent_the_last_commit(
 
     stop_during_delivery(lab, hang, delivering)
     ended = threading.Event()
-    monkeypatch.setattr(lab.runner._committer, "finish", lambda: (ended.set(), may_end.set()))
+    monkeypatch.setattr(lab.runner.committer, "finish", lambda: (ended.set(), may_end.set()))
     assert lab.runner.run() == "cancelled"
     assert ended.is_set()
 

@@ -52,7 +52,7 @@ def test_the_first_simulations_run_on_all_slots(
     tmp_path: Path, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: nothing else ran until the first simulation had succeeded."""
-    monkeypatch.setattr("mops.attempt.concurrency.FIRST_SECONDS", 1.0)
+    monkeypatch.setattr("mops.attempt.concurrency.UNMEASURED_SECONDS", 1.0)
     (tmp_path / "started").mkdir()
     sets = [{"x": x, "folder": str(tmp_path / "started")} for x in range(4)]
     job = submit(tmp_path, TOGETHER, sets, slots=4, batch_size=batch_size)

@@ -6,6 +6,8 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from claimed_jobs import claimed_job, groups_of
 from clocks import Clock
@@ -76,10 +78,15 @@ def test_a_slow_storage_gets_a_live_record_every_nine_seconds_from_the_start(tmp
     assert live_records(tmp_path, clock, slow) == [0, 9, 18, 27, 36, 45, 54, 63, 72, 81]
 
 
+def seeing(look: Callable[[], Progress], last_lines: Callable[[], list[str]]) -> tuple[Any, Any]:
+    """Return a progress meter and a text log of which an observer sees this."""
+    return SimpleNamespace(look=look), SimpleNamespace(last_lines=last_lines)
+
+
 def live_records(folder: Path, clock: Clock, last_lines: Callable[[], list[str]]) -> list[int]:
     """Return the seconds at which a runner writes its live record."""
     job = claimed_job(str(folder), groups_of([1]))
-    observer = Observer(job, snapshot, last_lines, clock=clock)
+    observer = Observer(job, *seeing(snapshot, last_lines), clock=clock)
     written_at, last = [], 0.0
     for second in range(90):
         clock.now = 1000.0 + second
@@ -94,7 +101,7 @@ def live_records(folder: Path, clock: Clock, last_lines: Callable[[], list[str]]
 
 def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: Path, clock: Clock) -> None:
     job = claimed_job(str(tmp_path), groups_of([1]), slots=2)
-    observer = Observer(job, lambda: snapshot(int(clock.now)), lambda: ["a line"], clock=clock)
+    observer = Observer(job, *seeing(lambda: snapshot(int(clock.now)), lambda: ["a line"]), clock=clock)
     for second in (0, 9, 18):
         clock.now = 1000.0 + second
         observer.tick(100)
@@ -117,7 +124,7 @@ def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: 
 
 def test_an_object_of_samples_is_small_json(tmp_path: Path, clock: Clock) -> None:
     job = claimed_job(str(tmp_path), groups_of([1]))
-    observer = Observer(job, snapshot, list, clock=clock)
+    observer = Observer(job, *seeing(snapshot, list), clock=clock)
     for second in range(0, 64, TICK_SECONDS):
         clock.now = 1000.0 + second
         observer.tick(0)

@@ -304,7 +304,7 @@ def test_a_defect_in_a_thread_is_raised_by_the_loop(tmp_path: Path) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    lab.runner._tasks_in_flight._deliver = broken
+    lab.runner._tasks_in_flight._receiver.receive = broken
     with pytest.raises(ZeroDivisionError):
         lab.finish()
 

@@ -19,7 +19,8 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
-from mops.attempt.tasks import TaskLost, TasksInFlight, TaskThreads
+from mops.attempt.tasks import TaskLost, TasksInFlight
+from mops.attempt.threads import Events, TaskThreads
 from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.other_jobs import METADATA
@@ -289,7 +290,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
 ) -> None:
     """Two workers die with the task. If the task did not announce that it runs, it is not to blame."""
     monkeypatch.setattr("mops.cluster.dask_connection.run_task", ending(runs=runs))
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    events: Events = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with (
         dask_in(tmp_path / "dask", n_workers=0, **more) as dask,
@@ -300,7 +301,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
         connection = DaskConnection(DaskCalls(client))
         cluster: Any = SimpleNamespace(connection=connection, is_connected=True, loss_cause=lambda *_: UNKNOWN)
         with contextlib.closing(
-            TasksInFlight(cluster, lambda *_: None, events.put, TaskThreads(events.put), 1 << 20)
+            TasksInFlight(cluster, SimpleNamespace(), events, TaskThreads(events), 1 << 20)
         ) as tasks_in_flight:
             request: Any = SimpleNamespace(key="sim-job-1-1")
             tasks_in_flight.send(Task(1, (0,), alone=True), request)

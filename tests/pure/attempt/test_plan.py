@@ -628,7 +628,7 @@ def test_a_replicate_that_ran_alone_and_has_no_result_runs_alone_again() -> None
 
 
 def test_a_suspect_that_runs_alone_is_the_only_task_in_flight() -> None:
-    """If a worker dies with two tasks, either may be the cause. It comes last: if no worker can run it, the attempt ends."""
+    """If a worker dies with two tasks, either may be the cause. It comes last, because it may end the attempt."""
     p = plan(3, slots=1, replicates=lambda group: 3 if group == 0 else 2)
     p.sizer.add(10.0, 1, 2)
     while not (tasks := send(p))[0].alone:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.display import slow_text
-from mops.attempt.timing import LEAST_SECONDS, TIMES_MEDIAN, RecentTasks, SlowSteps
+from mops.attempt.timing import LEAST_SLOW_SECONDS, TIMES_MEDIAN, RecentTasks, SlowSteps
 from mops.task import RunningStep
 from mops.units import to_go
 
@@ -27,10 +27,10 @@ def test_what_stands_out_ran_much_longer_than_the_median(finished: list[float], 
     found = [step.seconds for step in slow.found]
     assert found == sorted((one for one in running if one in found), reverse=True)[:100]
     for step in slow.found:
-        assert step.seconds >= LEAST_SECONDS
+        assert step.seconds >= LEAST_SLOW_SECONDS
         assert step.times_median is None or step.times_median >= TIMES_MEDIAN
         assert (step.times_median is None) == (not finished)
-    if finished and running and max(running) > max(LEAST_SECONDS, TIMES_MEDIAN * max(finished)):
+    if finished and running and max(running) > max(LEAST_SLOW_SECONDS, TIMES_MEDIAN * max(finished)):
         assert found[0] == max(running), "the longest one is always shown"
 
 
