@@ -1,7 +1,4 @@
-"""Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop.
-
-:mod:`mops.attempt.on_cluster` has what is imported while the child processes start.
-"""
+"""Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop."""
 
 from __future__ import annotations
 
@@ -22,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.text_log import TextLogBuffer, collecting
+from mops.cluster.base import Cluster
 from mops.cluster.worker_losses import Pods
-from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError, SystemUnfit
+from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError, SystemUnfit, UsageError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -101,6 +99,29 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
         yield pool
     finally:
         close_pool(context.run)
+
+
+@contextmanager
+def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
+    """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, while the body runs."""
+    if settings.scheduler is None:
+        from mops.cluster.embedded import start_embedded  # noqa: PLC0415 - see Attempt._run
+
+        assert context.slots is not None
+        with start_embedded(context.run, context.slots) as embedded:
+            yield embedded
+        return
+    if context.storage.startswith("memory:"):
+        raise UsageError(
+            "workers in other processes cannot reach memory:// storage",
+            where=context.storage,
+            hint="use a shared folder or abfs://container/prefix, or unset MODELOPS_SCHEDULER",
+        )
+    from mops.cluster import doctor, external  # noqa: PLC0415 - they import Dask, which the embedded cluster does without
+
+    with external.connect_external(settings.scheduler, context.run, settings, context.job, pods) as cluster:
+        doctor.warn(cluster.calls, context.job, settings.sim_threads)
+        yield cluster
 
 
 def check_import(pool: Pool, *, other_packages: bool) -> None:
@@ -192,9 +213,11 @@ class Attempt:
                 pool = stack.enter_context(started_children(self.context))
                 if self.context.slots is not None:  # else simulations run on other machines, which check it
                     pool.check_data()
-                from mops.attempt import on_cluster  # noqa: PLC0415 - 0.27 s, while the template imports the model
+                # These imports take 0.27 s, while the template process imports the model.
+                from mops.attempt.main_loop import Runner  # noqa: PLC0415
+                from mops.attempt.metrics import serving_metrics  # noqa: PLC0415
 
-                cluster = stack.enter_context(on_cluster.connected_cluster(self.context, self.settings, self.pods))
+                cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
                 check_import(pool, other_packages=False)
             if self.context.slots is None:
                 close_pool(self.context.run)  # simulations run on the cluster's workers
@@ -207,11 +230,11 @@ class Attempt:
                 message = "%s: attempt %d by process %d on %s: %d of %d parameter sets are left; slots: %d"
                 n_groups = (len(job.todo), len(groups))
                 logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
-                runner = on_cluster.Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
+                runner = Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
                 remote = cluster if self.context.slots is None else None
                 with (
                     stopping_on_signals(runner, job.name, self.grace_s),
-                    on_cluster.serving_metrics(self.settings.metrics_port, job.attempt, runner, remote),
+                    serving_metrics(self.settings.metrics_port, job.attempt, runner, remote),
                 ):
                     return runner.run()
 

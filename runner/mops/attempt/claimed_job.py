@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mops.attempt.job_families import JobFamilies
 from mops.attempt.stored import StoredSimulations
 from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
@@ -15,7 +16,7 @@ from mops.storage.joblog.records import State
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
 from mops.storage.sources import PartRows, families_of, parts, source_logs
-from mops.study.column_families import Families, join_families
+from mops.study.column_families import join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import JobContext
@@ -41,8 +42,7 @@ class ClaimedJob:
     inherited_counts: Counts = field(init=False)  # of ``inherited``, and of what a derived job took over
     todo: Ranges = field(init=False)  # the groups to run
     stored: StoredSimulations = field(init=False)  # the simulations of these groups that need not run
-    own_families: Families | None = field(init=False)  # of the columns, by its own log; None: no simulation was good
-    families: Families | None = field(init=False)  # by the logs of its sources, too
+    families: JobFamilies = field(init=False)  # of the columns
     losses_taken_over: list[PartRows] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,10 +53,10 @@ class ClaimedJob:
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
         sources = source_logs(self.files, self.record)
-        self.families = self.own_families = families_of(self.files, self.paths, [self.inherited])
-        if self.own_families is not None:
-            views = (source.log.view for source in sources)
-            self.families = join_families(self.own_families, *(view.families for view in views))
+        own = known = families_of(self.files, self.paths, [self.inherited])
+        if own is not None:
+            known = join_families(own, *(source.log.view.families for source in sources))
+        self.families = JobFamilies(known, own)
         self.losses_taken_over = parts(sources, "losses")
         self.stored = StoredSimulations(self.files, self.record, sources, has_targets=bool(self.context.targets))
 

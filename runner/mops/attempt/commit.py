@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.job_families import JobFamilies
 from mops.attempt.progress import Observer
 from mops.attempt.sizing import MOST_GROUPS
 from mops.attempt.text_log import TextLogBuffer
@@ -266,7 +265,7 @@ class PendingResults:
                 self.bytes -= self._pending.popleft()[1]
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Take no more; a thread that waits returns."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -284,13 +283,11 @@ class Committer:
     def __init__(
         self,
         job: ClaimedJob,
-        families: JobFamilies,
         text_log: TextLogBuffer,
         observer: Observer,
         events: Events,
     ):
-        self._job, self._families, self._text_log = job, families, text_log
-        self._observer, self._events = observer, events
+        self._job, self._text_log, self._observer, self._events = job, text_log, observer, events
         settings = job.settings
         most_groups = settings.batch_size_or(MOST_GROUPS)
         self._limits = Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, most_groups)
@@ -300,7 +297,7 @@ class Committer:
         self._file_numbers = itertools.count(1)
         self._abandoned = self._cancel_seen = False
         self._has_good_commit = job.inherited.counts.simulations_good > 0
-        self._types = StoredTypes(families.of)
+        self._types = StoredTypes(job.families.of)
         self._open = self._new_checkpoint()
         self._opened_at = self._closed_at = time.monotonic()
         self._polled_at = self._closed_at - LOG_POLL_SECONDS
@@ -421,9 +418,9 @@ class Committer:
         self._has_good_commit |= closing.counts.simulations_good > 0
         self._store_into(closing, closing.take_files())
         self._store_text()
-        families = self._families.unstored(closing.families)
+        families = self._job.families.unstored(closing.families)
         self._job.log.commit(closing.groups, closing.parts, closing.counts, families)
-        self._families.store(families)
+        self._job.families.store(families)
         self.pending.durable(closing.n_results)
         logger.debug("%s: committed %d groups in %d parts", self._job.name, len(closing), len(closing.parts))
         self._events.put(Committed(closing.keys, len(closing), closing.counts))

@@ -19,7 +19,6 @@ from mops.attempt.commit import CancelRequested, Committed, Committer
 from mops.attempt.concurrency import Concurrency
 from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
-from mops.attempt.job_families import JobFamilies
 from mops.attempt.plan import Plan
 from mops.attempt.progress import Observer, ProgressCallback, ProgressMeter, ResultsSoFar, earlier_best
 from mops.attempt.recovery import TaskRecovery, quarantine_result
@@ -71,16 +70,15 @@ class Runner:
     ):
         self._cluster, self._job, settings = cluster, job, job.settings
         self._events: Events = queue.SimpleQueue()
-        self._families = JobFamilies(job.families, job.own_families)
         so_far = ResultsSoFar(job.param_id, earlier_best(job))
         self._progress = ProgressMeter(job, so_far)
         self._on_progress = ProgressCallback(job.name, on_progress)
         observer = Observer(job, self._progress, text_log)
-        self.committer = Committer(job, self._families, text_log, observer, self._events)
+        self.committer = Committer(job, text_log, observer, self._events)
         self._partial_groups = PartialGroups(
             job.replicates_to_run, has_targets=bool(job.context.targets), spool=job.files.spool
         )
-        receiver = ResultReceiver(job, self._families, self._partial_groups, text_log, self.committer, so_far)
+        receiver = ResultReceiver(job, self._partial_groups, text_log, self.committer, so_far)
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
         self._tasks_in_flight = TasksInFlight(cluster, receiver, self._events, threads(self._events), room_bytes)
         self._capacity = ClusterCapacity(cluster, settings, job.name)
@@ -205,7 +203,7 @@ class Runner:
             self._job.context,
             task.number,
             groups.groups(task.groups) if task.replicates is None else (groups.part(task.groups[0], task.replicates),),
-            self._families.known,
+            self._job.families.known,
             seconds=self._plan.sizer.limit_s(slots),
             bytes=parts.task_bytes(slots),
             replicates=task.replicates,
@@ -216,29 +214,19 @@ class Runner:
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
             attempt=self._job.attempt if parts.by_workers(slots) else None,
             taken_over=taken_over if task.replicates is None else {},
-            reused=self._reused(task),
+            reused=self._job.stored.copied_by(task),
         )
-
-    def _reused(self, task: Task) -> dict[int, tuple[int, ...]]:
-        """Return the replicates of each group that the task takes from other jobs."""
-        if not self._job.record.reuse:
-            return {}
-        asked, found = frozenset(task.replicates or ()), {}
-        for group in task.groups if task.replicates != () else ():
-            stored = self._job.stored.copied(group)
-            if some := tuple(i for i in stored if task.replicates is None or i in asked):
-                found[group] = some
-        return found
 
     def _n_to_run(self, task: Task) -> int:
         """Return how many simulations of a task must run."""
-        return self._plan.n_simulations(task) - sum(map(len, self._reused(task).values()))
+        return self._plan.n_simulations(task) - sum(map(len, self._job.stored.copied_by(task).values()))
 
     def _n_reused(self, task: Task, event: TaskFinished) -> int:
         """Return how many of the simulations that a task brought were taken from other jobs."""
+        copied = self._job.stored.copied_by(task)
         if event.partial is not None:
-            return sum(len(event.partial.result.replicates.intersection(some)) for some in self._reused(task).values())
-        return sum(len(some) for group, some in self._reused(task).items() if group in event.done)
+            return sum(len(event.partial.result.replicates.intersection(some)) for some in copied.values())
+        return sum(len(some) for group, some in copied.items() if group in event.done)
 
     def _next_event(self, wait_s: float) -> object:
         with contextlib.suppress(queue.Empty):

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.commit import Committer
-from mops.attempt.job_families import JobFamilies
 from mops.attempt.progress import ResultsSoFar
 from mops.attempt.sizing import TaskUsage
 from mops.attempt.text_log import TextLogBuffer
@@ -265,13 +264,12 @@ class ResultReceiver:
     def __init__(
         self,
         job: ClaimedJob,
-        families: JobFamilies,
         partial_groups: PartialGroups,
         text_log: TextLogBuffer,
         committer: Committer,
         so_far: ResultsSoFar,
     ):
-        self._job, self._families, self._partial_groups = job, families, partial_groups
+        self._job, self._partial_groups = job, partial_groups
         self._text_log, self._committer, self._so_far = text_log, committer, so_far
         self._tracebacks = Tracebacks()
 
@@ -280,7 +278,7 @@ class ResultReceiver:
         result = _kept(task, result)
         if result.reference is not None:
             result = self._with_reference(result)
-        fitting, misfit = self._families.accept(result)
+        fitting, misfit = self._job.families.accept(result)
         if misfit:
             n = len(result.done) - len(fitting.done) or 1
             message = "%s: parameter sets to run again: %d, because another task fixed the types of %s meanwhile"
@@ -337,11 +335,11 @@ class ResultReceiver:
         """Return the result of a task that knew no schema; without its groups if the job's has other columns."""
         assert result.reference is not None
         # The schema of the first good simulation becomes the job's, unless another attempt was first.
-        if self._families.known is None:
+        if self._job.families.known is None:
             kept = keep_reference(self._job.files, self._job.paths, result.reference)
             check_outputs(self._job.context.outputs, kept)
-            self._families.set_reference(kept)
-        if _names(self._families.known or {}) == _names(result.reference):
+            self._job.families.set_reference(kept)
+        if _names(self._job.families.known or {}) == _names(result.reference):
             return result
         # The worker checked these groups against another schema, so they run again.
         return without_work(result)

@@ -27,7 +27,7 @@ from mops.study.casts import converted_table
 from mops.study.column_families import Columns, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
 from mops.study.ranges import Ranges
-from mops.task import ResultBuffer, Segment
+from mops.task import ResultBuffer, Segment, Task
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +119,15 @@ class StoredSimulations:
         """Return how many of a group's first replicates are stored in place. From any thread."""
         return self._first.n(group)
 
-    def copied(self, group: int) -> list[int]:
-        """Return the replicates of a group that are copied, in ascending order. From any thread."""
-        return self._plan.replicates(group) if self._plan is not None else []
+    def copied_by(self, task: Task) -> dict[int, tuple[int, ...]]:
+        """Return the replicates of each group that a task takes from other jobs. From any thread."""
+        if self._plan is None or task.replicates == ():
+            return {}
+        copied = {group: self._plan.replicates(group) for group in task.groups}
+        if task.replicates is not None:
+            asked = frozenset(task.replicates)
+            copied = {group: [i for i in some if i in asked] for group, some in copied.items()}
+        return {group: tuple(some) for group, some in copied.items() if some}
 
     def n_copied(self, groups: Ranges) -> int:
         """Return how many simulations of some groups are copied."""

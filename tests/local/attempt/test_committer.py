@@ -189,11 +189,12 @@ class CommitterLab:
         self.job = claimed_job(str(folder), groups, name="a-job")
         given = {"checkpoint_seconds": limits.seconds, "checkpoint_bytes": limits.bytes, "batch_size": limits.groups}
         self.job.settings = self.job.settings.model_copy(update=given)
+        self.job.families = JobFamilies({}, {})
         self.log, texts = self.job.log, iter(text)
         log: Any = SimpleNamespace(take=lambda: next(texts))
         events: Any = SimpleNamespace(put=self.events.append)
         observer: Any = SimpleNamespace(tick=lambda _bytes, *, last=False: self.ticks.append(last))
-        self.committer = Committer(self.job, JobFamilies({}, {}), log, observer, events)
+        self.committer = Committer(self.job, log, observer, events)
         self.committer.start()
 
     def put(self, *groups: int, n_rows: int = 2) -> None:
