@@ -129,6 +129,21 @@ def _unquoted(cell: str) -> Cell:
     return text._replace(look="code" if look == "code" or "_" in cell else "number")
 
 
+_FLOATS = r"^-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$"
+_EXACT_INTEGERS = r"^(0|-?[1-9][0-9]{0,14})$"
+
+
+def plain_numbers(cells: Sequence[str]) -> tuple[list[str], str] | None:
+    """Read cells as :func:`read_cell` does, if all are floats, or all short integers: return their JSON and kind."""
+    column = pa.array(cells, pa.string())
+    if pc.all(pc.match_substring_regex(column, _EXACT_INTEGERS)).as_py():
+        return list(cells), "int"
+    if pc.all(pc.match_substring_regex(column, _FLOATS)).as_py():
+        values = list(map(float, cells))
+        return (list(map(repr, values)), "float") if all(map(math.isfinite, values)) else None
+    return None
+
+
 @dataclass
 class CsvColumn:
     """What the cells of a column of CSV are, over all batches."""
@@ -139,6 +154,10 @@ class CsvColumn:
 
     def read(self, cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
         """Read cells; return each value's JSON, and the kinds of values."""
+        if (numbers := plain_numbers(cells)) is not None:
+            texts, kind = numbers
+            self.looks.add(kind)
+            return [*texts], {kind}
         read = [read_cell(cell) for cell in cells]
         kinds = {cell.kind for cell in read if cell.kind}
         is_mixed = "str" in kinds and len(kinds) > 1
