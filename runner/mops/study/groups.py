@@ -40,6 +40,7 @@ PIECE_GROUPS = 512
 PIECE_SIMULATIONS = 1_000_000
 
 _PIECES_KEPT = 4
+_GROUPS_AT_ONCE = 1 << 14  # whose own seeds are Python lists at once
 
 SIMULATIONS_LIMIT = 100_000_000  # of a study
 
@@ -373,15 +374,15 @@ class GroupBuilder:
         return self._n_simulations > SIMULATIONS_LIMIT
 
     def saw(
-        self, name: str, kinds: Iterable[str], values: Iterable[object], as_json: Callable[[Any], str] = json.dumps
+        self, name: str, kinds: Iterable[str], values: Sequence[object], as_json: Callable[[Any], str] = json.dumps
     ) -> None:
         """Note values of a parameter, and their kinds."""
         self.kinds.setdefault(name, set()).update(kinds)
         seen = self.values.setdefault(name, SeenValues(as_json))
-        for value in values:
-            seen.first = value if seen.n == 0 else seen.first
-            seen.n += 1
-            seen.varies |= value != seen.first
+        if values and not seen.n:
+            seen.first = values[0]
+        seen.n += len(values)
+        seen.varies = seen.varies or any(value != seen.first for value in values)
 
     def add(self, params: Sequence[str], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
         """Take entries: the canonical JSON of their parameters, their own seeds, their ascending places in the file."""
@@ -422,9 +423,15 @@ def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
     several = np.diff(entries.offsets) > 1
     if entries.n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
         several |= entries.counts > 1
-    for group in np.flatnonzero(several).tolist():
-        (own,) = entries.own_seeds(group, group + 1)
-        seeds, again = entries.seeds_of(bytes(entries.ids[group]).hex(), own)
+    n_groups = len(several)
+    own_seeds: Iterator[list[int | None]] = iter(())
+    for group in range(n_groups) if several.any() else ():
+        if group % _GROUPS_AT_ONCE == 0:
+            own_seeds = entries.own_seeds(group, min(group + _GROUPS_AT_ONCE, n_groups))
+        own = next(own_seeds)
+        if not several[group]:
+            continue
+        seeds, again = entries.seeds_of(entries.ids[group].tobytes().hex(), own)
         entries.counts[group] = len(seeds)
         repeated += (int(numbers[entries.offsets[group] + entry]) for entry in again)
     return sorted(repeated)

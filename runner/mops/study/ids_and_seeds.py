@@ -56,4 +56,4 @@ def target_seed(identity: str, target: str) -> int:
 
 
 def _seed(text: str) -> int:
-    return int(blake2b(text.encode(), digest_size=8).hexdigest(), 16) % 2**32
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()[-4:], "big")

@@ -107,7 +107,7 @@ class _Sets:
                 seeds = read_seeds(column, place, self.check)
                 continue
             read, kinds = read_column(column, place, self.check)
-            self.builder.saw(name, kinds, (text for text in read if text is not None), str)
+            self.builder.saw(name, kinds, [text for text in read if text is not None], str)
             names.append(name)
             texts.append(read)
         if not self.check.n_problems:
