@@ -28,8 +28,7 @@ from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter
 from mops.worker.dask_worker import announce_alone
-from mops.worker.memory import WorkerMemory
-from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerSlots, close_all, count
+from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerMemory, WorkerSlots, close_all, count
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
