@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from mops.attempt.sizing import Window
 from mops.cluster.base import Cluster, Connection
-from mops.cluster.leftovers import in_process
 from mops.system.process_memory import trim_heap
 from mops.waiting import polls
+from mops.worker.results import buffers_in
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def check(
     for _ in polls(_POLL_SECONDS, leak_s, stopped=stopped):
         # A worker that holds nothing of the batch does not get data of the batch later.
         left = connection.leftovers(keys, pool, answer_s, left)
-        found = itertools.chain(*left.values(), in_process("the runner", os.getpid(), keys))
+        found = itertools.chain(*left.values(), buffers_in("the runner", os.getpid(), keys))
         lines = list(dict.fromkeys(found))  # a large buffer is counted, and mapped too
         if not lines:
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))

@@ -12,12 +12,11 @@ from distributed import CancelledError, Future, KilledWorker
 
 from mops.cluster.base import SentTask, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls
-from mops.cluster.leftovers import on_scheduler, on_worker
 from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT
 from mops.errors import NoAnswer
 from mops.system.process_memory import trim_heap
 from mops.task import ResultBuffer, Task, TaskRequest
-from mops.worker.run_task import run_task
+from mops.worker.run_task import buffers_left, run_task
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +69,8 @@ class DaskConnection:
     ) -> dict[str, list[str]]:
         try:
             workers = [worker for worker in self._calls.threads(answer_s) if holders is None or worker in holders]
-            found = {"the scheduler": self._calls.on_scheduler(on_scheduler, answer_s, keys=keys)}
-            answers = self._calls.on_workers(on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
+            found = {"the scheduler": self._calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
+            answers = self._calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
         except NoAnswer:
             return {"the scheduler": ["the scheduler does not answer"]}
         found |= {worker: _lines(worker, answer) for worker, answer in answers.items()}
@@ -92,6 +91,22 @@ def annotations_of(task: Task, avoid: frozenset[str]) -> dict[str, Any]:
     if avoid:
         annotations[AVOID] = sorted(avoid)
     return annotations
+
+
+def _left_on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
+    """Describe what the scheduler still holds for these keys. Runs there."""
+    tasks = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
+    return [
+        f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
+        for task in tasks
+    ]
+
+
+def _left_on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
+    """Describe what a worker and its child processes still hold for these keys. Runs there."""
+    worker = f"worker {dask_worker.address}"
+    kept = {*dask_worker.data, *dask_worker.state.tasks}
+    return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool, keys)
 
 
 async def _trim_worker() -> None:

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from typing import cast
 
 from mops.cluster.base import Outcomes, SentTask
-from mops.cluster.leftovers import in_children, in_this_process
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
-from mops.worker.run_task import THIS_MACHINE, leave_pool, long_steps, run_task, stop_pool
+from mops.worker.run_task import THIS_MACHINE, buffers_left, leave_pool, long_steps, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class EmbeddedCluster:
     def leftovers(
         self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
-        lines = in_this_process("the runner", keys) + in_children("the runner", pool, keys)
+        lines = buffers_left("the runner", pool, keys)
         return {THIS_MACHINE: lines} if lines else {}
 
     def trim(self) -> None:

@@ -31,13 +31,12 @@ from mops.system.clock import monotonic
 from mops.task import JobContext
 from mops.verdicts import Report
 from mops.waiting import polls
-from mops.worker import result_buffers
 from mops.worker.dask_worker import tell_runner
 from mops.worker.interpreter import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
-from mops.worker.part_store import folder_for_parts, take_file
 from mops.worker.processes import Prints, Process, Scratch, spawned
 from mops.worker.reaper import Reaper
+from mops.worker.results import folder_for_parts, take_buffer, take_file
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -181,7 +180,7 @@ class ChildProcess:
                     assert fd is not None
                     contents.append(take_file(self._context, fd, request["name"]))
                 else:
-                    progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]), contents)
+                    progress.take(message, None if fd is None else take_buffer(fd, request["name"]), contents)
                     contents = []
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child process %s ended before it got its task", self.pid)

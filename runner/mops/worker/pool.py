@@ -24,7 +24,7 @@ from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskRe
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.waiting import polls
-from mops.worker import result_buffers
+from mops.worker import results
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter
 from mops.worker.dask_worker import announce_alone
@@ -161,7 +161,7 @@ class Pool:
                     announce_alone(request.key)
             if not only_targets:  # targets free the results of their group
                 room = self.context.held_bytes // self.slots.worker.n_pools
-                result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
+                results.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
                 self._wait_for_memory()
             while not progress.finished:
                 if (death := self._starter.prepare()) is not None:
@@ -291,7 +291,7 @@ class Pool:
             self._killer.start()
         for child in self.slots.children():
             child.ask_to_stop()
-        result_buffers.wake()
+        results.wake()
 
     def _kill_all(self) -> None:
         self.slots.stop(targets_too=True)
@@ -309,7 +309,7 @@ class Pool:
                     self._killer.cancel()
             self._kill_all()  # first: closing an idle child may wait for a template that hangs in a fork
             self.slots.close_idle()
-            result_buffers.wake()
+            results.wake()
             self._starter.await_start(LEAVE_SECONDS)
             close_all(self.slots.leave(LEAVE_SECONDS))  # the threads that run them are busy elsewhere
             self._starter.close()

@@ -20,8 +20,8 @@ from mops.storage.paths import bundle_path
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.worker.dask_worker import current_worker
 from mops.worker.limits import LONG_SECONDS
-from mops.worker.part_store import store_files
 from mops.worker.pool import Pool
+from mops.worker.results import buffers_here, buffers_in, store_files
 from mops.worker.slots import WorkerSlots
 from mops.worker.task_progress import TaskProgress
 
@@ -166,7 +166,11 @@ def leave_pool(name: str) -> None:
     threading.Thread(target=close_pool, args=(name,), name="mops-leave").start()
 
 
-def child_pids(name: str) -> list[int]:
-    """Return the process ids of a pool's children here."""
-    pool = _pool_named(name)
-    return pool.pids() if pool is not None else []
+def buffers_left(process: str, pool_name: str, keys: frozenset[str]) -> list[str]:
+    """Describe the buffers of tasks with these keys that this process, or a child of a pool here, still holds."""
+    pool = _pool_named(pool_name)
+    pids = pool.pids() if pool is not None else []
+    return [
+        *buffers_here(process, keys),
+        *(line for pid in pids for line in buffers_in(f"child {pid} of {process}", pid, keys)),
+    ]

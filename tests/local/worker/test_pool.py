@@ -23,7 +23,7 @@ from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
 from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
-from mops.worker.result_buffers import held_bytes
+from mops.worker.results import held_bytes
 from processes import descriptors
 from waiting import until
 
