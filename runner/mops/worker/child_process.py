@@ -32,7 +32,7 @@ from mops.task import JobContext
 from mops.verdicts import Report
 from mops.waiting import polls
 from mops.worker.dask_worker import tell_runner
-from mops.worker.interpreter import command
+from mops.worker.environment import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
 from mops.worker.processes import Prints, Process, Scratch, spawned
 from mops.worker.reaper import Reaper

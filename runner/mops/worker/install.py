@@ -25,7 +25,7 @@ import tomllib
 import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -35,15 +35,13 @@ from filelock import lock_descriptor
 from packaging.requirements import InvalidRequirement, Requirement
 
 from mops.child.working_folder import WorkingFolder, links_to
-from mops.errors import InstallError, OptionsError, Problem
+from mops.errors import InstallError
 from mops.project.bundle_cache import cache_folder
 from mops.system import folders
 from mops.system.signals import tie
 from mops.task import JobContext
 from mops.waiting import polls
-from mops.worker import interpreter, variables
-from mops.worker.interpreter import libraries, unfit
-from mops.worker.variables import Variables, environment
+from mops.worker.environment import environment, libraries, unfit
 
 logger = logging.getLogger(__name__)
 
@@ -68,48 +66,6 @@ _OF_THE_WORKER = "mops-worker.pth"
 _MADE = "mops-made.json"  # the last file of a complete environment
 _LOOK_SECONDS = 0.1
 _TAIL_BYTES, _LINES_SHOWN, _LINE_CHARACTERS = 16 << 10, 15, 300
-
-
-@dataclass(frozen=True)
-class ChildEnvironment:
-    """Checked variables and a checked interpreter."""
-
-    env: dict[str, str] = field(default_factory=dict, repr=False)  # some values are secrets
-    python: str | None = None  # the absolute path; None: the worker's own
-
-    def of(self, context: JobContext) -> JobContext:
-        """Return the context with this environment. mops installs nothing for an interpreter that the user names."""
-        install_s = None if self.python else context.install_s
-        return replace(context, env=self.env, python=self.python, install_s=install_s)
-
-
-def child_environment(
-    env: Variables | None,
-    python: str | Path | None,  # None: the worker's own
-    *,
-    where: str | None = None,  # names the job in errors
-    install: str = "auto",  # MODELOPS_JOB_INSTALL
-    environ: Mapping[str, str] | None = os.environ,  # as for variables.problems_of
-) -> ChildEnvironment:
-    """Check the variables and the interpreter of simulations. The interpreter starts once.
-
-    Raises
-    ------
-    OptionsError
-        The variables or the interpreter have problems. The error lists all of them.
-    """
-    problems = variables.problems_of(env or {}, environ)
-    hint = variables.HINT if problems else None
-    values = variables.values_of(env or {}, environ) if not problems else {}
-    path = interpreter.absolute(python) if python is not None else None
-    if path is not None:
-        problems += interpreter.problems_of(path, variables.environment(values, n_threads=1, python=path))
-        if install == "always":
-            twice = "mops installs nothing into the interpreter that --python names; remove one of the two"
-            problems.append(Problem("MODELOPS_JOB_INSTALL=always", twice))
-    if problems:
-        raise OptionsError(problems, where=where, hint=hint)
-    return ChildEnvironment(values, path)
 
 
 @dataclass(frozen=True)

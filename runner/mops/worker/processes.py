@@ -22,9 +22,8 @@ from mops.errors import ClusterError
 from mops.system import folders
 from mops.system.signals import readable
 from mops.task import JobContext
-from mops.worker.interpreter import cannot_start, command
+from mops.worker.environment import cannot_start, command, environment
 from mops.worker.reaper import Reaper
-from mops.worker.variables import environment
 
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"

@@ -20,7 +20,7 @@ from pathlib import Path
 from mops.child.channel import Channel, Message
 from mops.errors import SystemUnfit
 from mops.system.signals import readable
-from mops.worker.interpreter import START
+from mops.worker.environment import START
 
 ANSWER_SECONDS = 20.0
 """How long a reaper or a template has to answer, even on a busy machine."""
