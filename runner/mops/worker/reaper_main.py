@@ -9,7 +9,7 @@ Standard library only, and the worker's interpreter.
 # what an ended child has left. The reaper kills only its own children, and a process keeps its number until its parent
 # has waited for it, so no signal can reach another process.
 #
-#   worker (reaper.py)                                 reaper (this file)
+#   worker (processes.py)                                 reaper (this file)
 #     spawn {argv, env, folder}                           ──►  (removes the folder at its own end)
 #       + socket, lifeline, page, output                  ──►  (a message for each)
 #                                                         ◄──  spawned {pid} | not_spawned {errno, message}
