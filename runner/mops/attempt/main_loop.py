@@ -29,8 +29,7 @@ from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, Task
 from mops.attempt.text_log import TextLogBuffer
 from mops.attempt.timing import RecentTasks, SlowSteps, TimeLeft
 from mops.cluster.base import Cluster
-from mops.cluster.capacity import ClusterCapacity
-from mops.cluster.shares import Share
+from mops.cluster.shares import ClusterCapacity, Share
 from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.joblog.records import State

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+
+
+@dataclass(frozen=True)
+class ShareRequest:
+    """A request of a job for a share of the slots."""
+
+    weight: int  # of its priority
+    wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
 
 
 class SentTask(Protocol):

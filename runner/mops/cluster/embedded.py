@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from mops.cluster.base import Outcomes, SentTask
-from mops.cluster.shares import ShareRequest
+from mops.cluster.base import Outcomes, SentTask, ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult

@@ -1,4 +1,7 @@
-"""An external Dask cluster: workers come and go, and the connection may break and be made again."""
+"""An external Dask cluster: workers come and go, and the connection may break and be made again.
+
+:mod:`mops.cluster.dask_calls` makes all calls that wait for an answer.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,17 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from distributed import CancelledError, Client, Future
+from dask.base import annotate
+from distributed import CancelledError, Client, Future, KilledWorker
 
-from mops.cluster.base import Outcomes, RunsAgain, SentTask
-from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
-from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls
-from mops.cluster.dask_connection import DaskConnection
-from mops.cluster.other_jobs import JobCard, OtherJobs
-from mops.cluster.scheduler_plugin import AttemptPlugin
-from mops.cluster.shares import WEIGHTS, ShareRequest
+from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
+from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
+from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
+from mops.cluster.shares import WEIGHTS, JobCard, OtherJobs
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -33,13 +34,14 @@ from mops.cluster.worker_losses import (
     WorkerLosses,
     host_of,
 )
-from mops.errors import ClusterError, NoAnswer
+from mops.errors import ClusterError, NoAnswer, UsageError
 from mops.settings import Settings
+from mops.system.process_memory import trim_heap
 from mops.system.resources import OomKills, container_kills
-from mops.task import RunningStep
+from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
 from mops.waiting import polls
 from mops.worker.dask_worker import topic_of
-from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool
+from mops.worker.run_task import LONG_STEPS, buffers_left, can_show_metrics, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,8 +63,14 @@ def connect_external(
     UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
     MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
     """
-    silence_dask()
-    check_address(address)
+    scheme, separator, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
+        raise UsageError(
+            f"{address!r} is not the address of a Dask scheduler",
+            where="MODELOPS_SCHEDULER",
+            hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
+        )
     card, timeout_s = JobCard(job, run, settings.priority), settings.cluster_timeout
     cluster = ExternalCluster(address, card, threads=settings.sim_threads, timeout_s=timeout_s, pods=pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
@@ -171,12 +179,8 @@ class ExternalCluster:
         if self._calls is not None:
             self._calls.close()
         try:
-            client = Client(
-                self._address,
-                timeout=CONNECT_SECONDS,
-                set_as_default=False,
-                direct_to_workers=True,  # results do not pass through the scheduler where the workers can be reached
-            )
+            # Results do not pass through the scheduler where the workers can be reached.
+            client = new_client(self._address, direct_to_workers=True)
         except CONNECTION_ERRORS:
             return False
         self._calls = DaskCalls(client)
@@ -284,6 +288,107 @@ class ExternalCluster:
         """End the attempt's child processes, by the plugin on the scheduler, and the connection."""
         self._closing.set()
         self.calls.close()
+
+
+class DaskConnection:
+    """A :class:`mops.cluster.base.Connection` by the calls of a client of Dask."""
+
+    errors = CONNECTION_ERRORS
+
+    def __init__(self, calls: DaskCalls):
+        self._calls, self._client = calls, calls.client
+
+    def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
+        with annotate(**annotations_of(task, avoid)):
+            arguments = () if given is None else (given,)
+            future = self._client.submit(run_task, request, *arguments, key=request.key, pure=False)
+        return cast("SentTask", future)
+
+    def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
+        try:
+            return self._calls.scatter(request.input_key, results)
+        except (KeyError, RuntimeError) as left:  # of the scheduler, if the worker has just left
+            raise ConnectionError(repr(left)) from left
+
+    def error_of(self, sent: SentTask, task: Task) -> BaseException:
+        future = cast("Future[Any]", sent)
+        error = self._calls.error_of(future)
+        if future.status != "error" or error is None:  # the connection broke meanwhile
+            raise CancelledError(future.key)
+        if isinstance(error, KilledWorker):
+            # run_task notes in the scheduler's metadata that a task runs alone.
+            n_running = len(self._calls.metadata([future.key])) if task.alone else 0
+            return WorkersDied(error.last_worker.address, n_running)
+        return error
+
+    def release(self, sent: Sequence[SentTask]) -> None:
+        # Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between
+        # them the next tasks would reach the scheduler first, which would then hold more than the window.
+        try:
+            for future in sent:
+                cast("Future[Any]", future).release()
+            self._calls.take_turn()
+        except Exception as error:
+            # A closed or reconnecting client has nothing to release.
+            if self._client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
+                raise
+
+    def leftovers(
+        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+    ) -> dict[str, list[str]]:
+        try:
+            workers = [worker for worker in self._calls.threads(answer_s) if holders is None or worker in holders]
+            found = {"the scheduler": self._calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
+            answers = self._calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
+        except NoAnswer:
+            return {"the scheduler": ["the scheduler does not answer"]}
+        found |= {worker: _lines(worker, answer) for worker, answer in answers.items()}
+        return {name: lines for name, lines in found.items() if lines}
+
+    def trim(self) -> None:
+        try:
+            self._calls.on_workers(_trim_worker)
+        except CONNECTION_ERRORS as error:  # the loop will notice
+            logger.debug("cannot trim the heaps of workers: %r", error)
+
+
+def annotations_of(task: Task, avoid: frozenset[str]) -> dict[str, Any]:
+    """Return what tells the plugin on the scheduler about a task."""
+    annotations: dict[str, Any] = {SECONDS: task.seconds}
+    if task.suspect:
+        annotations[SUSPECT] = True
+    if avoid:
+        annotations[AVOID] = sorted(avoid)
+    return annotations
+
+
+def _left_on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
+    """Describe what the scheduler still holds for these keys. Runs there."""
+    tasks = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
+    return [
+        f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
+        for task in tasks
+    ]
+
+
+def _left_on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
+    """Describe what a worker and its child processes still hold for these keys. Runs there."""
+    worker = f"worker {dask_worker.address}"
+    kept = {*dask_worker.data, *dask_worker.state.tasks}
+    return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool, keys)
+
+
+async def _trim_worker() -> None:
+    """Trim a worker's heap, outside of its event loop. Runs on the worker."""
+    await asyncio.to_thread(trim_heap)
+
+
+def _lines(worker: str, answer: list[str] | Exception) -> list[str]:
+    if isinstance(answer, NoAnswer):
+        return [f"{worker} does not answer"]
+    if isinstance(answer, Exception):
+        return [f"{worker} cannot be asked ({type(answer).__name__}: {answer})"]
+    return answer
 
 
 def _worker_that_raised(key: str, dask_scheduler: Any) -> str:

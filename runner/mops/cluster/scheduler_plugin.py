@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
-from mops.cluster.other_jobs import METADATA
-from mops.cluster.shares import FairQueue
+from mops.cluster.shares import METADATA, FairQueue
 from mops.recovery import deaths_to_blame
 from mops.worker.run_task import leave_pool
 

@@ -21,8 +21,8 @@ from mops.attempt import drain
 from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.embedded import start_embedded
+from mops.cluster.external import DaskConnection
 from mops.settings import Settings
 from mops.worker.results import buffers_in, take_buffer
 

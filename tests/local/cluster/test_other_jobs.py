@@ -9,9 +9,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from clocks import Clock
+from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, JobCard, OtherJobs
-from mops.cluster.shares import ShareRequest
+from mops.cluster.shares import METADATA, SILENT_SECONDS, JobCard, OtherJobs
 
 
 def record(n: int, **more: Any) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait
 
 from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
-from mops.cluster.dask_connection import annotations_of
-from mops.cluster.external import ExternalCluster, connect_external
+from mops.cluster.external import ExternalCluster, annotations_of, connect_external
 from mops.settings import Settings
 from mops.task import Task
 from soak import generator, repeats, spread
