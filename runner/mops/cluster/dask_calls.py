@@ -35,7 +35,7 @@ FETCH_SECONDS = 300.0  # a worker that hands a result over, or accepts data
 CONNECT_SECONDS = 10.0
 _LOOP_SECONDS = 5.0  # more, because the client's own event loop may be busy
 _CLOSE_SECONDS = 2.5
-_POLL_SECONDS = 0.25
+_REFUSAL_SECONDS = 0.25  # between two looks for a reason to stop waiting
 
 
 class DaskCalls:
@@ -86,7 +86,7 @@ class DaskCalls:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise _no_answer(f"within {within_s:g} s")
-            await asyncio.wait({calling}, timeout=min(left_s, _POLL_SECONDS))
+            await asyncio.wait({calling}, timeout=min(left_s, _REFUSAL_SECONDS))
         if calling.cancelled():
             raise CancelledError("Dask gave the call up")
         return calling.result()

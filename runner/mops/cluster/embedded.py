@@ -85,16 +85,8 @@ class EmbeddedCluster:
         self._numbers = itertools.count()
         self._is_closed = False
 
-    def start(self) -> None:
-        """Start the threads. ClusterError: the system starts no more threads."""
-        try:
-            for n in range(self.slots):
-                threading.Thread(target=self._run_tasks, name=f"mops-slot-{n}", daemon=True).start()
-        except RuntimeError as refused:
-            what = f"the system does not start a thread for each of {self.slots} slots ({refused})"
-            raise ClusterError(what, hint="set MODELOPS_JOB_SLOTS to fewer simulations at once") from refused
-
-    def _run_tasks(self) -> None:
+    def run_tasks(self) -> None:
+        """Run tasks until the cluster is closed: the program of a thread."""
         while (task := self._waiting.get()[-1]) is not None and not self._is_closed:
             task.run()
             task = None  # or its result would stay in memory until the next task comes
@@ -176,7 +168,12 @@ def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
     """Start the threads for the body of a ``with`` statement; ClusterError: the system starts no more threads."""
     cluster = EmbeddedCluster(run, slots)
     try:
-        cluster.start()
+        try:
+            for n in range(slots):
+                threading.Thread(target=cluster.run_tasks, name=f"mops-slot-{n}", daemon=True).start()
+        except RuntimeError as refused:
+            what = f"the system does not start a thread for each of {slots} slots ({refused})"
+            raise ClusterError(what, hint="set MODELOPS_JOB_SLOTS to fewer simulations at once") from refused
         yield cluster
     finally:
         cluster.close()

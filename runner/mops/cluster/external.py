@@ -21,7 +21,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
 from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
-from mops.cluster.shares import WEIGHTS, JobCard, OtherJobs
+from mops.cluster.shares import WEIGHTS, OtherJobs
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 GivenUp = Callable[[Any], bool]
 
-_POLL_SECONDS = 0.25
+_YIELD_SECONDS = 0.25  # between two lists of fetched results, at most
 _WATCH_SECONDS = 2.0
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
 _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
@@ -71,8 +71,7 @@ def connect_external(
             where="MODELOPS_SCHEDULER",
             hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
         )
-    card, timeout_s = JobCard(job, run, settings.priority), settings.cluster_timeout
-    cluster = ExternalCluster(address, card, threads=settings.sim_threads, timeout_s=timeout_s, pods=pods)
+    cluster = ExternalCluster(address, run, settings, job, pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster
@@ -86,15 +85,15 @@ class ExternalCluster:
     def __init__(
         self,
         address: str,  # as Dask writes it: tcp://host:8786
-        card: JobCard,
-        *,
-        threads: int,  # of one simulation: the slots of a worker are its threads divided by this
-        timeout_s: float,  # how long to wait for the scheduler, and for a first worker
-        pods: Pods | None = None,  # None: the workers are not pods, or Kubernetes cannot be asked
+        run: str,
+        settings: Settings,
+        job: str,
+        pods: Pods | None,  # None: the workers are not pods, or Kubernetes cannot be asked
     ):
-        self._address, self._run, self._threads, self._timeout_s = address, card.run, threads, timeout_s
-        self._job_name, self._weight = card.job, WEIGHTS[card.priority]
-        self._jobs_there = OtherJobs(card)
+        self._address, self._run, self._job_name = address, run, job
+        self._threads, self._timeout_s = settings.sim_threads, settings.cluster_timeout
+        self._weight = WEIGHTS[settings.priority]
+        self._jobs_there = OtherJobs(job, run, settings.priority)
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -102,9 +101,8 @@ class ExternalCluster:
         self.slots = self.workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
         self.addresses: frozenset[str] = frozenset()
-        self._calls: DaskCalls | None = None
-        self._n_silences = 0
         self._connection: DaskConnection | None = None
+        self._n_silences = 0
         self._stream: object = None
         self._nannies = NannyRestarts()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
@@ -114,18 +112,17 @@ class ExternalCluster:
         self.reconnect()
 
     @property
+    def connection(self) -> DaskConnection:
+        assert self._connection is not None
+        return self._connection
+
+    @property
     def calls(self) -> DaskCalls:
-        assert self._calls is not None
-        return self._calls
+        return self.connection.calls
 
     @property
     def client(self) -> Client:
         return self.calls.client
-
-    @property
-    def connection(self) -> DaskConnection:
-        assert self._connection is not None
-        return self._connection
 
     @property
     def pool(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
@@ -176,15 +173,14 @@ class ExternalCluster:
 
     def _connect(self) -> bool:
         """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
-        if self._calls is not None:
-            self._calls.close()
+        if self._connection is not None:
+            self._connection.calls.close()
         try:
             # Results do not pass through the scheduler where the workers can be reached.
             client = new_client(self._address, direct_to_workers=True)
         except CONNECTION_ERRORS:
             return False
-        self._calls = DaskCalls(client)
-        self._connection = DaskConnection(self._calls)
+        self._connection = DaskConnection(DaskCalls(client))
         self._n_silences = 0
         self._n_connections += 1
         self._stream = client.scheduler_comm
@@ -204,13 +200,13 @@ class ExternalCluster:
 
     def _ask(self, question: Callable[[], T]) -> T | None:
         """Ask the cluster something; return None if the connection is broken, or no answer comes in time."""
-        calls = self._calls
+        connection = self._connection
         try:
             answer = question()
         except Exception as error:
             # A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing.
             # While the connection works, other errors are defects.
-            if self._calls is calls and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
+            if self._connection is connection and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
                 raise
             self._n_silences += isinstance(error, NoAnswer)
             logger.debug("the Dask cluster does not answer: %r", error)
@@ -296,7 +292,7 @@ class DaskConnection:
     errors = CONNECTION_ERRORS
 
     def __init__(self, calls: DaskCalls):
-        self._calls, self._client = calls, calls.client
+        self.calls, self._client = calls, calls.client
 
     def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
         with annotate(**annotations_of(task, avoid)):
@@ -306,18 +302,18 @@ class DaskConnection:
 
     def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
         try:
-            return self._calls.scatter(request.input_key, results)
+            return self.calls.scatter(request.input_key, results)
         except (KeyError, RuntimeError) as left:  # of the scheduler, if the worker has just left
             raise ConnectionError(repr(left)) from left
 
     def error_of(self, sent: SentTask, task: Task) -> BaseException:
         future = cast("Future[Any]", sent)
-        error = self._calls.error_of(future)
+        error = self.calls.error_of(future)
         if future.status != "error" or error is None:  # the connection broke meanwhile
             raise CancelledError(future.key)
         if isinstance(error, KilledWorker):
             # run_task notes in the scheduler's metadata that a task runs alone.
-            n_running = len(self._calls.metadata([future.key])) if task.alone else 0
+            n_running = len(self.calls.metadata([future.key])) if task.alone else 0
             return WorkersDied(error.last_worker.address, n_running)
         return error
 
@@ -327,7 +323,7 @@ class DaskConnection:
         try:
             for future in sent:
                 cast("Future[Any]", future).release()
-            self._calls.take_turn()
+            self.calls.take_turn()
         except Exception as error:
             # A closed or reconnecting client has nothing to release.
             if self._client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
@@ -337,9 +333,9 @@ class DaskConnection:
         self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
         try:
-            workers = [worker for worker in self._calls.threads(answer_s) if holders is None or worker in holders]
-            found = {"the scheduler": self._calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
-            answers = self._calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
+            workers = [worker for worker in self.calls.threads(answer_s) if holders is None or worker in holders]
+            found = {"the scheduler": self.calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
+            answers = self.calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
         except NoAnswer:
             return {"the scheduler": ["the scheduler does not answer"]}
         found |= {worker: _lines(worker, answer) for worker, answer in answers.items()}
@@ -347,7 +343,7 @@ class DaskConnection:
 
     def trim(self) -> None:
         try:
-            self._calls.on_workers(_trim_worker)
+            self.calls.on_workers(_trim_worker)
         except CONNECTION_ERRORS as error:  # the loop will notice
             logger.debug("cannot trim the heaps of workers: %r", error)
 
@@ -415,7 +411,7 @@ def fetched(calls: DaskCalls, futures: Sequence[Future[Any]], given_up: GivenUp)
     async def wait() -> None:
         if not fetching:
             fetching.append(asyncio.ensure_future(_Fetch(calls, given_up, arrived).all(futures)))
-        await asyncio.wait(fetching, timeout=_POLL_SECONDS)
+        await asyncio.wait(fetching, timeout=_YIELD_SECONDS)
 
     n_left = len(futures)
     while n_left:

@@ -42,15 +42,11 @@ class AttemptPlugin(SchedulerPlugin):
         self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
         self.queue = FairQueue()
+
+    async def start(self, scheduler: Any) -> None:
+        """Add what exists only on the scheduler: Dask calls this there, on a pickled copy."""
+        self._scheduler = scheduler
         self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
-        self._scheduler: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what cannot be pickled: weak references and the scheduler."""
-        return {name: value for name, value in vars(self).items() if name not in ("_allowed", "_scheduler")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _allowed=WeakValueDictionary(), _scheduler=None)
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
@@ -58,7 +54,6 @@ class AttemptPlugin(SchedulerPlugin):
         """Prepare new tasks of this connection: their place in the queue, allowed deaths, and workers to avoid."""
         if client != self._client:
             return
-        self._scheduler = scheduler
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         avoided = annotations.get(AVOID, {})
         attempts = [plugin for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin)]

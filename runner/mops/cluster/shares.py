@@ -68,27 +68,24 @@ def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[Shar
     return Share(own_slots, own_workers, tasks)
 
 
-@dataclass(frozen=True)
-class JobCard:
-    """How a runner introduces its job to the others."""
-
-    job: str
-    run: str  # the name of the attempt on the cluster
-    priority: str  # MODELOPS_JOB_PRIORITY, for people
-
-
 class OtherJobs:
     """The other jobs on a cluster, as one runner knows them."""
 
-    def __init__(self, card: JobCard, clock: Callable[[], float] = time.monotonic):
-        self._card, self._clock = card, clock
+    def __init__(
+        self,
+        job: str,
+        run: str,  # the name of the attempt on the cluster
+        priority: str,  # MODELOPS_JOB_PRIORITY, for people
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._card, self._clock = {"job": job, "run": run, "priority": priority}, clock
         self._n_records = 0
         self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 
     def exchange(self, calls: DaskCalls, name: str, request: ShareRequest) -> list[ShareRequest]:
         """Publish what this job asks for under the name of this connection's pools; return the others' requests."""
         self._n_records += 1
-        record = {"format": _FORMAT, "n": self._n_records} | asdict(self._card) | asdict(request)
+        record = {"format": _FORMAT, "n": self._n_records} | self._card | asdict(request)
         calls.set_metadata([METADATA, name], record)
         return self.requests(calls.metadata([METADATA]), name)
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,11 +30,10 @@ from mops.system import resources
 from mops.system.clock import monotonic
 from mops.task import JobContext
 from mops.verdicts import Report
-from mops.waiting import polls
 from mops.worker.dask_worker import tell_runner
 from mops.worker.environment import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
-from mops.worker.processes import ANSWER_SECONDS, Prints, Process, Reaper, Scratch, spawned
+from mops.worker.processes import ANSWER_SECONDS, Prints, Process, Reaper, Scratch, spawn
 from mops.worker.results import folder_for_parts, take_buffer, take_file
 from mops.worker.task_progress import TaskProgress
 
@@ -59,29 +58,32 @@ class ChildProcess:
         root: str,  # of the unpacked bundle
         scratch: Scratch,
         reaper: Reaper,  # kills the processes that the child leaves
-        fork: Callable[[tuple[int, ...]], Process] | None = None,  # called with the descriptors for the process
-        template: LimitWatch | None = None,  # of the process that forks it
+        template: Template | None = None,  # that forks it
     ):
         self._context, self._root, self._scratch, self._reaper = context, root, scratch, reaper
-        load = None if fork else load_message(context, root, scratch)
-        self._page, page_fd = ProgressPage.create()
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(os.close, page_fd)
+        load = None if template else load_message(context, root, scratch)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_failure:
+            self._page, page_fd = ProgressPage.create()
+            theirs.callback(os.close, page_fd)
             self._selector = selectors.DefaultSelector()  # before the process: there may be no descriptor left
             on_failure.callback(self._selector.close)
-            ours, theirs = socket.socketpair()
-            self._lifeline, their_lifeline = socket.socketpair()
-            with theirs, their_lifeline:
-                passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process = fork(passed) if fork else spawned(context, passed, reaper, scratch.path)
+            ours, its_socket = socket.socketpair()
+            theirs.enter_context(its_socket)
+            self._lifeline, its_lifeline = socket.socketpair()
+            theirs.enter_context(its_lifeline)
+            reading, writing = os.pipe()
+            theirs.callback(os.close, writing)
+            output = on_failure.enter_context(os.fdopen(reading, "rb", buffering=0))
+            fds = (its_socket.fileno(), its_lifeline.fileno(), page_fd, writing)
+            pid = template.start_fork(fds) if template else spawn(context, fds, reaper, scratch.path)
+            self._process = Process(pid, output, template.wait if template else reaper.wait)
             on_failure.pop_all()
-        os.close(page_fd)
         self.pid = self._process.pid
         """The process, which is also its session and process group."""
         self._channel = Channel(ours)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._prints = Prints(self._process.output, self._selector)
-        self._watch = LimitWatch(self.pid, context.timeout_s, template)
+        self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
@@ -302,10 +304,12 @@ class ChildProcess:
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and tell how it ended."""
         self._watch.look()  # before the wait: the child may have died right after a pause
-        # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
-        has_ended = self._does_not_end or any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
-        if not has_ended and self._ended_by == "itself":
-            self._ended_by = "silence"
+        if not self._does_not_end:
+            with self._reaping:  # another thread that closes the child has killed it before
+                has_ended = self._is_collected or self._process.await_end(LEAVE_SECONDS)
+            # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
+            if not has_ended and self._ended_by == "itself":
+                self._ended_by = "silence"
         self._prints.read_rest()
         # Before resource trackers print what it left.
         tail = in_project(self._prints.last_words(was_aborted=self._ended_by in ABORTED), self._context.bundle)
@@ -356,18 +360,16 @@ class Template(ChildProcess):
         A TimeoutError: the template waits for the model's fork handlers and does not answer, so mops has killed it.
         Another OSError or an EOFError: it has ended or is closed, or the system has no room for another process.
         """
-        return ChildProcess(self._context, self._root, self._scratch, self._reaper, self._fork, self._watch)
+        return ChildProcess(self._context, self._root, self._scratch, self._reaper, template=self)
 
-    def _fork(self, passed: tuple[int, ...]) -> Process:
-        def start(output_fd: int) -> int:
-            answer = self._ask({"kind": "fork"}, *passed, output_fd)
-            if answer["kind"] == "not_forked":
-                raise OSError(answer["message"])
-            self.has_forked = True
-            self._reaper.forked(answer["pid"])
-            return int(answer["pid"])
-
-        return Process.started(start, self._status_of)
+    def start_fork(self, fds: Sequence[int]) -> int:
+        """Fork a process with the descriptors of its socket, lifeline, page and output; return its number."""
+        answer = self._ask({"kind": "fork"}, *fds)
+        if answer["kind"] == "not_forked":
+            raise OSError(answer["message"])
+        self.has_forked = True
+        self._reaper.forked(answer["pid"])
+        return int(answer["pid"])
 
     def _ask(self, question: Message, *fds: int) -> Message:
         """Ask, once with each descriptor or once without any; meanwhile read what the template prints."""
@@ -393,7 +395,7 @@ class Template(ChildProcess):
             self._is_forking = False
             self._asking.release()
 
-    def _status_of(self, pid: int) -> int | None:
+    def wait(self, pid: int) -> int | None:
         """Take the return code of a process that this template has forked, and end what that process has left."""
         found: int | None = None
         with contextlib.suppress(OSError, EOFError):  # this template has ended

@@ -182,21 +182,6 @@ class Process:
             ask_status(pid)
             raise
 
-    @classmethod
-    def started(cls, start: Callable[[int], int], ask_status: Callable[[int], int | None]) -> Process:
-        """Start a process by a call of ``start`` with the descriptor for its output, which returns its number."""
-        reading, writing = os.pipe()
-        output = os.fdopen(reading, "rb", buffering=0)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            try:
-                pid = start(writing)
-            finally:
-                os.close(writing)
-            process = cls(pid, output, ask_status)
-            on_failure.pop_all()
-        return process
-
     def has_ended(self) -> bool:
         """Tell whether it has ended, without taking its exit status."""
         return readable(self._pidfd)
@@ -217,15 +202,15 @@ class Process:
             os.close(self._pidfd)
 
 
-def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
-    """Start a process that imports the model itself, with the descriptors of its socket, lifeline and page.
+def spawn(context: JobContext, fds: Sequence[int], reaper: Reaper, folder: Path) -> int:
+    """Start a process that imports the model itself, and return its number; ``fds`` as for :meth:`Reaper.spawn`.
 
     A ModelError: the job's interpreter was removed. An OSError: the system has no room for another process.
     """
     argv = [*command(context.python), "mops.child.main"]
     env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
-        return Process.started(lambda output_fd: reaper.spawn(argv, env, (*passed, output_fd), folder), reaper.wait)
+        return reaper.spawn(argv, env, fds, folder)
     except (FileNotFoundError, PermissionError) as gone:
         if context.python is None:
             raise
