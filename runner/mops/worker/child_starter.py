@@ -138,11 +138,26 @@ class ChildStarter:
         self._has_imported |= death is None
         return death
 
-    def warm_template(self) -> None:
-        """Start the template, unless there is one, or each child imports the model itself."""
-        with self._preparing:  # or a task that comes meanwhile would start another one
-            if not self.spawns and self._slots.template() is None:
-                self._start_template()
+    def warm(self) -> None:
+        """Start the template, or all children, without waiting until they have imported the model."""
+        with self._preparing:  # or a check or a task that comes meanwhile would start another process
+            if not self.spawns:
+                if self._slots.template() is None:
+                    self._start_template()
+                return
+            while self._slots.n_children < self._slots.n:
+                child = self.start()
+                if child is None:
+                    return
+                if not self._slots.keep(child):  # the children of other pools are busy
+                    close_all([child])
+                    self._slots.remove(child)
+                    return
+
+    def warm_child(self) -> ChildProcess | None:
+        """Return an idle child, or a new one if :meth:`warm` has started none; None once the pool is stopped."""
+        with self._preparing:
+            return self._slots.take() or self.start()
 
     def _start_template(self) -> Template | None:
         """Start a template, which imports the model meanwhile; None once the pool is stopped."""

@@ -95,14 +95,8 @@ class Pool:
             self._has_data = True
 
     def warm(self) -> None:
-        """Start the template, or all children, without waiting until they have imported the model."""
-        if not self._starter.spawns:
-            self._starter.warm_template()
-            return
-        while len(self.slots.children()) < self.slots.n:
-            child = self._starter.start()
-            if child is None or not self._give_back(child, is_reusable=True):  # the children of other pools are busy
-                return
+        """Start child processes without waiting until they have imported the model (:meth:`ChildStarter.warm`)."""
+        self._starter.warm()
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -114,17 +108,14 @@ class Pool:
             installed.
         """
         death = self._starter.prepare()
-        if death is None:
-            with self._child() as child:
-                death = self._starter.await_import(child) if child is not None else None
-                if child is not None:
-                    self._starter.unseeded = child.unseeded
-        if death is None:
-            return
-        raise ModelError(
-            f"the process that imports the model {death.how}{death.last_output}",
-            where=self.context.model,
-        )
+        child = self._starter.warm_child() if death is None else None
+        if child is not None:
+            with self._used(child):
+                death = self._starter.await_import(child)
+                self._starter.unseeded = child.unseeded
+        if death is not None:
+            what = f"the process that imports the model {death.how}{death.last_output}"
+            raise ModelError(what, where=self.context.model)
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
@@ -167,9 +158,12 @@ class Pool:
                 if (death := self._starter.prepare()) is not None:
                     self._record(death, progress, request)
                     continue
-                with self._child(only_targets=only_targets, fresh=progress.needs_fresh_process) as child:
-                    if child is None:  # the pool is stopped
-                        break
+                takes_idle = not progress.needs_fresh_process and not self.slots.stopped(only_targets=only_targets)
+                child = self.slots.take() if takes_idle else None
+                child = child or self._starter.start(only_targets=only_targets)
+                if child is None:  # the pool is stopped
+                    break
+                with self._used(child):
                     death = self._run_on(child, progress, request)
                     needs_another = bool(child.replace_reason) and progress.should_continue
                 if death is not None:
@@ -199,35 +193,33 @@ class Pool:
                 logger.warning(message, self.context.job, bytes_text(taken), bytes_text(limit))
 
     @contextlib.contextmanager
-    def _child(self, *, only_targets: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
-        """Use a child in the body, None once the pool is stopped; keep the child if it can run another task."""
-        is_idle_good = not fresh and not self.slots.stopped(only_targets=only_targets)
-        child = self.slots.take() if is_idle_good else None
-        child = child or self._starter.start(only_targets=only_targets)
-        is_reusable = False
+    def _used(self, child: ChildProcess) -> Iterator[None]:
+        """Keep a child for the pool's next task after the body, or close it if it cannot run another one."""
+        is_kept = False
         try:
-            yield child
-            is_reusable = child is not None and child.is_reusable
+            yield
+            is_kept = child.is_reusable and self.slots.keep(child)
         finally:
-            if child is not None:
-                self._give_back(child, is_reusable=is_reusable)
+            if not is_kept:
+                if child.replace_reason:
+                    self._tell_replacement(child)
+                child.close()
+                self.slots.remove(child)
 
-    def _give_back(self, child: ChildProcess, *, is_reusable: bool) -> bool:
-        """Keep a child for the next task, or close it; return whether it is kept."""
-        if is_reusable and self.slots.keep(child):
-            return True
-        if child.replace_reason:
-            count(child.replace_code)
-            if child.replace_code in LEFTOVERS and child.replace_code not in self._leftovers:
-                self._leftovers.add(child.replace_code)
-                what = f"replacing child process {child.pid} because {child.replace_reason}"
-                then = "the model should close its files and end its threads and processes"
-                self._report(Report("leftovers", what, then))
-            else:
-                logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
-        child.close()
-        self.slots.remove(child)
-        return False
+    def _tell_replacement(self, child: ChildProcess) -> None:
+        """Log that a child must be replaced: what its simulations leave, once in the job's log."""
+        code = child.replace_code
+        count(code)
+        with self._lock:
+            is_new = code in LEFTOVERS and code not in self._leftovers
+            self._leftovers.add(code)
+        if is_new:
+            what = f"replacing child process {child.pid} because {child.replace_reason}"
+            self._report(
+                Report("leftovers", what, "the model should close its files and end its threads and processes")
+            )
+        else:
+            logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
 
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""

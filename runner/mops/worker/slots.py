@@ -222,6 +222,12 @@ class PoolSlots:
             left, self._children = list(self._children), set()
             return left
 
+    @property
+    def n_children(self) -> int:
+        """How many children live or start."""
+        with self.worker.changed:
+            return len(self._children) + self._n_starting
+
     def children(self) -> list[ChildProcess]:
         """Return the pool's children."""
         with self.worker.changed:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
 from mops.worker.child_process import ChildProcess
+from mops.worker.child_starter import ChildStarter
 from mops.worker.pool import Pool
 from mops.worker.results import held_bytes
 from processes import descriptors
@@ -299,6 +301,26 @@ def test_closing_while_children_start_leaves_no_process_and_no_descriptor(lab: P
     assert len(children) == 3
     assert not any(psutil.pid_exists(pid) for pid in children)
     assert descriptors() <= before
+
+
+def test_a_check_meanwhile_starts_no_further_process(lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a check took no child that was starting, and started one more, which another one had to leave."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=1, start="spawn")
+    spawn, kinds, starts = ChildStarter._spawn, [], threading.Event()
+
+    def slowly(self: ChildStarter, kind: Any) -> Any:
+        kinds.append(kind)
+        starts.set()
+        time.sleep(0.3)
+        return spawn(self, kind)
+
+    monkeypatch.setattr(ChildStarter, "_spawn", slowly)
+    warming = threading.Thread(target=pool.warm)
+    warming.start()
+    assert starts.wait(PATIENCE_S)
+    pool.check()
+    warming.join()
+    assert kinds == [ChildProcess]
 
 
 def test_a_closed_pool_starts_no_child(lab: PoolLab) -> None:
