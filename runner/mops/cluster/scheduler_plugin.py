@@ -19,7 +19,7 @@ SUSPECT = "mops_suspect"  # part of a task whose workers died
 SECONDS = "mops_seconds"  # the expected time on one slot
 AVOID = "mops_avoid"  # addresses of workers that must not run the task while other workers are there
 
-_LEAVE_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
+_BROADCAST_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
 
 
 class AttemptPlugin(SchedulerPlugin):
@@ -105,7 +105,7 @@ class AttemptPlugin(SchedulerPlugin):
         scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
         message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
         self._ending = asyncio.ensure_future(
-            asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _LEAVE_SECONDS)
+            asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _BROADCAST_SECONDS)
         )
         scheduler.remove_plugin(self.name)
 

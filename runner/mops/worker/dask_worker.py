@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-_ASK_SECONDS = 10.0
+_ANNOUNCE_SECONDS = 10.0
 
 
 def current_worker() -> Any:
@@ -23,7 +23,7 @@ def announce_alone(key: str) -> None:
     worker = current_worker()
     with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
         keys = [key, worker.id]
-        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
+        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ANNOUNCE_SECONDS)
 
 
 def tell_runner(pool: str, line: str) -> None:

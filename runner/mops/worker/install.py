@@ -64,7 +64,7 @@ _EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--
 _KEY_DIGITS = 32
 _OF_THE_WORKER = "mops-worker.pth"
 _MADE = "mops-made.json"  # the last file of a complete environment
-_LOOK_SECONDS = 0.1
+_INSTALL_POLL_SECONDS = 0.1
 _TAIL_BYTES, _LINES_SHOWN, _LINE_CHARACTERS = 16 << 10, 15, 300
 
 
@@ -263,7 +263,7 @@ class _EnvironmentBuilder:
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
         """Wait until a condition holds, and log every 30 s; return False if the time limit ends first."""
         before_s = time.monotonic() - began
-        for poll in polls(_LOOK_SECONDS, self._limit_s - before_s, stopped=self._is_over):
+        for poll in polls(_INSTALL_POLL_SECONDS, self._limit_s - before_s, stopped=self._is_over):
             if done():
                 return True
             if poll.log_is_due:

@@ -33,7 +33,7 @@ from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.25
+_MEMORY_WAIT_SECONDS = 0.25  # between two looks for free memory, at most
 
 
 class Pool:
@@ -181,7 +181,7 @@ class Pool:
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much memory and another task runs; log it every 30 s."""
         # Dask's own pausing measures the worker's process only.
-        for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self.slots.worker.await_change):
+        for poll in polls(_MEMORY_WAIT_SECONDS, stopped=self.slots.stopped, pause=self.slots.worker.await_freed):
             if not self.slots.worker.any_busy:
                 return
             taken, limit = self._memory.taken_and_pause_limit()

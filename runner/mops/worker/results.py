@@ -81,7 +81,8 @@ def _count(name: str, change: int) -> None:
         _bytes_of[name] += change
         if not _bytes_of[name]:
             del _bytes_of[name]
-        _changed.notify_all()
+        if change < 0:
+            _changed.notify_all()
 
 
 def held_bytes(mark: str = "") -> int:

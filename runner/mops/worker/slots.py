@@ -85,8 +85,11 @@ class WorkerSlots:
     """What the pools of one worker process share. Thread-safe."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        """Guards what follows, and all that a :class:`PoolSlots` has."""
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        """Guards what follows, and all of a :class:`PoolSlots`. Notified when slots become free or a child ends."""
+        self._freed = threading.Condition(lock)
+        """Notified when memory may become free: a child is no longer busy, or a pool stops."""
         self._pools: list[PoolSlots] = []
         self._waiting: deque[object] = deque()
         self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
@@ -118,10 +121,10 @@ class WorkerSlots:
         """Return the resident memory of all children and templates, with the processes that they have started."""
         return process_memory.tree_bytes(*self.pids())
 
-    def await_change(self, within_s: float) -> None:
-        """Wait until a child becomes idle or is removed, or the use of slots changes."""
-        with self.changed:
-            self.changed.wait(within_s)
+    def await_freed(self, within_s: float) -> None:
+        """Wait until a child becomes idle or is removed, or a pool stops."""
+        with self._freed:
+            self._freed.wait(within_s)
 
     def _take_idle(self, idle: list[ChildProcess]) -> list[ChildProcess]:
         for child in idle:
@@ -183,8 +186,9 @@ class PoolSlots:
     def limit(self, n: int) -> None:
         """Use ``n`` of the slots, at least one, and close the idle children beyond them."""
         with self.worker.changed:
-            self.n = max(min(n, self._most), 1)
-            self.worker.changed.notify_all()
+            before, self.n = self.n, max(min(n, self._most), 1)
+            if self.n > before:
+                self.worker.changed.notify_all()
         self.close_idle(above=self.n)
 
     def fewer_after(self, death: Death, job: str) -> None:
@@ -206,6 +210,7 @@ class PoolSlots:
             self._stopping = True
             self._ended |= targets_too
             self.worker.changed.notify_all()  # for waiting tasks to check their conditions again
+            self.worker._freed.notify_all()
 
     def stopped(self, *, only_targets: bool = False) -> bool:
         """Tell whether the pool starts nothing any longer; ``only_targets``: even no task that runs only targets."""
@@ -274,7 +279,7 @@ class PoolSlots:
             if self._stopping or not self._has_room():
                 return False
             self.worker._idle[child] = self
-            self.worker.changed.notify_all()
+            self.worker._freed.notify_all()
             return True
 
     def _has_room(self) -> bool:
@@ -286,6 +291,7 @@ class PoolSlots:
         with self.worker.changed:
             self._children.discard(child)
             self.worker.changed.notify_all()
+            self.worker._freed.notify_all()
 
     def close_idle(self, above: int = 0) -> None:
         """Close idle children of the pool; ``above``: leave it this many children."""
@@ -335,7 +341,7 @@ class WorkerMemory:
     def __init__(self, worker: WorkerSlots, worker_limit: int | None):  # Dask's limit; None: it has none
         self._worker = worker
         self._usage = process_memory.Usage()
-        self._taken, self._limit, self._look_at = 0, 0, 0.0
+        self._taken, self._limit, self._measure_at = 0, 0, 0.0
         taken = self._exact_bytes()
         taken = self._resident_bytes() if taken is None else taken
         self.allowed_bytes = resources.usable_bytes(worker_limit, taken)
@@ -368,10 +374,10 @@ class WorkerMemory:
         # Each task asks before it starts, and a look reads the files of all processes. So a figure below half of the
         # limit counts for a moment.
         now = monotonic()
-        if now >= self._look_at or self._taken > self._limit / 2:
+        if now >= self._measure_at or self._taken > self._limit / 2:
             # Other programs on the machine may use more than when the pool was made, so the available memory counts.
             available = resources.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
             self._limit = int(min(_PAUSE_SHARE * self.allowed_bytes, available))
             self._taken = self._usage.look(self._limit, self._resident_bytes, self._exact_bytes)
-            self._look_at = now + _MEMORY_SECONDS
+            self._measure_at = now + _MEMORY_SECONDS
         return self._taken, self._limit
