@@ -28,7 +28,7 @@ from mops.recovery import ABORTED, Death, EndedBy
 from mops.storage.backends.base import Spool
 from mops.system import resources
 from mops.system.clock import monotonic
-from mops.task import JobContext
+from mops.task import JobContext, RunningStep
 from mops.verdicts import Report
 from mops.worker.dask_worker import tell_runner
 from mops.worker.environment import command
@@ -87,6 +87,8 @@ class ChildProcess:
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
+        self._progress: TaskProgress | None = None
+        """Of the task that it runs."""
         self._reaping = threading.Lock()
         """Held by the thread that waits for the exit status, which may take seconds."""
         self._ended_by: EndedBy = "itself"
@@ -156,6 +158,7 @@ class ChildProcess:
     ) -> Death | None:
         """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
+        self._progress = progress
         self._watch.start_task(limit_bytes)
         self._kills_before = resources.kernel_kills()
         try:
@@ -185,6 +188,8 @@ class ChildProcess:
                     contents = []
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child process %s ended before it got its task", self.pid)
+        finally:
+            self._progress = None
         progress.seconds += time.monotonic() - began
         return self.death()
 
@@ -210,10 +215,12 @@ class ChildProcess:
             self._enforce_limits()
             yield None, None
 
-    def running(self) -> tuple[Step, float] | None:
-        """Return what runs, and for how many seconds; None: nothing does. From any thread."""
-        running = self._page.running()
-        return None if running is None else (running.step, self._watch.seconds_since(running.since))
+    def running(self) -> RunningStep | None:
+        """Return what runs now; None: nothing does. From any thread."""
+        progress, running = self._progress, self._page.running()
+        if progress is None or running is None or progress is not self._progress:  # the step may be of the next task
+            return None
+        return progress.running(running.step, socket.gethostname(), self._watch.seconds_since(running.since))
 
     def _report_slow_import(self, seconds: float) -> None:
         what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
@@ -315,8 +322,8 @@ class ChildProcess:
         tail = in_project(self._prints.last_words(was_aborted=self._ended_by in ABORTED), self._context.bundle)
         self._reap()
         self._prints.read_rest()
-        step, seconds = self.running() or (None, 0.0)
-        by = self._ended_by
+        running, by = self._page.running(), self._ended_by
+        step = running.step if running is not None else None
         if by in ("timeout", "reading", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
         kills = resources.kernel_kills()
@@ -324,7 +331,7 @@ class ChildProcess:
             returncode=self._process.returncode,
             step=step,
             by=by,
-            seconds=seconds,
+            seconds=self._watch.seconds_since(running.since) if running is not None else 0.0,
             tail=tail,
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,

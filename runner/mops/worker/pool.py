@@ -58,8 +58,7 @@ class Pool:
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
-        """Guards the five below."""
-        self._tasks: dict[ChildProcess, TaskProgress] = {}
+        """Guards the four below."""
         self._killer: threading.Timer | None = None
         self._retirement_size = 0
         self._reports: list[Report] = []
@@ -123,11 +122,7 @@ class Pool:
 
     def running(self) -> list[RunningStep]:
         """Return the simulations and targets that run now."""
-        host = socket.gethostname()
-        with self._lock:
-            tasks = list(self._tasks.items())
-        found = [(progress, child.running()) for child, progress in tasks]
-        return [progress.running(step[0], host, step[1]) for progress, step in found if step is not None]
+        return [step for child in self.slots.children() if (step := child.running()) is not None]
 
     def run(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
         """Run a task on one child, and on another one each time a child dies or must be replaced.
@@ -229,13 +224,7 @@ class Pool:
         death = self._starter.await_import(child)
         if death is None:
             limit_bytes = self._memory.simulation_bytes(self.slots, self.context.memory_bytes, alone=request.alone)
-            with self._lock:
-                self._tasks[child] = progress
-            try:
-                death = child.run(progress, limit_bytes, most_bytes)
-            finally:
-                with self._lock:
-                    del self._tasks[child]
+            death = child.run(progress, limit_bytes, most_bytes)
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
         with self._lock:

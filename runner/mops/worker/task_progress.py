@@ -89,8 +89,8 @@ class TaskProgress:
         self._deaths: defaultdict[Step, StepDeaths] = defaultdict(StepDeaths)
         self.reference: Families | None = request.reference
         self._known = self.reference
-        self._order: list[int] = []
-        """What the present child runs, in its order: positions of groups; in pieces, replicates of the group."""
+        self._asked: list[dict[str, Any]] = []
+        """The groups that the present child was asked to run, in its order."""
         self._released = Ranges()
         self._has_died = False
         self.deaths_between = 0
@@ -136,28 +136,26 @@ class TaskProgress:
         # The step runs, and for longer than the budget of its task, so that its child starts none of them. The runner
         # learns about it by running(). What comes before the step stays: the child may keep its results until the step
         # ends.
-        at = step.number if self._in_pieces else step.group_position
-        waiting = self._order[self._order.index(at) + 1 :]
         if self._in_pieces:
+            order = [replicate for group in self._asked for replicate, _ in group["simulations"]]
+            waiting = order[order.index(step.number) + 1 :]
             (progress,) = self._groups
             progress.wanted = tuple(i for i in progress.wanted if i not in waiting)
         else:
-            behind = [self._groups[i] for i in waiting]
+            order = [group["position"] for group in self._asked]
+            behind = [self._groups[i] for i in order[order.index(step.group_position) + 1 :]]
             # A group without simulations runs in any case, whatever the budget.
             waiting = [p.group.index for p in behind if not p.has_results and not p.settled.issuperset(p.wanted)]
         self._released |= Ranges.of(waiting)
 
     def message(self) -> Message:
         """Return the message that asks a child to run what is left."""
-        left = [self._group_message(position, p) for position, p in sorted(self._unfinished(), key=self._rank)]
-        self._order = [group["position"] for group in left]
-        if self._in_pieces:
-            self._order = [replicate for group in left for replicate, _ in group["simulations"]]
+        self._asked = [self._group_message(i, progress) for i, progress in sorted(self._unfinished(), key=self._rank)]
         return {
             "kind": "run",
             "name": self._request.part_name,
-            "groups": left,
-            "given": any(group["given"] or group["reused"] for group in left),
+            "groups": self._asked,
+            "given": any(group["given"] or group["reused"] for group in self._asked),
             "reference": self._known,
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
@@ -200,8 +198,7 @@ class TaskProgress:
 
     def given_tables(self) -> list[tuple[int, int, Tables]]:
         """Return the tables that ``given`` and ``reused`` of the message name, as (position, replicate, tables)."""
-        messages = [self._group_message(i, progress) for i, progress in self._unfinished()]
-        wanted = {(each["position"], r) for each in messages for r in (*each["given"], *each["reused"])}
+        wanted = {(group["position"], i) for group in self._asked for i in (*group["given"], *group["reused"])}
         found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
         positions = {progress.group.index: i for i, progress in enumerate(self._groups)}
         for part in (*self._given, *self._buffers):
@@ -361,10 +358,10 @@ class TaskProgress:
         name = f"group {progress.group.index} ({short_id(progress.group.param_id)})"
         return f"{name} replicate {replicate}" if target is None else f"{name} target {target}"
 
-    def _fail(self, step: Step, verdict: Verdict, attempts: int) -> None:
+    def _fail(self, step: Step, verdict: Verdict, tries: int) -> None:
         progress, replicate, target = self._which(step)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
-        why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
+        why = (verdict.reason, verdict.message, verdict.traceback, tries, verdict.signals, *memory)
         seed = None if replicate is None else progress.group.seeds[replicate]
         failure = Failure(progress.group.index, replicate, seed, target, *why)
         if replicate is not None:

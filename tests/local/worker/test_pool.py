@@ -18,6 +18,7 @@ import psutil
 import pytest
 from pool_lab import PATIENCE_S, SEEN, PoolLab, groups_of, request_for, values
 
+from mops.child.channel import Running, Step
 from mops.errors import ClusterError
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, short_id
@@ -26,6 +27,7 @@ from mops.worker.child_process import ChildProcess
 from mops.worker.child_starter import ChildStarter
 from mops.worker.pool import Pool
 from mops.worker.results import held_bytes
+from mops.worker.task_progress import TaskProgress
 from processes import descriptors
 from waiting import until
 
@@ -169,6 +171,26 @@ def run(p, s):
     time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
     return {"x": p["a"]}
 """
+
+
+def test_a_step_of_the_next_task_is_not_taken_for_one_of_the_last_task(lab: PoolLab) -> None:
+    """Regression: a heartbeat between two tasks of a child looked for the new step in the old task."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    lab.run(pool, [{"a": 1}])
+    (child,) = pool.slots.children()
+    old, new = (TaskProgress(request_for(pool.context, groups_of([{"a": i} for i in range(n)], 1))) for n in (1, 2))
+
+    class Page:
+        def running(self) -> Running:
+            child._progress = new  # the next task has begun meanwhile
+            return Running(Step(1, 0), 0.0)
+
+    child._progress, child._page, page = old, Page(), child._page
+    try:
+        assert pool.running() == []
+        assert [step.group for step in pool.running()] == [1]
+    finally:
+        child._page, child._progress = page, None
 
 
 def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:

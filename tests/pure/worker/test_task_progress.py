@@ -187,6 +187,7 @@ class TestRequest:
         one.flush()
         one.good(1, 1)
         one.flush()
+        progress.message()
         given = progress.given_tables()
         assert [(position, replicate) for position, replicate, _ in given] == [(0, 0), (0, 2), (1, 1)]
         assert all(found == tables(position, replicate) for position, replicate, found in given)
