@@ -48,8 +48,9 @@ class _GroupProgress:
     given: frozenset[int]  # replicates whose results came with the task
     good: set[int]
     failed: dict[int, Failure] = field(default_factory=dict)
-    failed_targets: dict[int, Failure] = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    """By numbers of steps: those of targets follow those of replicates."""
+    losses: dict[int, list[Loss]] = field(default_factory=dict)
+    """By number of the step of the target."""
     done: bool = False
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
@@ -57,18 +58,22 @@ class _GroupProgress:
     @property
     def has_results(self) -> bool:
         """Whether the group has results, which would be lost with the task."""
-        return bool(self.good > self.given or self.failed or self.failed_targets)
+        return bool(self.good > self.given or self.failed or self.losses)
 
     @property
     def failures(self) -> list[Failure]:
         """What has failed, in study order."""
-        rows = [self.failed[i] for i in sorted(self.failed)]
-        return rows + [self.failed_targets[i] for i in sorted(self.failed_targets)]
+        return [self.failed[number] for number in sorted(self.failed)]
+
+    @property
+    def lacks_replicate(self) -> bool:
+        """Whether a replicate has failed, so that there are no losses."""
+        return any(number < self.group.n_replicates for number in self.failed)
 
     @property
     def settled(self) -> set[int]:
-        """Replicates that this task does not run again."""
-        return self.good | self.failed.keys() | self.alone_later
+        """Numbers of steps that this task does not run again."""
+        return self.good | self.failed.keys() | self.losses.keys() | self.alone_later
 
 
 class TaskProgress:
@@ -180,9 +185,9 @@ class TaskProgress:
         first = [number for number, deaths in mine if deaths.size_in_first]
         left.sort(key=lambda simulation: simulation[0] not in first)
         n_targets = 0 if self._in_pieces else len(self._request.context.targets)
-        targets = [i for i in range(n_targets) if i not in progress.failed_targets]
+        targets = [i for i in range(n_targets) if group.n_replicates + i not in settled]
         # With a failed replicate there will be no losses, so the good ones need not come back.
-        has_targets = bool(targets) and not progress.failed
+        has_targets = bool(targets) and not progress.lacks_replicate
         return {
             "position": position,
             "index": group.index,
@@ -237,7 +242,7 @@ class TaskProgress:
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
-            self._groups[position].losses.extend(rows)
+            self._groups[position].losses[group.n_replicates + target] = rows
         for position in message["done"]:
             self._groups[position].done = True
         self._settle_pieces()
@@ -328,17 +333,16 @@ class TaskProgress:
         sizes = []
         for step, deaths in self._deaths.items():
             progress = self._groups[step.group_position]
-            target = step.number - progress.group.n_replicates
-            if target < 0:
-                is_good = step.number in progress.good
-            else:
-                is_good = progress.done and target not in progress.failed_targets
+            is_target = step.number >= progress.group.n_replicates
+            is_good = step.number in progress.good or (
+                is_target and progress.done and step.number not in progress.failed
+            )
             sizes += [deaths.size_in_first] if deaths.size_in_first and is_good else []
         return min(sizes, default=0)
 
     def _settled(self, step: Step) -> bool:
         progress = self._groups[step.group_position]
-        return progress.done or step.number in progress.good or step.number in progress.failed
+        return progress.done or step.number in progress.settled - progress.alone_later
 
     def _which(self, step: Step) -> tuple[_GroupProgress, int | None, str | None]:
         """Return the group of a step, and its replicate or the name of its target."""
@@ -363,11 +367,7 @@ class TaskProgress:
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, tries, verdict.signals, *memory)
         seed = None if replicate is None else progress.group.seeds[replicate]
-        failure = Failure(progress.group.index, replicate, seed, target, *why)
-        if replicate is not None:
-            progress.failed[replicate] = failure
-        else:
-            progress.failed_targets[step.number - progress.group.n_replicates] = failure
+        progress.failed[step.number] = Failure(progress.group.index, replicate, seed, target, *why)
 
     def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield how often each step of what runs again alone was tried, by group and number of the step."""
@@ -394,7 +394,7 @@ class TaskProgress:
         failures: list[Failure] = []
         for progress in done:
             failures += progress.failures
-            if progress.failed and self._request.context.targets and not self._in_pieces:
+            if progress.lacks_replicate and self._request.context.targets and not self._in_pieces:
                 failures.append(missing_losses(progress.failures))
         return TaskResult(
             keys=self._request.keys,
@@ -405,7 +405,7 @@ class TaskProgress:
             parts=self._buffers,
             files=self._files,
             failures=failures,
-            losses=[loss for progress in done for loss in progress.losses],
+            losses=[loss for progress in done for rows in progress.losses.values() for loss in rows],
             prints=self.prints,
             postponed=frozenset(alone_later),
             tries=dict(self._tries_of_postponed()),
