@@ -86,12 +86,6 @@ class ChildStarter:
                 with self._lock:
                     self._notes.append(found.said)
 
-    def take_notes(self) -> list[str]:
-        """Return what the job's log should say, each line once."""
-        with self._lock:
-            notes, self._notes = self._notes, []
-        return notes
-
     def prepare(self) -> Death | None:
         """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
@@ -167,11 +161,12 @@ class ChildStarter:
                 return None
             return template if self._slots.set_template(template) else None
 
-    def take_template_prints(self) -> str:
-        """Return what the model has printed in the template, each line once."""
+    def take_said(self) -> tuple[str, list[str]]:
+        """Return what the model has printed in templates, and lines for the job's log; each of them once."""
         with self._lock:
-            prints, self._template_prints = self._template_prints, ""
-        return prints
+            said = self._template_prints, self._notes
+            self._template_prints, self._notes = "", []
+        return said
 
     def _adopt(self, template: Template) -> None:
         """Make an ordinary child of a template that must not fork."""

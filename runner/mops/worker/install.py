@@ -215,7 +215,14 @@ class _EnvironmentBuilder:
         self._wanted, self._is_over = wanted, is_over
         # The environment has another interpreter, for which the worker's PYTHONPATH and PYTHONHOME are wrong.
         self._variables = environment(context.env, n_threads=context.threads, python="its own")
-        self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
+        # Its base: this Python, and its packages with their versions.
+        packages = {
+            path.name
+            for folder in (*_own_packages(), *_given_paths(), *site.getsitepackages())
+            for path in Path(folder).glob("*.dist-info")
+        }
+        machine = [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
+        self._folder = environments() / wanted.key(context.bundle, machine, self._variables)
         self._python = str(self._folder / "bin" / "python")
         # A build writes next to its sources, which are read-only in the bundle. Editable installs need them later too.
         self._place = WorkingFolder(self._folder / "project", links_to(root))
@@ -336,23 +343,23 @@ class _EnvironmentBuilder:
         with tempfile.TemporaryFile() as output:
             with _started(command, self._place.path, self._variables, output, lock_fd) as process:
                 in_time = self._waited(lambda: process.poll() is not None, f"{program} is running", began)
-            if not in_time:
-                raise self._failed(f"it took longer than {self._limit_s:g} s", command, output, is_late=True)
-            if code := process.returncode:
-                ended = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-                raise self._failed(f"{program} ended {ended}", command, output)
-
-    def _failed(self, what: str, command: Sequence[str], output: IO[bytes], *, is_late: bool = False) -> InstallError:
-        n_bytes = output.seek(0, os.SEEK_END)
-        output.seek(max(n_bytes - _TAIL_BYTES, 0))
-        said = last_lines(output.read().decode(errors="replace"))
-        return InstallError(
+            code = process.returncode
+            if in_time and not code:
+                return
+            n_bytes = output.seek(0, os.SEEK_END)
+            output.seek(max(n_bytes - _TAIL_BYTES, 0))
+            said = last_lines(output.read().decode(errors="replace"))
+        what = f"{program} ended {f'with exit code {code}' if code > 0 else f'by signal {-code}'}"
+        hint = (
+            f"correct {self._wanted.file} or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use "
+            "the workers' packages"
+        )
+        if not in_time:
+            what, hint = f"it took longer than {self._limit_s:g} s", "set MODELOPS_JOB_INSTALL_TIMEOUT higher"
+        raise InstallError(
             f"the model's dependencies cannot be installed: {what}{said}",
             where=f"{socket.gethostname()}: {masked(shlex.join(command))}",
-            hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher"
-            if is_late
-            else f"correct {self._wanted.file} or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use "
-            "the workers' packages",
+            hint=hint,
         )
 
 
@@ -382,13 +389,6 @@ def _started(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def _worker() -> list[str]:
-    """Return the base of an environment: this Python, and its packages with their versions."""
-    folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
-    packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
-    return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
 
 
 def _own_packages() -> list[str]:

@@ -165,11 +165,12 @@ class Pool:
                     self._record(death, progress, request)
                 elif not needs_another:
                     break
-        progress.prints = self._starter.take_template_prints() + progress.prints
         result = progress.result()
+        prints, result.notes = self._starter.take_said()
+        result.prints = prints + result.prints
         with self._lock:
             result.reports, self._reports = self._reports, []
-        result.children, result.notes = self._starter.how, self._starter.take_notes()
+        result.children = self._starter.how
         result.allowed_bytes, result.own_bytes = self._memory.allowed_bytes, self._memory.own_bytes()
         return result
 
