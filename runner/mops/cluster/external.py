@@ -338,7 +338,12 @@ class DaskConnection:
             answers = self.calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
         except NoAnswer:
             return {"the scheduler": ["the scheduler does not answer"]}
-        found |= {worker: _lines(worker, answer) for worker, answer in answers.items()}
+        for worker, answer in answers.items():
+            if isinstance(answer, NoAnswer):
+                answer = [f"{worker} does not answer"]
+            elif isinstance(answer, Exception):
+                answer = [f"{worker} cannot be asked ({type(answer).__name__}: {answer})"]
+            found[worker] = answer
         return {name: lines for name, lines in found.items() if lines}
 
     def trim(self) -> None:
@@ -377,14 +382,6 @@ def _left_on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[s
 async def _trim_worker() -> None:
     """Trim a worker's heap, outside of its event loop. Runs on the worker."""
     await asyncio.to_thread(trim_heap)
-
-
-def _lines(worker: str, answer: list[str] | Exception) -> list[str]:
-    if isinstance(answer, NoAnswer):
-        return [f"{worker} does not answer"]
-    if isinstance(answer, Exception):
-        return [f"{worker} cannot be asked ({type(answer).__name__}: {answer})"]
-    return answer
 
 
 def _worker_that_raised(key: str, dask_scheduler: Any) -> str:

@@ -222,15 +222,6 @@ class ChildProcess:
             return None
         return progress.running(running.step, socket.gethostname(), self._watch.seconds_since(running.since))
 
-    def _report_slow_import(self, seconds: float) -> None:
-        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
-        report = Report(
-            "slow_import", what, f"waiting up to {self._context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        )
-        logger.warning("%s: %s", self._context.job, report)
-        if self._context.slots is None:  # at once, because a task that waits for the import may return late
-            tell_runner(self._pool, str(report))
-
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
         self._watch.look()
@@ -243,11 +234,7 @@ class ChildProcess:
         if self.loaded:
             breach = self._watch.breach(running) if running is not None else None
         else:
-            seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
-            if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
-                self._is_slow_reported = True
-                self._report_slow_import(seconds)
-            breach = "import" if limit_s is not None and seconds > limit_s else None
+            breach = self._breach_of_import()
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return
         self._ended_step, self._ended_by = running.step if running is not None else None, breach
@@ -256,6 +243,20 @@ class ChildProcess:
             self._signal(os.killpg, signal.SIGTERM)
         else:
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
+
+    def _breach_of_import(self) -> EndedBy | None:
+        """Tell whether the import of the model takes longer than its limit, and log once that it takes long."""
+        seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
+        if limit_s is None:
+            return None
+        if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
+            self._is_slow_reported = True
+            what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
+            report = Report("slow_import", what, f"waiting up to {limit_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)")
+            logger.warning("%s: %s", self._context.job, report)
+            if self._context.slots is None:  # at once, because a task that waits for the import may return late
+                tell_runner(self._pool, str(report))
+        return "import" if seconds > limit_s else None
 
     def take_prints(self) -> str:
         """Return what was printed since the last call, the last 64 KiB of it."""

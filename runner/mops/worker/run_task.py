@@ -80,7 +80,8 @@ def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Poo
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
         if name not in _pools and name not in _stopped:
-            _pools[name] = Pool(context, root, slots, worker_limit, _slots, partial(_restore_bundle, context), name)
+            unpack_again = partial(restore, context.bundle, partial(_load_bundle, context), cache_folder())
+            _pools[name] = Pool(context, root, slots, worker_limit, _slots, unpack_again, name)
             if worker is not None:
                 # With each heartbeat. mops/worker/metrics.py has those of Prometheus.
                 worker.metrics["mops_children_bytes"] = lambda _worker: _slots.resident_bytes()
@@ -118,10 +119,6 @@ def can_show_metrics() -> bool:
 def bundle_folder(context: JobContext) -> Path:
     """Return the folder of the unpacked bundle, from this machine's cache or through the storage."""
     return unpack(context.bundle, partial(_load_bundle, context), cache_folder())
-
-
-def _restore_bundle(context: JobContext) -> None:
-    restore(context.bundle, partial(_load_bundle, context), cache_folder())
 
 
 def _load_bundle(context: JobContext) -> bytes:
