@@ -53,7 +53,7 @@ def job_context(
     return JobContext(
         job=job,
         job_id=job_id,
-        run=f"{secrets.randbelow(10**12):012d}",
+        run_id=f"{secrets.randbelow(10**12):012d}",
         bundle=bundle,
         storage=storage,
         model=spec.model,
@@ -100,7 +100,7 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
             threading.Thread(target=_warm, args=(pool,), name="mops-warm", daemon=True).start()
         yield pool
     finally:
-        close_pool(context.run)
+        close_pool(context.run_id)
 
 
 def check_import(pool: Pool, *, other_packages: bool) -> None:
@@ -197,7 +197,7 @@ class Attempt:
                 cluster = stack.enter_context(on_cluster.connected_cluster(self.context, self.settings, self.pods))
                 check_import(pool, other_packages=False)
             if self.context.slots is None:
-                close_pool(self.context.run)  # simulations run on the cluster's workers
+                close_pool(self.context.run_id)  # simulations run on the cluster's workers
             self.create()
             log = self._claim(self.asked)
             groups = load_groups(self.files, self.record.paths)

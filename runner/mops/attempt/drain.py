@@ -96,7 +96,7 @@ class DrainThread:
         self._thread.shutdown(cancel_futures=True)
 
     def _check(self, batch: Batch) -> None:
-        connection, pool, stopped = self._cluster.connection, self._cluster.pool, self._closing.is_set
+        connection, pool, stopped = self._cluster.connection, self._cluster.pool_id, self._closing.is_set
         self._call(lambda: check(connection, self._job, pool, batch, stopped=stopped))
         self._call(lambda: self._trimmer.trim(connection))
 

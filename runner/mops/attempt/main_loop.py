@@ -214,7 +214,7 @@ class Runner:
             alone=task.alone,
             tries=self._recovery.tries_before(task),
             per_worker=self._concurrency.per_worker,
-            pool=self._cluster.pool,
+            pool_id=self._cluster.pool_id,
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
             attempt=self._job.attempt if parts.by_workers(slots) else None,
             taken_over=taken_over if task.replicates is None else {},

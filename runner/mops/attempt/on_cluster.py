@@ -25,7 +25,7 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
     """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, while the body runs."""
     if settings.scheduler is None:
         assert context.slots is not None
-        with start_embedded(context.run, context.slots) as embedded:
+        with start_embedded(context.run_id, context.slots) as embedded:
             yield embedded
         return
     if context.storage.startswith("memory:"):
@@ -36,6 +36,6 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
         )
     from mops.cluster import doctor, external  # noqa: PLC0415 - they import Dask, which the embedded cluster does without
 
-    with external.connect_external(settings.scheduler, context.run, settings, context.job, pods) as cluster:
+    with external.connect_external(settings.scheduler, context.run_id, settings, context.job, pods) as cluster:
         doctor.warn(cluster.calls, context.job, settings.sim_threads)
         yield cluster

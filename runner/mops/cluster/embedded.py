@@ -71,15 +71,15 @@ class LocalTask:
 
 
 class EmbeddedCluster:
-    """A :class:`mops.cluster.base.Cluster` and its only connection; ``run`` is the name of the attempt."""
+    """A :class:`mops.cluster.base.Cluster` and its only connection; ``run_id`` names the attempt."""
 
     is_connected = True
     workers = 1
     addresses = frozenset({THIS_MACHINE})
     errors: tuple[type[Exception], ...] = ()
 
-    def __init__(self, run: str, slots: int):
-        self.slots, self.pool = slots, run
+    def __init__(self, run_id: str, slots: int):
+        self.slots, self.pool_id = slots, run_id
         # Tasks with input first, as Dask does: they finish groups, whose results need room until then.
         self._waiting: queue.PriorityQueue[tuple[bool, int, LocalTask | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
@@ -120,9 +120,9 @@ class EmbeddedCluster:
             cast("LocalTask", each).forget()
 
     def leftovers(
-        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+        self, keys: frozenset[str], pool_id: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
-        lines = buffers_left("the runner", pool, keys)
+        lines = buffers_left("the runner", pool_id, keys)
         return {THIS_MACHINE: lines} if lines else {}
 
     def trim(self) -> None:
@@ -148,7 +148,7 @@ class EmbeddedCluster:
         return UNKNOWN
 
     def long_steps(self) -> Sequence[RunningStep]:
-        return long_steps(self.pool)
+        return long_steps(self.pool_id)
 
     def without_metrics(self) -> list[str]:
         return []
@@ -157,16 +157,16 @@ class EmbeddedCluster:
         pass  # the connection cannot break
 
     def stop(self, grace_s: float) -> None:
-        stop_pool(self.pool, grace_s)
+        stop_pool(self.pool_id, grace_s)
 
     def finish(self) -> None:
-        leave_pool(self.pool)  # the processes end while the runner writes the job's end
+        leave_pool(self.pool_id)  # the processes end while the runner writes the job's end
 
 
 @contextmanager
-def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
+def start_embedded(run_id: str, slots: int) -> Iterator[EmbeddedCluster]:
     """Start the threads for the body of a ``with`` statement; ClusterError: the system starts no more threads."""
-    cluster = EmbeddedCluster(run, slots)
+    cluster = EmbeddedCluster(run_id, slots)
     try:
         try:
             for n in range(slots):

@@ -56,9 +56,9 @@ _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: th
 
 @contextmanager
 def connect_external(
-    address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None
+    address: str, run_id: str, settings: Settings, job: str = "", pods: Pods | None = None
 ) -> Iterator[ExternalCluster]:
-    """Connect to a running cluster for the body of a ``with`` statement; ``run`` is the name of the attempt.
+    """Connect to a running cluster for the body of a ``with`` statement; ``run_id`` names the attempt.
 
     UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
     MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
@@ -71,7 +71,7 @@ def connect_external(
             where="MODELOPS_SCHEDULER",
             hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
         )
-    cluster = ExternalCluster(address, run, settings, job, pods)
+    cluster = ExternalCluster(address, run_id, settings, job, pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster
@@ -85,15 +85,15 @@ class ExternalCluster:
     def __init__(
         self,
         address: str,  # as Dask writes it: tcp://host:8786
-        run: str,
+        run_id: str,
         settings: Settings,
         job: str,
         pods: Pods | None,  # None: the workers are not pods, or Kubernetes cannot be asked
     ):
-        self._address, self._run, self._job_name = address, run, job
+        self._address, self._run_id, self._job_name = address, run_id, job
         self._threads, self._timeout_s = settings.sim_threads, settings.cluster_timeout
         self._weight = WEIGHTS[settings.priority]
-        self._jobs_there = OtherJobs(job, run, settings.priority)
+        self._jobs_there = OtherJobs(job, run_id, settings.priority)
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -125,8 +125,8 @@ class ExternalCluster:
         return self.calls.client
 
     @property
-    def pool(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
-        return f"{self._run}.{self._n_connections}"
+    def pool_id(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
+        return f"{self._run_id}.{self._n_connections}"
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         is_first, self._request = self._request is None, request
@@ -187,11 +187,11 @@ class ExternalCluster:
         return bool(self._ask(self._register))
 
     def _register(self) -> bool:
-        plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
+        plugin = AttemptPlugin(self.pool_id, self.client.id, self._threads / self._weight)
         self.calls.register(plugin, plugin.name)
         self.client.subscribe_topic("all", self._losses.on_event)
         self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
-        self.client.subscribe_topic(topic_of(self.pool), self._log_line)
+        self.client.subscribe_topic(topic_of(self.pool_id), self._log_line)
         return self.is_connected
 
     def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -240,7 +240,7 @@ class ExternalCluster:
 
     def _exchange_requests(self) -> None:
         if (request := self._request) is not None:
-            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool, request))
+            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, request))
             self._other_requests = self._other_requests if others is None else others
 
     def _oom_kills(self) -> dict[str, OomKills]:
@@ -262,7 +262,7 @@ class ExternalCluster:
     def _look(self, *, ask_sources: bool) -> None:
         self.count_slots()
         self._exchange_requests()
-        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
+        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool_id=self.pool_id)) or []
         self._long_steps = [RunningStep(**step) for step in steps]
         self._losses.judge()
         if ask_sources:
@@ -273,7 +273,7 @@ class ExternalCluster:
         if self.is_connected:
 
             def stop_pools() -> None:
-                self._ask(lambda: self.calls.on_workers(stop_pool, self.pool, grace_s))
+                self._ask(lambda: self.calls.on_workers(stop_pool, self.pool_id, grace_s))
 
             threading.Thread(target=stop_pools, name="mops-stop", daemon=True).start()
 
@@ -330,12 +330,14 @@ class DaskConnection:
                 raise
 
     def leftovers(
-        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+        self, keys: frozenset[str], pool_id: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
         try:
             workers = [worker for worker in self.calls.threads(answer_s) if holders is None or worker in holders]
             found = {"the scheduler": self.calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
-            answers = self.calls.on_workers(_left_on_worker, only=workers, within_s=answer_s, pool=pool, keys=keys)
+            answers = self.calls.on_workers(
+                _left_on_worker, only=workers, within_s=answer_s, pool_id=pool_id, keys=keys
+            )
         except NoAnswer:
             return {"the scheduler": ["the scheduler does not answer"]}
         for worker, answer in answers.items():
@@ -372,11 +374,11 @@ def _left_on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
     ]
 
 
-def _left_on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
+def _left_on_worker(dask_worker: Any, pool_id: str, keys: frozenset[str]) -> list[str]:
     """Describe what a worker and its child processes still hold for these keys. Runs there."""
     worker = f"worker {dask_worker.address}"
     kept = {*dask_worker.data, *dask_worker.state.tasks}
-    return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool, keys)
+    return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool_id, keys)
 
 
 async def _trim_worker() -> None:
@@ -390,10 +392,12 @@ def _worker_that_raised(key: str, dask_scheduler: Any) -> str:
     return next(iter(task.erred_on), "") if task is not None else ""
 
 
-def _long_steps(pool: str, dask_scheduler: Any) -> list[dict[str, Any]]:
+def _long_steps(pool_id: str, dask_scheduler: Any) -> list[dict[str, Any]]:
     """Run on the scheduler."""
     return [
-        step for worker in dask_scheduler.workers.values() for step in worker.metrics.get(LONG_STEPS, {}).get(pool, ())
+        step
+        for worker in dask_scheduler.workers.values()
+        for step in worker.metrics.get(LONG_STEPS, {}).get(pool_id, ())
     ]
 
 

@@ -35,12 +35,12 @@ class AttemptPlugin(SchedulerPlugin):
 
     def __init__(
         self,
-        pool: str,  # the name of the connection's pools
+        pool_id: str,  # of the connection's pools
         client: str,  # the connection's id
         price: float,  # of a second on a slot, in the fair queue
     ):
-        self._pool, self._client, self._price = pool, client, price
-        self.name = f"mops-{pool}-{client}"
+        self._pool_id, self._client, self._price = pool_id, client, price
+        self.name = f"mops-{pool_id}-{client}"
         self.queue = FairQueue()
 
     async def start(self, scheduler: Any) -> None:
@@ -96,14 +96,14 @@ class AttemptPlugin(SchedulerPlugin):
     def _schedule_again(self, key: Any) -> None:
         task = self._scheduler.tasks.get(key)
         if task is not None and task.state == "no-worker":
-            self._scheduler.transitions({key: "processing"}, f"mops-unrestrict-{self._pool}")
+            self._scheduler.transitions({key: "processing"}, f"mops-unrestrict-{self._pool_id}")
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """End what the attempt has on the cluster when its connection ends."""
         if client != self._client:
             return
-        scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
-        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
+        scheduler.task_metadata.get(METADATA, {}).pop(self._pool_id, None)
+        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool_id,)), "wait": True}
         self._ending = asyncio.ensure_future(
             asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _BROADCAST_SECONDS)
         )

@@ -74,11 +74,11 @@ class OtherJobs:
     def __init__(
         self,
         job: str,
-        run: str,  # the name of the attempt on the cluster
+        run_id: str,  # names the attempt on the cluster
         priority: str,  # MODELOPS_JOB_PRIORITY, for people
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._card, self._clock = {"job": job, "run": run, "priority": priority}, clock
+        self._card, self._clock = {"job": job, "run": run_id, "priority": priority}, clock
         self._n_records = 0
         self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 

@@ -104,7 +104,7 @@ class ChildProcess:
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
         self._import_since = 0.0
-        self._pool = ""
+        self._pool_id = ""
         self._is_slow_reported = False
         self.loaded = load is None
         """Whether it has imported the model."""
@@ -122,7 +122,7 @@ class ChildProcess:
         """The most memory that simulations of its last task took."""
         return self._watch.peak_bytes
 
-    def ready(self, pool: str = "") -> Death | None:
+    def ready(self, pool_id: str = "") -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
 
         If the import takes long, the runner of this pool logs it at once. A ModelError says why the model cannot be
@@ -130,7 +130,7 @@ class ChildProcess:
         """
         if self.loaded:
             return None
-        self._import_since, self._pool = monotonic(), pool
+        self._import_since, self._pool_id = monotonic(), pool_id
         for message, _ in self._messages():
             if message is None:
                 continue
@@ -255,7 +255,7 @@ class ChildProcess:
             report = Report("slow_import", what, f"waiting up to {limit_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)")
             logger.warning("%s: %s", self._context.job, report)
             if self._context.slots is None:  # at once, because a task that waits for the import may return late
-                tell_runner(self._pool, str(report))
+                tell_runner(self._pool_id, str(report))
         return "import" if seconds > limit_s else None
 
     def take_prints(self) -> str:

@@ -33,7 +33,7 @@ class ChildStarter:
         context: JobContext,
         root: str,  # of the unpacked bundle
         slots: PoolSlots,  # nothing starts any longer when they stop
-        pool: str,  # its name
+        pool_id: str,
     ):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
@@ -41,7 +41,7 @@ class ChildStarter:
         """How child processes start, and why; empty: not known yet."""
         self.unseeded: list[str] = []
         """The random generators without a seed that the import of the model makes, by name."""
-        self._pool = pool
+        self._pool_id = pool_id
         self._has_imported = False
         self._import_timeout: ImportTimeout | None = None
         """The error of an import. Until another one succeeds, every task gets the same error."""
@@ -125,7 +125,7 @@ class ChildStarter:
     def await_import(self, child: ChildProcess) -> Death | None:
         """Wait until a child has imported the model (:meth:`ChildProcess.ready`)."""
         try:
-            death = child.ready(self._pool)
+            death = child.ready(self._pool_id)
         except ImportTimeout as late:
             self._import_timeout = late
             raise

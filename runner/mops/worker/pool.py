@@ -47,13 +47,13 @@ class Pool:
         worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
         worker: WorkerSlots | None = None,  # what all pools of this worker share; None: this is the only pool
         restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
-        name: str = "",  # under which its runner in another process knows it
+        pool_id: str = "",  # by which its runner in another process knows it
     ):
         worker = worker or WorkerSlots()
         self._memory = WorkerMemory(worker, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, worker)
-        self._starter = ChildStarter(context, root, self.slots, name)
+        self._starter = ChildStarter(context, root, self.slots, pool_id)
         self._root, self._has_data, self._restore = root, False, restore
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""

@@ -53,7 +53,7 @@ _changed = threading.Condition(threading.RLock())
 _bytes_of: Counter[str] = Counter()
 
 _FIRST_NUMBER = 1 << 32  # of a file that a worker stores; the numbers of a runner's own parts are lower
-_refused: set[str] = set()  # attempts (JobContext.run) for which this worker could not write a file
+_refused: set[str] = set()  # attempts (JobContext.run_id) for which this worker could not write a file
 _open_files = functools.cache(Files.open)
 
 
@@ -146,16 +146,16 @@ def take_file(context: JobContext, descriptor: int, name: str) -> pa.Buffer | Sp
 
 def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
     """Store the files of a result as parts of an attempt, and replace their contents by their paths."""
-    if not result.files or context.run in _refused:
+    if not result.files or context.run_id in _refused:
         return
     try:
         files = _open_files(context.storage).brief()
         result.files = [_stored(file, files, JobPaths(context.job, context.job_id), attempt) for file in result.files]
     except MopsError as fault:  # the runner gets and stores the contents, for the rest of the attempt
-        if context.run not in _refused:
+        if context.run_id not in _refused:
             host = socket.gethostname()
             result.notes.append(f"{host} cannot write to the storage, so the runner stores its results: {fault}")
-        _refused.add(context.run)
+        _refused.add(context.run_id)
         for error in (fault, fault.__cause__):
             if error is not None:
                 error.__traceback__ = None  # its frames hold the content, in a cycle
