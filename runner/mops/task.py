@@ -22,7 +22,7 @@ class JobContext:
     """The fields that all tasks of an attempt share."""
 
     job: str
-    run: str  # digits that tell this attempt's tasks and child processes from another attempt's on the same workers
+    run_id: str  # digits that tell this attempt's tasks and child processes from another attempt's on the same workers
     bundle: str  # the bundle's digest
     storage: str  # the URL of the storage that holds the bundle
     model: str
@@ -52,7 +52,7 @@ class JobContext:
     @property
     def mark(self) -> str:
         """The common part in the names of this attempt's keys and buffers."""
-        return f"-{self.job}-{self.run}-"
+        return f"-{self.job}-{self.run_id}-"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TaskRequest:
     # follow the replicates. Those without a try are left out.
     tries: Mapping[int, int] = field(default_factory=dict)
     per_worker: int | None = None  # simulations that run at once on a worker from now on; None: one for each slot
-    pool: str = ""  # the pool of child processes that runs the task on its worker; empty: that of the attempt
+    pool_id: str = ""  # of the pool of child processes that runs the task on its worker; empty: that of the attempt
     # Whether a simulation finds the files of the previous one in its working folder. Only ``study check`` sets this, to
     # find models that read what they wrote.
     keep_folder: bool = False

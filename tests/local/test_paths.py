@@ -14,7 +14,7 @@ from mops.jobs.prepare import prepare
 from mops.storage.files import Files
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import sample
-from mops.worker.install import child_environment
+from mops.worker.environment import child_environment
 
 BAD = {
     "a long name": "x" * 300,

@@ -51,7 +51,7 @@ def job_context(
     return JobContext(
         job=job,
         job_id=job_id,
-        run=f"{secrets.randbelow(10**12):012d}",
+        run_id=f"{secrets.randbelow(10**12):012d}",
         bundle=bundle,
         storage=storage,
         model=spec.model,
@@ -98,7 +98,7 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
             threading.Thread(target=_warm, args=(pool,), name="mops-warm", daemon=True).start()
         yield pool
     finally:
-        close_pool(context.run)
+        close_pool(context.run_id)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
         from mops.cluster.embedded import start_embedded  # noqa: PLC0415 - see Attempt._run
 
         assert context.slots is not None
-        with start_embedded(context.run, context.slots) as embedded:
+        with start_embedded(context.run_id, context.slots) as embedded:
             yield embedded
         return
     if context.storage.startswith("memory:"):
@@ -119,7 +119,7 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
         )
     from mops.cluster import doctor, external  # noqa: PLC0415 - they import Dask, which the embedded cluster does without
 
-    with external.connect_external(settings.scheduler, context.run, settings, context.job, pods) as cluster:
+    with external.connect_external(settings.scheduler, context.run_id, settings, context.job, pods) as cluster:
         doctor.warn(cluster.calls, context.job, settings.sim_threads)
         yield cluster
 
@@ -220,7 +220,7 @@ class Attempt:
                 cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
                 check_import(pool, other_packages=False)
             if self.context.slots is None:
-                close_pool(self.context.run)  # simulations run on the cluster's workers
+                close_pool(self.context.run_id)  # simulations run on the cluster's workers
             self.create()
             log = self._claim(self.asked)
             groups = load_groups(self.files, self.record.paths)

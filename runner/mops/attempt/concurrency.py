@@ -23,8 +23,7 @@ from mops.attempt.sizing import (
     start_size,
 )
 from mops.cluster.base import Cluster
-from mops.cluster.capacity import ClusterCapacity
-from mops.cluster.shares import Share
+from mops.cluster.shares import ClusterCapacity, Share
 from mops.cluster.worker_losses import Pods, WorkerLoss
 from mops.storage.progress_record import read_live
 from mops.system.process_memory import resident_bytes

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from mops.attempt.sizing import Window
 from mops.cluster.base import Cluster, Connection
-from mops.cluster.leftovers import in_process
 from mops.system.process_memory import trim_heap
 from mops.waiting import polls
+from mops.worker.results import buffers_in
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class DrainThread:
         self._thread.shutdown(cancel_futures=True)
 
     def _check(self, batch: Batch) -> None:
-        connection, pool, stopped = self._cluster.connection, self._cluster.pool, self._closing.is_set
+        connection, pool, stopped = self._cluster.connection, self._cluster.pool_id, self._closing.is_set
         self._call(lambda: check(connection, self._job, pool, batch, stopped=stopped))
         self._call(lambda: self._trimmer.trim(connection))
 
@@ -126,7 +126,7 @@ def check(
     for _ in polls(_POLL_SECONDS, leak_s, stopped=stopped):
         # A worker that holds nothing of the batch does not get data of the batch later.
         left = connection.leftovers(keys, pool, answer_s, left)
-        found = itertools.chain(*left.values(), in_process("the runner", os.getpid(), keys))
+        found = itertools.chain(*left.values(), buffers_in("the runner", os.getpid(), keys))
         lines = list(dict.fromkeys(found))  # a large buffer is counted, and mapped too
         if not lines:
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))

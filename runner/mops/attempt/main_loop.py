@@ -29,8 +29,7 @@ from mops.attempt.text_log import TextLogBuffer
 from mops.attempt.threads import Events, TaskThreads, ThreadFault
 from mops.attempt.timing import RecentTasks, SlowSteps, TimeLeft
 from mops.cluster.base import Cluster
-from mops.cluster.capacity import ClusterCapacity
-from mops.cluster.shares import Share
+from mops.cluster.shares import ClusterCapacity, Share
 from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.joblog.records import State
@@ -210,7 +209,7 @@ class Runner:
             alone=task.alone,
             tries=self._recovery.tries_before(task),
             per_worker=self._concurrency.per_worker,
-            pool=self._cluster.pool,
+            pool_id=self._cluster.pool_id,
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
             attempt=self._job.attempt if parts.by_workers(slots) else None,
             taken_over=taken_over if task.replicates is None else {},

@@ -17,7 +17,7 @@ from mops.settings import Settings
 from mops.storage.calibration_records import Round, Scoring
 from mops.storage.job_options import PodOptions
 from mops.storage.progress_record import Progress
-from mops.worker.variables import Variables
+from mops.worker.environment import Variables
 
 
 class Method(StrEnum):

@@ -29,7 +29,7 @@ from mops.jobs.location import locate
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import PodOptions
-from mops.worker.variables import read_variables
+from mops.worker.environment import read_variables
 
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name the new job")]
 ProjectOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")]

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+
+
+@dataclass(frozen=True)
+class ShareRequest:
+    """A request of a job for a share of the slots."""
+
+    weight: int  # of its priority
+    wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
 
 
 class SentTask(Protocol):
@@ -56,7 +64,7 @@ class Connection(Protocol):
     def leftovers(
         self,
         keys: frozenset[str],
-        pool: str,  # the pools whose child processes are looked into
+        pool_id: str,  # of the pools whose child processes are looked into
         answer_s: float,  # for the scheduler, and for each worker
         holders: Collection[str] | None = None,  # workers to look into; None: all
     ) -> dict[str, list[str]]:
@@ -86,8 +94,8 @@ class Cluster(Protocol):
         """The addresses of all workers, as last counted, including those that are avoided."""
 
     @property
-    def pool(self) -> str:
-        """The name of the attempt's pools of child processes; :meth:`reconnect` replaces it."""
+    def pool_id(self) -> str:
+        """The id of the attempt's pools of child processes; :meth:`reconnect` replaces it."""
 
     @property
     def is_connected(self) -> bool:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar, cast
 
 from distributed import CancelledError, Client, Future, SchedulerPlugin
 from distributed.client import ClosedClientError
+from distributed.versions import VersionMismatchWarning
 from distributed.worker import get_data_from_worker
 
-from mops.errors import NoAnswer
+from mops.errors import ClusterError, NoAnswer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,9 +32,10 @@ SCHEDULER_SECONDS = 10.0  # it is busy when many workers come or leave
 WORKER_SECONDS = 4.0  # also a nanny
 FETCH_SECONDS = 300.0  # a worker that hands a result over, or accepts data
 
+CONNECT_SECONDS = 10.0
 _LOOP_SECONDS = 5.0  # more, because the client's own event loop may be busy
 _CLOSE_SECONDS = 2.5
-_POLL_SECONDS = 0.25
+_REFUSAL_SECONDS = 0.25  # between two looks for a reason to stop waiting
 
 
 class DaskCalls:
@@ -82,7 +86,7 @@ class DaskCalls:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise _no_answer(f"within {within_s:g} s")
-            await asyncio.wait({calling}, timeout=min(left_s, _POLL_SECONDS))
+            await asyncio.wait({calling}, timeout=min(left_s, _REFUSAL_SECONDS))
         if calling.cancelled():
             raise CancelledError("Dask gave the call up")
         return calling.result()
@@ -204,3 +208,33 @@ class DaskCalls:
 
 def _no_answer(when: str) -> NoAnswer:
     return NoAnswer(f"the Dask cluster does not answer {when}", hint="look at the load and the log of its scheduler")
+
+
+def new_client(address: str, timeout_s: float = CONNECT_SECONDS, *, direct_to_workers: bool | None = None) -> Client:
+    """Connect to a scheduler, and silence Dask's log: the errors of mops say the same about tasks and connections."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    for name in ("distributed", "tornado.application", *names):  # for callbacks in Dask's event loop
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return Client(address, timeout=timeout_s, set_as_default=False, direct_to_workers=direct_to_workers)
+
+
+@contextmanager
+def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[DaskCalls]:
+    """Connect to a running cluster to inspect it. It may have no workers, or other versions of mops and Dask.
+
+    ClusterError: the scheduler does not answer, or the connection breaks.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VersionMismatchWarning)  # the caller reports it
+            client = new_client(address, timeout_s)
+        with closing(DaskCalls(client)) as calls:
+            yield calls
+    except NoAnswer as silent:
+        raise NoAnswer(silent.what, where=address, hint=silent.hint) from silent
+    except (OSError, TimeoutError) as lost:
+        raise ClusterError(
+            f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})",
+            where=address,
+            hint="check that it is running, with the same version of Dask as this client",
+        ) from lost

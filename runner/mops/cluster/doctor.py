@@ -24,8 +24,8 @@ from mops.units import bytes_text
 logger = logging.getLogger(__name__)
 
 _SATURATION = 1.0
-_HOST_SHARE = 0.9  # of a host's memory, for all its workers; the system, nannies and bursts need the rest
-_LEAST_SHARE_BYTES = 256 << 20
+_HOST_FRACTION = 0.9  # of a host's memory, for all its workers; the system, nannies and bursts need the rest
+_GOOD_SHARE_BYTES = 256 << 20  # of one simulation, at least
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
             f"{bytes_text(worker.own_bytes)} for the worker, and at least {bytes_text(LEAST_SLOT_BYTES)} for each slot",
             "a lower --nthreads, or a higher --memory-limit",
         )
-    elif share < _LEAST_SHARE_BYTES:
+    elif share < _GOOD_SHARE_BYTES:
         yield Finding(
             where,
             f"a simulation gets {bytes_text(share)}: {bytes_text(allowed)}, less "
@@ -212,8 +212,8 @@ def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
         hosts[worker.host].append(worker)
     for host, there in hosts.items():
         limits, has = sum(worker.limit_bytes for worker in there), min(worker.host_bytes for worker in there)
-        if limits > _HOST_SHARE * has:
-            most = int(_HOST_SHARE * has / len(there)) >> 20
+        if limits > _HOST_FRACTION * has:
+            most = int(_HOST_FRACTION * has / len(there)) >> 20
             yield Finding(
                 f"host {host}",
                 f"its {len(there)} workers may use {bytes_text(limits)} together, and it has {bytes_text(has)}: "

@@ -14,13 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from mops.cluster.base import Outcomes, SentTask
-from mops.cluster.leftovers import in_children, in_this_process
-from mops.cluster.shares import ShareRequest
+from mops.cluster.base import Outcomes, SentTask, ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
-from mops.worker.run_task import THIS_MACHINE, leave_pool, long_steps, run_task, stop_pool
+from mops.worker.run_task import THIS_MACHINE, buffers_left, leave_pool, long_steps, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 
@@ -73,30 +71,22 @@ class LocalTask:
 
 
 class EmbeddedCluster:
-    """A :class:`mops.cluster.base.Cluster` and its only connection; ``run`` is the name of the attempt."""
+    """A :class:`mops.cluster.base.Cluster` and its only connection; ``run_id`` names the attempt."""
 
     is_connected = True
     workers = 1
     addresses = frozenset({THIS_MACHINE})
     errors: tuple[type[Exception], ...] = ()
 
-    def __init__(self, run: str, slots: int):
-        self.slots, self.pool = slots, run
+    def __init__(self, run_id: str, slots: int):
+        self.slots, self.pool_id = slots, run_id
         # Tasks with input first, as Dask does: they finish groups, whose results need room until then.
         self._waiting: queue.PriorityQueue[tuple[bool, int, LocalTask | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._is_closed = False
 
-    def start(self) -> None:
-        """Start the threads. ClusterError: the system starts no more threads."""
-        try:
-            for n in range(self.slots):
-                threading.Thread(target=self._run_tasks, name=f"mops-slot-{n}", daemon=True).start()
-        except RuntimeError as refused:
-            what = f"the system does not start a thread for each of {self.slots} slots ({refused})"
-            raise ClusterError(what, hint="set MODELOPS_JOB_SLOTS to fewer simulations at once") from refused
-
-    def _run_tasks(self) -> None:
+    def run_tasks(self) -> None:
+        """Run tasks until the cluster is closed: the program of a thread."""
         while (task := self._waiting.get()[-1]) is not None and not self._is_closed:
             task.run()
             task = None  # or its result would stay in memory until the next task comes
@@ -130,9 +120,9 @@ class EmbeddedCluster:
             cast("LocalTask", each).forget()
 
     def leftovers(
-        self, keys: frozenset[str], pool: str, answer_s: float, holders: Collection[str] | None = None
+        self, keys: frozenset[str], pool_id: str, answer_s: float, holders: Collection[str] | None = None
     ) -> dict[str, list[str]]:
-        lines = in_this_process("the runner", keys) + in_children("the runner", pool, keys)
+        lines = buffers_left("the runner", pool_id, keys)
         return {THIS_MACHINE: lines} if lines else {}
 
     def trim(self) -> None:
@@ -158,7 +148,7 @@ class EmbeddedCluster:
         return UNKNOWN
 
     def long_steps(self) -> Sequence[RunningStep]:
-        return long_steps(self.pool)
+        return long_steps(self.pool_id)
 
     def without_metrics(self) -> list[str]:
         return []
@@ -167,18 +157,23 @@ class EmbeddedCluster:
         pass  # the connection cannot break
 
     def stop(self, grace_s: float) -> None:
-        stop_pool(self.pool, grace_s)
+        stop_pool(self.pool_id, grace_s)
 
     def finish(self) -> None:
-        leave_pool(self.pool)  # the processes end while the runner writes the job's end
+        leave_pool(self.pool_id)  # the processes end while the runner writes the job's end
 
 
 @contextmanager
-def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
+def start_embedded(run_id: str, slots: int) -> Iterator[EmbeddedCluster]:
     """Start the threads for the body of a ``with`` statement; ClusterError: the system starts no more threads."""
-    cluster = EmbeddedCluster(run, slots)
+    cluster = EmbeddedCluster(run_id, slots)
     try:
-        cluster.start()
+        try:
+            for n in range(slots):
+                threading.Thread(target=cluster.run_tasks, name=f"mops-slot-{n}", daemon=True).start()
+        except RuntimeError as refused:
+            what = f"the system does not start a thread for each of {slots} slots ({refused})"
+            raise ClusterError(what, hint="set MODELOPS_JOB_SLOTS to fewer simulations at once") from refused
         yield cluster
     finally:
         cluster.close()

@@ -1,4 +1,7 @@
-"""An external Dask cluster: workers come and go, and the connection may break and be made again."""
+"""An external Dask cluster: workers come and go, and the connection may break and be made again.
+
+:mod:`mops.cluster.dask_calls` makes all calls that wait for an answer.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,17 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from distributed import CancelledError, Client, Future
+from dask.base import annotate
+from distributed import CancelledError, Client, Future, KilledWorker
 
-from mops.cluster.base import Outcomes, RunsAgain, SentTask
-from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
-from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls
-from mops.cluster.dask_connection import DaskConnection
-from mops.cluster.other_jobs import JobCard, OtherJobs
-from mops.cluster.scheduler_plugin import AttemptPlugin
-from mops.cluster.shares import WEIGHTS, ShareRequest
+from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
+from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
+from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
+from mops.cluster.shares import WEIGHTS, OtherJobs
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -33,20 +34,21 @@ from mops.cluster.worker_losses import (
     WorkerLosses,
     host_of,
 )
-from mops.errors import ClusterError, NoAnswer
+from mops.errors import ClusterError, NoAnswer, UsageError
 from mops.settings import Settings
+from mops.system.process_memory import trim_heap
 from mops.system.resources import OomKills, container_kills
-from mops.task import RunningStep
+from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
 from mops.waiting import polls
 from mops.worker.dask_worker import topic_of
-from mops.worker.run_task import LONG_STEPS, can_show_metrics, stop_pool
+from mops.worker.run_task import LONG_STEPS, buffers_left, can_show_metrics, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GivenUp = Callable[[Any], bool]
 
-_POLL_SECONDS = 0.25
+_YIELD_SECONDS = 0.25  # between two lists of fetched results, at most
 _WATCH_SECONDS = 2.0
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
 _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
@@ -54,17 +56,22 @@ _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: th
 
 @contextmanager
 def connect_external(
-    address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None
+    address: str, run_id: str, settings: Settings, job: str = "", pods: Pods | None = None
 ) -> Iterator[ExternalCluster]:
-    """Connect to a running cluster for the body of a ``with`` statement; ``run`` is the name of the attempt.
+    """Connect to a running cluster for the body of a ``with`` statement; ``run_id`` names the attempt.
 
     UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
     MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
     """
-    silence_dask()
-    check_address(address)
-    card, timeout_s = JobCard(job, run, settings.priority), settings.cluster_timeout
-    cluster = ExternalCluster(address, card, threads=settings.sim_threads, timeout_s=timeout_s, pods=pods)
+    scheme, separator, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
+        raise UsageError(
+            f"{address!r} is not the address of a Dask scheduler",
+            where="MODELOPS_SCHEDULER",
+            hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
+        )
+    cluster = ExternalCluster(address, run_id, settings, job, pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster
@@ -78,15 +85,15 @@ class ExternalCluster:
     def __init__(
         self,
         address: str,  # as Dask writes it: tcp://host:8786
-        card: JobCard,
-        *,
-        threads: int,  # of one simulation: the slots of a worker are its threads divided by this
-        timeout_s: float,  # how long to wait for the scheduler, and for a first worker
-        pods: Pods | None = None,  # None: the workers are not pods, or Kubernetes cannot be asked
+        run_id: str,
+        settings: Settings,
+        job: str,
+        pods: Pods | None,  # None: the workers are not pods, or Kubernetes cannot be asked
     ):
-        self._address, self._run, self._threads, self._timeout_s = address, card.run, threads, timeout_s
-        self._job_name, self._weight = card.job, WEIGHTS[card.priority]
-        self._jobs_there = OtherJobs(card)
+        self._address, self._run_id, self._job_name = address, run_id, job
+        self._threads, self._timeout_s = settings.sim_threads, settings.cluster_timeout
+        self._weight = WEIGHTS[settings.priority]
+        self._jobs_there = OtherJobs(job, run_id, settings.priority)
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -94,9 +101,8 @@ class ExternalCluster:
         self.slots = self.workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
         self.addresses: frozenset[str] = frozenset()
-        self._calls: DaskCalls | None = None
-        self._n_silences = 0
         self._connection: DaskConnection | None = None
+        self._n_silences = 0
         self._stream: object = None
         self._nannies = NannyRestarts()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
@@ -106,22 +112,21 @@ class ExternalCluster:
         self.reconnect()
 
     @property
+    def connection(self) -> DaskConnection:
+        assert self._connection is not None
+        return self._connection
+
+    @property
     def calls(self) -> DaskCalls:
-        assert self._calls is not None
-        return self._calls
+        return self.connection.calls
 
     @property
     def client(self) -> Client:
         return self.calls.client
 
     @property
-    def connection(self) -> DaskConnection:
-        assert self._connection is not None
-        return self._connection
-
-    @property
-    def pool(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
-        return f"{self._run}.{self._n_connections}"
+    def pool_id(self) -> str:  # another one for each connection: the scheduler ends the pools of a broken one
+        return f"{self._run_id}.{self._n_connections}"
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         is_first, self._request = self._request is None, request
@@ -168,30 +173,25 @@ class ExternalCluster:
 
     def _connect(self) -> bool:
         """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
-        if self._calls is not None:
-            self._calls.close()
+        if self._connection is not None:
+            self._connection.calls.close()
         try:
-            client = Client(
-                self._address,
-                timeout=CONNECT_SECONDS,
-                set_as_default=False,
-                direct_to_workers=True,  # results do not pass through the scheduler where the workers can be reached
-            )
+            # Results do not pass through the scheduler where the workers can be reached.
+            client = new_client(self._address, direct_to_workers=True)
         except CONNECTION_ERRORS:
             return False
-        self._calls = DaskCalls(client)
-        self._connection = DaskConnection(self._calls)
+        self._connection = DaskConnection(DaskCalls(client))
         self._n_silences = 0
         self._n_connections += 1
         self._stream = client.scheduler_comm
         return bool(self._ask(self._register))
 
     def _register(self) -> bool:
-        plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
+        plugin = AttemptPlugin(self.pool_id, self.client.id, self._threads / self._weight)
         self.calls.register(plugin, plugin.name)
         self.client.subscribe_topic("all", self._losses.on_event)
         self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
-        self.client.subscribe_topic(topic_of(self.pool), self._log_line)
+        self.client.subscribe_topic(topic_of(self.pool_id), self._log_line)
         return self.is_connected
 
     def _log_line(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -200,13 +200,13 @@ class ExternalCluster:
 
     def _ask(self, question: Callable[[], T]) -> T | None:
         """Ask the cluster something; return None if the connection is broken, or no answer comes in time."""
-        calls = self._calls
+        connection = self._connection
         try:
             answer = question()
         except Exception as error:
             # A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing.
             # While the connection works, other errors are defects.
-            if self._calls is calls and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
+            if self._connection is connection and self.is_connected and not isinstance(error, CONNECTION_ERRORS):
                 raise
             self._n_silences += isinstance(error, NoAnswer)
             logger.debug("the Dask cluster does not answer: %r", error)
@@ -240,7 +240,7 @@ class ExternalCluster:
 
     def _exchange_requests(self) -> None:
         if (request := self._request) is not None:
-            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool, request))
+            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, request))
             self._other_requests = self._other_requests if others is None else others
 
     def _oom_kills(self) -> dict[str, OomKills]:
@@ -262,7 +262,7 @@ class ExternalCluster:
     def _look(self, *, ask_sources: bool) -> None:
         self.count_slots()
         self._exchange_requests()
-        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool=self.pool)) or []
+        steps = self._ask(lambda: self.calls.on_scheduler(_long_steps, pool_id=self.pool_id)) or []
         self._long_steps = [RunningStep(**step) for step in steps]
         self._losses.judge()
         if ask_sources:
@@ -273,7 +273,7 @@ class ExternalCluster:
         if self.is_connected:
 
             def stop_pools() -> None:
-                self._ask(lambda: self.calls.on_workers(stop_pool, self.pool, grace_s))
+                self._ask(lambda: self.calls.on_workers(stop_pool, self.pool_id, grace_s))
 
             threading.Thread(target=stop_pools, name="mops-stop", daemon=True).start()
 
@@ -286,16 +286,118 @@ class ExternalCluster:
         self.calls.close()
 
 
+class DaskConnection:
+    """A :class:`mops.cluster.base.Connection` by the calls of a client of Dask."""
+
+    errors = CONNECTION_ERRORS
+
+    def __init__(self, calls: DaskCalls):
+        self.calls, self._client = calls, calls.client
+
+    def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
+        with annotate(**annotations_of(task, avoid)):
+            arguments = () if given is None else (given,)
+            future = self._client.submit(run_task, request, *arguments, key=request.key, pure=False)
+        return cast("SentTask", future)
+
+    def send_input(self, request: TaskRequest, results: list[ResultBuffer]) -> object:
+        try:
+            return self.calls.scatter(request.input_key, results)
+        except (KeyError, RuntimeError) as left:  # of the scheduler, if the worker has just left
+            raise ConnectionError(repr(left)) from left
+
+    def error_of(self, sent: SentTask, task: Task) -> BaseException:
+        future = cast("Future[Any]", sent)
+        error = self.calls.error_of(future)
+        if future.status != "error" or error is None:  # the connection broke meanwhile
+            raise CancelledError(future.key)
+        if isinstance(error, KilledWorker):
+            # run_task notes in the scheduler's metadata that a task runs alone.
+            n_running = len(self.calls.metadata([future.key])) if task.alone else 0
+            return WorkersDied(error.last_worker.address, n_running)
+        return error
+
+    def release(self, sent: Sequence[SentTask]) -> None:
+        # Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between
+        # them the next tasks would reach the scheduler first, which would then hold more than the window.
+        try:
+            for future in sent:
+                cast("Future[Any]", future).release()
+            self.calls.take_turn()
+        except Exception as error:
+            # A closed or reconnecting client has nothing to release.
+            if self._client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
+                raise
+
+    def leftovers(
+        self, keys: frozenset[str], pool_id: str, answer_s: float, holders: Collection[str] | None = None
+    ) -> dict[str, list[str]]:
+        try:
+            workers = [worker for worker in self.calls.threads(answer_s) if holders is None or worker in holders]
+            found = {"the scheduler": self.calls.on_scheduler(_left_on_scheduler, answer_s, keys=keys)}
+            answers = self.calls.on_workers(
+                _left_on_worker, only=workers, within_s=answer_s, pool_id=pool_id, keys=keys
+            )
+        except NoAnswer:
+            return {"the scheduler": ["the scheduler does not answer"]}
+        for worker, answer in answers.items():
+            if isinstance(answer, NoAnswer):
+                answer = [f"{worker} does not answer"]
+            elif isinstance(answer, Exception):
+                answer = [f"{worker} cannot be asked ({type(answer).__name__}: {answer})"]
+            found[worker] = answer
+        return {name: lines for name, lines in found.items() if lines}
+
+    def trim(self) -> None:
+        try:
+            self.calls.on_workers(_trim_worker)
+        except CONNECTION_ERRORS as error:  # the loop will notice
+            logger.debug("cannot trim the heaps of workers: %r", error)
+
+
+def annotations_of(task: Task, avoid: frozenset[str]) -> dict[str, Any]:
+    """Return what tells the plugin on the scheduler about a task."""
+    annotations: dict[str, Any] = {SECONDS: task.seconds}
+    if task.suspect:
+        annotations[SUSPECT] = True
+    if avoid:
+        annotations[AVOID] = sorted(avoid)
+    return annotations
+
+
+def _left_on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
+    """Describe what the scheduler still holds for these keys. Runs there."""
+    tasks = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
+    return [
+        f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
+        for task in tasks
+    ]
+
+
+def _left_on_worker(dask_worker: Any, pool_id: str, keys: frozenset[str]) -> list[str]:
+    """Describe what a worker and its child processes still hold for these keys. Runs there."""
+    worker = f"worker {dask_worker.address}"
+    kept = {*dask_worker.data, *dask_worker.state.tasks}
+    return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool_id, keys)
+
+
+async def _trim_worker() -> None:
+    """Trim a worker's heap, outside of its event loop. Runs on the worker."""
+    await asyncio.to_thread(trim_heap)
+
+
 def _worker_that_raised(key: str, dask_scheduler: Any) -> str:
     """Run on the scheduler."""
     task = dask_scheduler.tasks.get(key)
     return next(iter(task.erred_on), "") if task is not None else ""
 
 
-def _long_steps(pool: str, dask_scheduler: Any) -> list[dict[str, Any]]:
+def _long_steps(pool_id: str, dask_scheduler: Any) -> list[dict[str, Any]]:
     """Run on the scheduler."""
     return [
-        step for worker in dask_scheduler.workers.values() for step in worker.metrics.get(LONG_STEPS, {}).get(pool, ())
+        step
+        for worker in dask_scheduler.workers.values()
+        for step in worker.metrics.get(LONG_STEPS, {}).get(pool_id, ())
     ]
 
 
@@ -310,7 +412,7 @@ def fetched(calls: DaskCalls, futures: Sequence[Future[Any]], given_up: GivenUp)
     async def wait() -> None:
         if not fetching:
             fetching.append(asyncio.ensure_future(_Fetch(calls, given_up, arrived).all(futures)))
-        await asyncio.wait(fetching, timeout=_POLL_SECONDS)
+        await asyncio.wait(fetching, timeout=_YIELD_SECONDS)
 
     n_left = len(futures)
     while n_left:

@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
-from mops.cluster.other_jobs import METADATA
-from mops.cluster.shares import FairQueue
+from mops.cluster.shares import METADATA, FairQueue
 from mops.recovery import deaths_to_blame
 from mops.worker.run_task import leave_pool
 
@@ -20,7 +19,7 @@ SUSPECT = "mops_suspect"  # part of a task whose workers died
 SECONDS = "mops_seconds"  # the expected time on one slot
 AVOID = "mops_avoid"  # addresses of workers that must not run the task while other workers are there
 
-_LEAVE_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
+_BROADCAST_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
 
 
 class AttemptPlugin(SchedulerPlugin):
@@ -36,22 +35,18 @@ class AttemptPlugin(SchedulerPlugin):
 
     def __init__(
         self,
-        pool: str,  # the name of the connection's pools
+        pool_id: str,  # of the connection's pools
         client: str,  # the connection's id
         price: float,  # of a second on a slot, in the fair queue
     ):
-        self._pool, self._client, self._price = pool, client, price
-        self.name = f"mops-{pool}-{client}"
+        self._pool_id, self._client, self._price = pool_id, client, price
+        self.name = f"mops-{pool_id}-{client}"
         self.queue = FairQueue()
+
+    async def start(self, scheduler: Any) -> None:
+        """Add what exists only on the scheduler: Dask calls this there, on a pickled copy."""
+        self._scheduler = scheduler
         self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
-        self._scheduler: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what cannot be pickled: weak references and the scheduler."""
-        return {name: value for name, value in vars(self).items() if name not in ("_allowed", "_scheduler")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _allowed=WeakValueDictionary(), _scheduler=None)
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
@@ -59,7 +54,6 @@ class AttemptPlugin(SchedulerPlugin):
         """Prepare new tasks of this connection: their place in the queue, allowed deaths, and workers to avoid."""
         if client != self._client:
             return
-        self._scheduler = scheduler
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         avoided = annotations.get(AVOID, {})
         attempts = [plugin for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin)]
@@ -102,16 +96,16 @@ class AttemptPlugin(SchedulerPlugin):
     def _schedule_again(self, key: Any) -> None:
         task = self._scheduler.tasks.get(key)
         if task is not None and task.state == "no-worker":
-            self._scheduler.transitions({key: "processing"}, f"mops-unrestrict-{self._pool}")
+            self._scheduler.transitions({key: "processing"}, f"mops-unrestrict-{self._pool_id}")
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """End what the attempt has on the cluster when its connection ends."""
         if client != self._client:
             return
-        scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
-        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
+        scheduler.task_metadata.get(METADATA, {}).pop(self._pool_id, None)
+        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool_id,)), "wait": True}
         self._ending = asyncio.ensure_future(
-            asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _LEAVE_SECONDS)
+            asyncio.wait_for(scheduler.broadcast(msg=message, on_error="ignore"), _BROADCAST_SECONDS)
         )
         scheduler.remove_plugin(self.name)
 

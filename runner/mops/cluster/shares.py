@@ -1,28 +1,41 @@
 """How the jobs of a cluster divide its slots, by priority: docs/internals/shares.md.
 
-Runners tell one another what they could use, and each computes its share. The scheduler orders the tasks of all jobs
-(:class:`FairQueue`).
+Runners tell one another through the scheduler what they could use (:class:`OtherJobs`), and each computes its share
+(:class:`ClusterCapacity`). The scheduler orders the tasks of all jobs (:class:`FairQueue`), and removes the record of a
+runner that disconnects (scheduler_plugin.py).
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mops.cluster.base import Cluster, ShareRequest
+from mops.errors import ClusterError
+from mops.settings import Settings
+
+if TYPE_CHECKING:
+    from mops.cluster.dask_calls import DaskCalls
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS = {"low": 1, "normal": 4, "high": 16}  # of a job in the division, by its MODELOPS_JOB_PRIORITY
 
 TASKS_PER_SHARED_SLOT = 2  # in flight for each slot of a share: one runs, and the next one waits on the cluster
 
+METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by the name of the connection's pools
+
+# A runner whose record has not changed for this time does not count, because it may be out of reach. A runner renews
+# its record several times as often.
+SILENT_SECONDS = 15.0
+
+_FORMAT = 1
+
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class ShareRequest:
-    """A request of a job for a share of the slots."""
-
-    weight: int  # of its priority
-    wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,85 @@ def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[Shar
     own_workers = max(int(fraction * workers + _ROUNDING), 1)
     tasks = max(int(TASKS_PER_SHARED_SLOT * fraction * slots + _ROUNDING), 1)
     return Share(own_slots, own_workers, tasks)
+
+
+class OtherJobs:
+    """The other jobs on a cluster, as one runner knows them."""
+
+    def __init__(
+        self,
+        job: str,
+        run_id: str,  # names the attempt on the cluster
+        priority: str,  # MODELOPS_JOB_PRIORITY, for people
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._card, self._clock = {"job": job, "run": run_id, "priority": priority}, clock
+        self._n_records = 0
+        self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
+
+    def exchange(self, calls: DaskCalls, name: str, request: ShareRequest) -> list[ShareRequest]:
+        """Publish what this job asks for under the name of this connection's pools; return the others' requests."""
+        self._n_records += 1
+        record = {"format": _FORMAT, "n": self._n_records} | self._card | asdict(request)
+        calls.set_metadata([METADATA, name], record)
+        return self.requests(calls.metadata([METADATA]), name)
+
+    def requests(self, records: Mapping[str, Mapping[str, Any]], own: str) -> list[ShareRequest]:
+        """Return the requests of jobs whose records are still renewed; ``own`` is the name of the own record."""
+        now, before = self._clock(), self._last_new
+        others = {name: record for name, record in records.items() if name != own and record.get("format") == _FORMAT}
+        self._last_new = {}
+        for name, record in others.items():
+            n, since = before.get(name, (None, now))
+            self._last_new[name] = record["n"], since if n == record["n"] else now
+        renewed = [name for name, (_, since) in self._last_new.items() if now - since <= SILENT_SECONDS]
+        return [ShareRequest(others[name]["weight"], others[name]["wants"]) for name in renewed]
+
+
+class ClusterCapacity:
+    """The slots that a job may plan for. Logs when they change, and gives up when no worker comes."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, job: str):
+        self._cluster, self._settings, self._job = cluster, settings, job
+        self._last_worker_at = time.monotonic()
+        self._is_empty = False
+        self._n_others = 0
+        self.slots = max(cluster.slots, 1)
+
+    def share(self, wanted_slots: int) -> Share:
+        """Return what to plan for now, for a job that could use ``wanted_slots`` at once.
+
+        It has at least one slot, so that tasks wait for the first worker that comes. ClusterError: no worker was there
+        for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+        """
+        counted, timeout_s = self._cluster.slots, self._settings.cluster_timeout
+        if counted:
+            self.reset_timeout()
+        elif time.monotonic() - self._last_worker_at > timeout_s:
+            raise ClusterError(
+                f"the Dask cluster has had no workers for {timeout_s:g} s",
+                where=self._settings.scheduler,
+                hint=f"start workers, then continue the job: mops jobs resume {self._job}",
+            )
+        elif not self._is_empty:
+            logger.warning("%s: no workers are left; waiting up to %g s for one", self._job, timeout_s)
+        self._is_empty = not counted
+        if counted and counted != self.slots:
+            logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
+            self.slots = counted
+        fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
+        request = ShareRequest(WEIGHTS[self._settings.priority], fraction)
+        others = self._cluster.other_jobs(request)
+        share = share_of(self.slots, max(self._cluster.workers, 1), request, others)
+        if len(others) != self._n_others:
+            self._n_others = len(others)
+            message = "%s: other jobs on this cluster: %d; share of this job: %d of %d slots"
+            logger.info(message, self._job, len(others), share.slots, self.slots)
+        return share
+
+    def reset_timeout(self) -> None:
+        """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""
+        self._last_worker_at = time.monotonic()
 
 
 class FairQueue:

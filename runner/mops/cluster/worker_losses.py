@@ -26,7 +26,7 @@ NEAR_SECONDS = 15.0  # at most between a loss and an event that explains it: sou
 POD_SECONDS = 20.0
 
 _JUDGING_SECONDS = 10.0  # at most, until a loss meets WorkerLosses.judge, which is called every two seconds
-_POLL_SECONDS = 0.25
+_GIVEN_UP_SECONDS = 0.25  # between two checks whether a caller gives up
 _CLOCK_CHANGE_SECONDS = 5.0  # by how much a machine's clock may be set while a container lives
 
 
@@ -267,4 +267,4 @@ class WorkerLosses:
                     return self._removals.pop(key, cause)
                 if self._clock() >= deadline or given_up():
                     return self._removals.pop(key, UNKNOWN)
-                self._changed.wait(_POLL_SECONDS)
+                self._changed.wait(_GIVEN_UP_SECONDS)

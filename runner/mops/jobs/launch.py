@@ -31,8 +31,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.progress_record import Progress
 from mops.task import JobContext
-from mops.worker.install import ChildEnvironment, child_environment
-from mops.worker.variables import Variables
+from mops.worker.environment import ChildEnvironment, Variables, child_environment
 
 StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner  # a runner in another process
 

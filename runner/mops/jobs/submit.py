@@ -42,7 +42,7 @@ from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.storage.progress_record import Progress, read_live
 from mops.task import JobContext
-from mops.worker.install import ChildEnvironment, child_environment
+from mops.worker.environment import ChildEnvironment, child_environment
 
 IfExists: TypeAlias = Literal["error", "open", "resume"]
 

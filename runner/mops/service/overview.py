@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mops.cluster.connect import connect_to_look
+from mops.cluster.dask_calls import connect_to_look
 from mops.cluster.doctor import ConnectedWorker, Finding, Scheduler, Worker, connected, examine, versions
 from mops.errors import ClusterError, MopsError, ServiceError
 from mops.k8s import names

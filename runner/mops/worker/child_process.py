@@ -1,7 +1,7 @@
 """A worker's handle of one child process: starts it, talks to it, ends it, and tells how it died.
 
-The program of the child is :mod:`mops.child.main`. :mod:`mops.worker.template` forks children, and
-:mod:`mops.worker.limits` decides when one breaks a limit.
+The program of the child is :mod:`mops.child.main`. A template is a child that has imported the model, and forks the
+others. :mod:`mops.worker.limits` decides when a child breaks a limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,16 +28,13 @@ from mops.recovery import ABORTED, Death, EndedBy
 from mops.storage.backends.base import Spool
 from mops.system import resources
 from mops.system.clock import monotonic
-from mops.task import JobContext
+from mops.task import JobContext, RunningStep
 from mops.verdicts import Report
-from mops.waiting import polls
-from mops.worker import result_buffers
 from mops.worker.dask_worker import tell_runner
-from mops.worker.interpreter import command
+from mops.worker.environment import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
-from mops.worker.part_store import folder_for_parts, take_file
-from mops.worker.processes import Prints, Process, Scratch, spawned
-from mops.worker.reaper import Reaper
+from mops.worker.processes import ANSWER_SECONDS, Prints, Process, Reaper, Scratch, spawn
+from mops.worker.results import folder_for_parts, take_buffer, take_file
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -61,32 +58,37 @@ class ChildProcess:
         root: str,  # of the unpacked bundle
         scratch: Scratch,
         reaper: Reaper,  # kills the processes that the child leaves
-        fork: Callable[[tuple[int, ...]], Process] | None = None,  # called with the descriptors for the process
-        template: LimitWatch | None = None,  # of the process that forks it
+        template: Template | None = None,  # that forks it
     ):
         self._context, self._root, self._scratch, self._reaper = context, root, scratch, reaper
-        load = None if fork else load_message(context, root, scratch)
-        self._page, page_fd = ProgressPage.create()
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(os.close, page_fd)
+        load = None if template else load_message(context, root, scratch)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_failure:
+            self._page, page_fd = ProgressPage.create()
+            theirs.callback(os.close, page_fd)
             self._selector = selectors.DefaultSelector()  # before the process: there may be no descriptor left
             on_failure.callback(self._selector.close)
-            ours, theirs = socket.socketpair()
-            self._lifeline, their_lifeline = socket.socketpair()
-            with theirs, their_lifeline:
-                passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process = fork(passed) if fork else spawned(context, passed, reaper, scratch.path)
+            ours, its_socket = socket.socketpair()
+            theirs.enter_context(its_socket)
+            self._lifeline, its_lifeline = socket.socketpair()
+            theirs.enter_context(its_lifeline)
+            reading, writing = os.pipe()
+            theirs.callback(os.close, writing)
+            output = on_failure.enter_context(os.fdopen(reading, "rb", buffering=0))
+            fds = (its_socket.fileno(), its_lifeline.fileno(), page_fd, writing)
+            pid = template.start_fork(fds) if template else spawn(context, fds, reaper, scratch.path)
+            self._process = Process(pid, output, template.wait if template else reaper.wait)
             on_failure.pop_all()
-        os.close(page_fd)
         self.pid = self._process.pid
         """The process, which is also its session and process group."""
         self._channel = Channel(ours)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._prints = Prints(self._process.output, self._selector)
-        self._watch = LimitWatch(self.pid, context.timeout_s, template)
+        self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
+        self._progress: TaskProgress | None = None
+        """Of the task that it runs."""
         self._reaping = threading.Lock()
         """Held by the thread that waits for the exit status, which may take seconds."""
         self._ended_by: EndedBy = "itself"
@@ -102,7 +104,7 @@ class ChildProcess:
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
         self._import_since = 0.0
-        self._pool = ""
+        self._pool_id = ""
         self._is_slow_reported = False
         self.loaded = load is None
         """Whether it has imported the model."""
@@ -120,7 +122,7 @@ class ChildProcess:
         """The most memory that simulations of its last task took."""
         return self._watch.peak_bytes
 
-    def ready(self, pool: str = "") -> Death | None:
+    def ready(self, pool_id: str = "") -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
 
         If the import takes long, the runner of this pool logs it at once. A ModelError says why the model cannot be
@@ -128,7 +130,7 @@ class ChildProcess:
         """
         if self.loaded:
             return None
-        self._import_since, self._pool = monotonic(), pool
+        self._import_since, self._pool_id = monotonic(), pool_id
         for message, _ in self._messages():
             if message is None:
                 continue
@@ -156,6 +158,7 @@ class ChildProcess:
     ) -> Death | None:
         """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
+        self._progress = progress
         self._watch.start_task(limit_bytes)
         self._kills_before = resources.kernel_kills()
         try:
@@ -181,10 +184,12 @@ class ChildProcess:
                     assert fd is not None
                     contents.append(take_file(self._context, fd, request["name"]))
                 else:
-                    progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]), contents)
+                    progress.take(message, None if fd is None else take_buffer(fd, request["name"]), contents)
                     contents = []
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child process %s ended before it got its task", self.pid)
+        finally:
+            self._progress = None
         progress.seconds += time.monotonic() - began
         return self.death()
 
@@ -210,19 +215,12 @@ class ChildProcess:
             self._enforce_limits()
             yield None, None
 
-    def running(self) -> tuple[Step, float] | None:
-        """Return what runs, and for how many seconds; None: nothing does. From any thread."""
-        running = self._page.running()
-        return None if running is None else (running.step, self._watch.seconds_since(running.since))
-
-    def _report_slow_import(self, seconds: float) -> None:
-        what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
-        report = Report(
-            "slow_import", what, f"waiting up to {self._context.import_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)"
-        )
-        logger.warning("%s: %s", self._context.job, report)
-        if self._context.slots is None:  # at once, because a task that waits for the import may return late
-            tell_runner(self._pool, str(report))
+    def running(self) -> RunningStep | None:
+        """Return what runs now; None: nothing does. From any thread."""
+        progress, running = self._progress, self._page.running()
+        if progress is None or running is None or progress is not self._progress:  # the step may be of the next task
+            return None
+        return progress.running(running.step, socket.gethostname(), self._watch.seconds_since(running.since))
 
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
@@ -236,11 +234,7 @@ class ChildProcess:
         if self.loaded:
             breach = self._watch.breach(running) if running is not None else None
         else:
-            seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
-            if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
-                self._is_slow_reported = True
-                self._report_slow_import(seconds)
-            breach = "import" if limit_s is not None and seconds > limit_s else None
+            breach = self._breach_of_import()
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return
         self._ended_step, self._ended_by = running.step if running is not None else None, breach
@@ -249,6 +243,20 @@ class ChildProcess:
             self._signal(os.killpg, signal.SIGTERM)
         else:
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
+
+    def _breach_of_import(self) -> EndedBy | None:
+        """Tell whether the import of the model takes longer than its limit, and log once that it takes long."""
+        seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
+        if limit_s is None:
+            return None
+        if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
+            self._is_slow_reported = True
+            what = f"the import of the model has taken {seconds:.0f} s on {socket.gethostname()}"
+            report = Report("slow_import", what, f"waiting up to {limit_s:g} s (MODELOPS_JOB_IMPORT_TIMEOUT)")
+            logger.warning("%s: %s", self._context.job, report)
+            if self._context.slots is None:  # at once, because a task that waits for the import may return late
+                tell_runner(self._pool_id, str(report))
+        return "import" if seconds > limit_s else None
 
     def take_prints(self) -> str:
         """Return what was printed since the last call, the last 64 KiB of it."""
@@ -304,17 +312,19 @@ class ChildProcess:
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and tell how it ended."""
         self._watch.look()  # before the wait: the child may have died right after a pause
-        # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
-        has_ended = self._does_not_end or any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
-        if not has_ended and self._ended_by == "itself":
-            self._ended_by = "silence"
+        if not self._does_not_end:
+            with self._reaping:  # another thread that closes the child has killed it before
+                has_ended = self._is_collected or self._process.await_end(LEAVE_SECONDS)
+            # A child that lives on closed the socket: its model closes descriptors. It is killed all the same.
+            if not has_ended and self._ended_by == "itself":
+                self._ended_by = "silence"
         self._prints.read_rest()
         # Before resource trackers print what it left.
         tail = in_project(self._prints.last_words(was_aborted=self._ended_by in ABORTED), self._context.bundle)
         self._reap()
         self._prints.read_rest()
-        step, seconds = self.running() or (None, 0.0)
-        by = self._ended_by
+        running, by = self._page.running(), self._ended_by
+        step = running.step if running is not None else None
         if by in ("timeout", "reading", "memory", "start") and step != self._ended_step:
             step, by = None, "stop"  # the child had just finished the step that broke a limit
         kills = resources.kernel_kills()
@@ -322,7 +332,7 @@ class ChildProcess:
             returncode=self._process.returncode,
             step=step,
             by=by,
-            seconds=seconds,
+            seconds=self._watch.seconds_since(running.since) if running is not None else 0.0,
             tail=tail,
             peak_bytes=None if step is None else self._watch.peak_of(step),
             limit_bytes=self._watch.limit_bytes,
@@ -341,6 +351,75 @@ class ChildProcess:
         self._channel.close()
         self._lifeline.close()
         self._scratch.leave(self.pid, keep_import=self.has_forked)
+
+
+class Template(ChildProcess):
+    """A template. If the model does not allow a fork (``fork_refusal``), the pool uses it as an ordinary child."""
+
+    def __init__(self, context: JobContext, root: str, scratch: Scratch, reaper: Reaper):
+        super().__init__(context, root, scratch, reaper)
+        self._asking = threading.Lock()
+        """Held by the thread that asks, because the answer is for that thread."""
+        self._is_forking = False
+
+    def fork(self) -> ChildProcess:
+        """Fork a child.
+
+        A TimeoutError: the template waits for the model's fork handlers and does not answer, so mops has killed it.
+        Another OSError or an EOFError: it has ended or is closed, or the system has no room for another process.
+        """
+        return ChildProcess(self._context, self._root, self._scratch, self._reaper, template=self)
+
+    def start_fork(self, fds: Sequence[int]) -> int:
+        """Fork a process with the descriptors of its socket, lifeline, page and output; return its number."""
+        answer = self._ask({"kind": "fork"}, *fds)
+        if answer["kind"] == "not_forked":
+            raise OSError(answer["message"])
+        self.has_forked = True
+        self._reaper.forked(answer["pid"])
+        return int(answer["pid"])
+
+    def _ask(self, question: Message, *fds: int) -> Message:
+        """Ask, once with each descriptor or once without any; meanwhile read what the template prints."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        if not self._asking.acquire(timeout=ANSWER_SECONDS):
+            raise TimeoutError
+        try:
+            self._is_forking = question["kind"] == "fork"
+            for fd in fds or (None,):
+                self._channel.send(question, fd)
+            while True:
+                ready = {key.fileobj for key, _ in self._selector.select(max(deadline - time.monotonic(), 0.0))}
+                if self._process.output in ready:
+                    self._prints.read()
+                if self._channel in ready:
+                    return self._channel.receive()[0]
+                if time.monotonic() >= deadline:
+                    self.kill()  # a later answer would be taken for the answer to another question
+                    raise TimeoutError
+        except ValueError as closed:  # what selectors and files raise while another thread closes this template
+            raise ConnectionError("this template is closed") from closed
+        finally:
+            self._is_forking = False
+            self._asking.release()
+
+    def wait(self, pid: int) -> int | None:
+        """Take the return code of a process that this template has forked, and end what that process has left."""
+        found: int | None = None
+        with contextlib.suppress(OSError, EOFError):  # this template has ended
+            found = self._ask({"kind": "wait", "pid": pid})["returncode"]
+        left = self._reaper.wait(pid)
+        return left if found is None else found
+
+    def kill_if_it_starts(self) -> None:
+        """Kill it if it imports the model or forks. An idle template stays, and tells how its children end."""
+        if self._is_forking or not self.loaded:
+            self.kill()
+
+    def take_prints(self) -> str:
+        """Return what it has printed since the last call, when it imported the model or when it forked."""
+        with self._asking:
+            return super().take_prints()
 
 
 def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:

@@ -15,12 +15,10 @@ from typing import TypeVar
 from mops.errors import ClusterError, ImportTimeout, InstallError
 from mops.recovery import Death
 from mops.task import JobContext
-from mops.worker.child_process import ChildProcess
+from mops.worker.child_process import ChildProcess, Template
 from mops.worker.install import install
-from mops.worker.processes import Scratch
-from mops.worker.reaper import ANSWER_SECONDS, Reaper
+from mops.worker.processes import ANSWER_SECONDS, Reaper, Scratch
 from mops.worker.slots import PoolSlots, close_all, count
-from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ class ChildStarter:
         context: JobContext,
         root: str,  # of the unpacked bundle
         slots: PoolSlots,  # nothing starts any longer when they stop
-        pool: str,  # its name
+        pool_id: str,
     ):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
@@ -43,7 +41,7 @@ class ChildStarter:
         """How child processes start, and why; empty: not known yet."""
         self.unseeded: list[str] = []
         """The random generators without a seed that the import of the model makes, by name."""
-        self._pool = pool
+        self._pool_id = pool_id
         self._has_imported = False
         self._import_timeout: ImportTimeout | None = None
         """The error of an import. Until another one succeeds, every task gets the same error."""
@@ -88,12 +86,6 @@ class ChildStarter:
                 with self._lock:
                     self._notes.append(found.said)
 
-    def take_notes(self) -> list[str]:
-        """Return what the job's log should say, each line once."""
-        with self._lock:
-            notes, self._notes = self._notes, []
-        return notes
-
     def prepare(self) -> Death | None:
         """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
@@ -133,18 +125,33 @@ class ChildStarter:
     def await_import(self, child: ChildProcess) -> Death | None:
         """Wait until a child has imported the model (:meth:`ChildProcess.ready`)."""
         try:
-            death = child.ready(self._pool)
+            death = child.ready(self._pool_id)
         except ImportTimeout as late:
             self._import_timeout = late
             raise
         self._has_imported |= death is None
         return death
 
-    def warm_template(self) -> None:
-        """Start the template, unless there is one, or each child imports the model itself."""
-        with self._preparing:  # or a task that comes meanwhile would start another one
-            if not self.spawns and self._slots.template() is None:
-                self._start_template()
+    def warm(self) -> None:
+        """Start the template, or all children, without waiting until they have imported the model."""
+        with self._preparing:  # or a check or a task that comes meanwhile would start another process
+            if not self.spawns:
+                if self._slots.template() is None:
+                    self._start_template()
+                return
+            while self._slots.n_children < self._slots.n:
+                child = self.start()
+                if child is None:
+                    return
+                if not self._slots.keep(child):  # the children of other pools are busy
+                    close_all([child])
+                    self._slots.remove(child)
+                    return
+
+    def warm_child(self) -> ChildProcess | None:
+        """Return an idle child, or a new one if :meth:`warm` has started none; None once the pool is stopped."""
+        with self._preparing:
+            return self._slots.take() or self.start()
 
     def _start_template(self) -> Template | None:
         """Start a template, which imports the model meanwhile; None once the pool is stopped."""
@@ -154,11 +161,12 @@ class ChildStarter:
                 return None
             return template if self._slots.set_template(template) else None
 
-    def take_template_prints(self) -> str:
-        """Return what the model has printed in the template, each line once."""
+    def take_said(self) -> tuple[str, list[str]]:
+        """Return what the model has printed in templates, and lines for the job's log; each of them once."""
         with self._lock:
-            prints, self._template_prints = self._template_prints, ""
-        return prints
+            said = self._template_prints, self._notes
+            self._template_prints, self._notes = "", []
+        return said
 
     def _adopt(self, template: Template) -> None:
         """Make an ordinary child of a template that must not fork."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-_ASK_SECONDS = 10.0
+_ANNOUNCE_SECONDS = 10.0
 
 
 def current_worker() -> Any:
@@ -23,14 +23,14 @@ def announce_alone(key: str) -> None:
     worker = current_worker()
     with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
         keys = [key, worker.id]
-        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
+        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ANNOUNCE_SECONDS)
 
 
-def tell_runner(pool: str, line: str) -> None:
+def tell_runner(pool_id: str, line: str) -> None:
     """Log a line at once at the runner of a pool."""
-    current_worker().log_event(topic_of(pool), {"line": line})
+    current_worker().log_event(topic_of(pool_id), {"line": line})
 
 
-def topic_of(pool: str) -> str:
+def topic_of(pool_id: str) -> str:
     """Return the topic of Dask's events for a pool's lines that must reach the job's log at once."""
-    return f"mops-lines-{pool}"
+    return f"mops-lines-{pool_id}"

@@ -25,7 +25,7 @@ import tomllib
 import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -35,15 +35,13 @@ from filelock import lock_descriptor
 from packaging.requirements import InvalidRequirement, Requirement
 
 from mops.child.working_folder import WorkingFolder, links_to
-from mops.errors import InstallError, OptionsError, Problem
+from mops.errors import InstallError
 from mops.project.bundle_cache import cache_folder
 from mops.system import folders
 from mops.system.signals import tie
 from mops.task import JobContext
 from mops.waiting import polls
-from mops.worker import interpreter, variables
-from mops.worker.interpreter import libraries, unfit
-from mops.worker.variables import Variables, environment
+from mops.worker.environment import environment, libraries, unfit
 
 logger = logging.getLogger(__name__)
 
@@ -66,50 +64,8 @@ _EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--
 _KEY_DIGITS = 32
 _OF_THE_WORKER = "mops-worker.pth"
 _MADE = "mops-made.json"  # the last file of a complete environment
-_LOOK_SECONDS = 0.1
+_INSTALL_POLL_SECONDS = 0.1
 _TAIL_BYTES, _LINES_SHOWN, _LINE_CHARACTERS = 16 << 10, 15, 300
-
-
-@dataclass(frozen=True)
-class ChildEnvironment:
-    """Checked variables and a checked interpreter."""
-
-    env: dict[str, str] = field(default_factory=dict, repr=False)  # some values are secrets
-    python: str | None = None  # the absolute path; None: the worker's own
-
-    def of(self, context: JobContext) -> JobContext:
-        """Return the context with this environment. mops installs nothing for an interpreter that the user names."""
-        install_s = None if self.python else context.install_s
-        return replace(context, env=self.env, python=self.python, install_s=install_s)
-
-
-def child_environment(
-    env: Variables | None,
-    python: str | Path | None,  # None: the worker's own
-    *,
-    where: str | None = None,  # names the job in errors
-    install: str = "auto",  # MODELOPS_JOB_INSTALL
-    environ: Mapping[str, str] | None = os.environ,  # as for variables.problems_of
-) -> ChildEnvironment:
-    """Check the variables and the interpreter of simulations. The interpreter starts once.
-
-    Raises
-    ------
-    OptionsError
-        The variables or the interpreter have problems. The error lists all of them.
-    """
-    problems = variables.problems_of(env or {}, environ)
-    hint = variables.HINT if problems else None
-    values = variables.values_of(env or {}, environ) if not problems else {}
-    path = interpreter.absolute(python) if python is not None else None
-    if path is not None:
-        problems += interpreter.problems_of(path, variables.environment(values, n_threads=1, python=path))
-        if install == "always":
-            twice = "mops installs nothing into the interpreter that --python names; remove one of the two"
-            problems.append(Problem("MODELOPS_JOB_INSTALL=always", twice))
-    if problems:
-        raise OptionsError(problems, where=where, hint=hint)
-    return ChildEnvironment(values, path)
 
 
 @dataclass(frozen=True)
@@ -259,7 +215,14 @@ class _EnvironmentBuilder:
         self._wanted, self._is_over = wanted, is_over
         # The environment has another interpreter, for which the worker's PYTHONPATH and PYTHONHOME are wrong.
         self._variables = environment(context.env, n_threads=context.threads, python="its own")
-        self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
+        # Its base: this Python, and its packages with their versions.
+        packages = {
+            path.name
+            for folder in (*_own_packages(), *_given_paths(), *site.getsitepackages())
+            for path in Path(folder).glob("*.dist-info")
+        }
+        machine = [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
+        self._folder = environments() / wanted.key(context.bundle, machine, self._variables)
         self._python = str(self._folder / "bin" / "python")
         # A build writes next to its sources, which are read-only in the bundle. Editable installs need them later too.
         self._place = WorkingFolder(self._folder / "project", links_to(root))
@@ -307,7 +270,7 @@ class _EnvironmentBuilder:
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
         """Wait until a condition holds, and log every 30 s; return False if the time limit ends first."""
         before_s = time.monotonic() - began
-        for poll in polls(_LOOK_SECONDS, self._limit_s - before_s, stopped=self._is_over):
+        for poll in polls(_INSTALL_POLL_SECONDS, self._limit_s - before_s, stopped=self._is_over):
             if done():
                 return True
             if poll.log_is_due:
@@ -380,23 +343,23 @@ class _EnvironmentBuilder:
         with tempfile.TemporaryFile() as output:
             with _started(command, self._place.path, self._variables, output, lock_fd) as process:
                 in_time = self._waited(lambda: process.poll() is not None, f"{program} is running", began)
-            if not in_time:
-                raise self._failed(f"it took longer than {self._limit_s:g} s", command, output, is_late=True)
-            if code := process.returncode:
-                ended = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-                raise self._failed(f"{program} ended {ended}", command, output)
-
-    def _failed(self, what: str, command: Sequence[str], output: IO[bytes], *, is_late: bool = False) -> InstallError:
-        n_bytes = output.seek(0, os.SEEK_END)
-        output.seek(max(n_bytes - _TAIL_BYTES, 0))
-        said = last_lines(output.read().decode(errors="replace"))
-        return InstallError(
+            code = process.returncode
+            if in_time and not code:
+                return
+            n_bytes = output.seek(0, os.SEEK_END)
+            output.seek(max(n_bytes - _TAIL_BYTES, 0))
+            said = last_lines(output.read().decode(errors="replace"))
+        what = f"{program} ended {f'with exit code {code}' if code > 0 else f'by signal {-code}'}"
+        hint = (
+            f"correct {self._wanted.file} or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use "
+            "the workers' packages"
+        )
+        if not in_time:
+            what, hint = f"it took longer than {self._limit_s:g} s", "set MODELOPS_JOB_INSTALL_TIMEOUT higher"
+        raise InstallError(
             f"the model's dependencies cannot be installed: {what}{said}",
             where=f"{socket.gethostname()}: {masked(shlex.join(command))}",
-            hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher"
-            if is_late
-            else f"correct {self._wanted.file} or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use "
-            "the workers' packages",
+            hint=hint,
         )
 
 
@@ -426,13 +389,6 @@ def _started(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def _worker() -> list[str]:
-    """Return the base of an environment: this Python, and its packages with their versions."""
-    folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
-    packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
-    return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
 
 
 def _own_packages() -> list[str]:

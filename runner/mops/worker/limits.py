@@ -16,9 +16,9 @@ LONG_SECONDS = 10.0
 START_SECONDS = 60.0
 """How long a forked process must do no work in its first simulation before mops asks the kernel why."""
 
-_POLL_SECONDS = 0.5  # between two looks at a child, at most
+_CHECK_SECONDS = 0.5  # between two looks at a child, at most
 _PAUSE_SECONDS = 1.0  # a gap between two looks that is longer by this much is a pause
-_LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
+_MEASURE_SECONDS = 0.02  # between two measurements of a child's memory, at least
 _WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
 _ALLOCATES = 2.5e9  # bytes a second at most: sets how soon a child can exceed its limit
 
@@ -39,7 +39,7 @@ class LimitWatch:
         self.peak_bytes = 0
         """The peak memory of the simulations of the present task."""
         self._usage = process_memory.Usage()
-        self._look_at = 0.0
+        self._measure_at = 0.0
         self._peak_of: Step | None = None
         self._step_peak_bytes = 0
         self._shared_bytes: int | None = None
@@ -79,15 +79,15 @@ class LimitWatch:
 
     def wait_s(self) -> float:
         """Return the seconds for which nothing can break a limit."""
-        poll_s = min(_POLL_SECONDS, (self._timeout_s or 1.0) / 4)
+        poll_s = min(_CHECK_SECONDS, (self._timeout_s or 1.0) / 4)
         if self.limit_bytes is None:
             return poll_s
-        return min(poll_s, max(self._look_at - self._clock(), _LOOK_SECONDS))
+        return min(poll_s, max(self._measure_at - self._clock(), _MEASURE_SECONDS))
 
     def look(self) -> None:
         """Notice a pause: if this process stood still since the last look, the child probably did too."""
         now = self._clock()
-        pause_s = now - self._looked_at - _POLL_SECONDS
+        pause_s = now - self._looked_at - _CHECK_SECONDS
         if pause_s > _PAUSE_SECONDS:
             self._pauses.append((now, pause_s))
         self._looked_at = now
@@ -116,7 +116,7 @@ class LimitWatch:
 
     def _exceeds_memory(self, step: Step) -> bool:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
-        if self.limit_bytes is None or self._clock() < self._look_at:
+        if self.limit_bytes is None or self._clock() < self._measure_at:
             return False
         n_bytes = self._measure(self.limit_bytes)
         if step != self._peak_of:
@@ -128,8 +128,8 @@ class LimitWatch:
     def _measure(self, limit_bytes: int) -> int:
         """Return the child's memory, and set the next measurement to when the child could be over its limit."""
         n_bytes = self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
-        seconds_to_limit = max((limit_bytes - n_bytes) / _ALLOCATES, _LOOK_SECONDS)
-        self._look_at = self._clock() + min(seconds_to_limit, _POLL_SECONDS)
+        seconds_to_limit = max((limit_bytes - n_bytes) / _ALLOCATES, _MEASURE_SECONDS)
+        self._measure_at = self._clock() + min(seconds_to_limit, _CHECK_SECONDS)
         return n_bytes
 
     def _own_bytes(self) -> int | None:

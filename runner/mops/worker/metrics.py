@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from mops.system import resources
 from mops.system.process_memory import resident_bytes
-from mops.worker import result_buffers
 from mops.worker.pool import Pool
+from mops.worker.results import held_bytes
 from mops.worker.slots import counts
 
 
@@ -89,7 +89,7 @@ class PoolCollector(Collector):
             help_text = "Memory that this process and its children may use."
             yield _PLAIN.gauge("mops_worker_memory_limit_bytes", help_text, limit)
         help_text = "Bytes of results read from children and not fetched yet."
-        yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
+        yield _PLAIN.gauge("mops_worker_held_bytes", help_text, held_bytes())
         if (kills := resources.oom_kills()) is not None:
             help_text = "Processes of this cgroup that the kernel has killed for memory."
             yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)

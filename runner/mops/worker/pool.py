@@ -24,17 +24,16 @@ from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskRe
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.waiting import polls
-from mops.worker import result_buffers
+from mops.worker import results
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter
 from mops.worker.dask_worker import announce_alone
-from mops.worker.memory import WorkerMemory
-from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerSlots, close_all, count
+from mops.worker.slots import LEFTOVERS, REPLACED_DEATHS, PoolSlots, WorkerMemory, WorkerSlots, close_all, count
 from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.25
+_MEMORY_WAIT_SECONDS = 0.25  # between two looks for free memory, at most
 
 
 class Pool:
@@ -48,19 +47,18 @@ class Pool:
         worker_limit: int | None = None,  # Dask's memory limit of this worker in bytes
         worker: WorkerSlots | None = None,  # what all pools of this worker share; None: this is the only pool
         restore: Callable[[], object] = lambda: None,  # unpacks the bundle again if files of it were removed
-        name: str = "",  # under which its runner in another process knows it
+        pool_id: str = "",  # by which its runner in another process knows it
     ):
         worker = worker or WorkerSlots()
         self._memory = WorkerMemory(worker, worker_limit)
         n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
         self.slots = PoolSlots(n_slots, worker)
-        self._starter = ChildStarter(context, root, self.slots, name)
+        self._starter = ChildStarter(context, root, self.slots, pool_id)
         self._root, self._has_data, self._restore = root, False, restore
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
-        """Guards the five below."""
-        self._tasks: dict[ChildProcess, TaskProgress] = {}
+        """Guards the four below."""
         self._killer: threading.Timer | None = None
         self._retirement_size = 0
         self._reports: list[Report] = []
@@ -96,14 +94,8 @@ class Pool:
             self._has_data = True
 
     def warm(self) -> None:
-        """Start the template, or all children, without waiting until they have imported the model."""
-        if not self._starter.spawns:
-            self._starter.warm_template()
-            return
-        while len(self.slots.children()) < self.slots.n:
-            child = self._starter.start()
-            if child is None or not self._give_back(child, is_reusable=True):  # the children of other pools are busy
-                return
+        """Start child processes without waiting until they have imported the model (:meth:`ChildStarter.warm`)."""
+        self._starter.warm()
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -115,17 +107,14 @@ class Pool:
             installed.
         """
         death = self._starter.prepare()
-        if death is None:
-            with self._child() as child:
-                death = self._starter.await_import(child) if child is not None else None
-                if child is not None:
-                    self._starter.unseeded = child.unseeded
-        if death is None:
-            return
-        raise ModelError(
-            f"the process that imports the model {death.how}{death.last_output}",
-            where=self.context.model,
-        )
+        child = self._starter.warm_child() if death is None else None
+        if child is not None:
+            with self._used(child):
+                death = self._starter.await_import(child)
+                self._starter.unseeded = child.unseeded
+        if death is not None:
+            what = f"the process that imports the model {death.how}{death.last_output}"
+            raise ModelError(what, where=self.context.model)
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
@@ -133,11 +122,7 @@ class Pool:
 
     def running(self) -> list[RunningStep]:
         """Return the simulations and targets that run now."""
-        host = socket.gethostname()
-        with self._lock:
-            tasks = list(self._tasks.items())
-        found = [(progress, child.running()) for child, progress in tasks]
-        return [progress.running(step[0], host, step[1]) for progress, step in found if step is not None]
+        return [step for child in self.slots.children() if (step := child.running()) is not None]
 
     def run(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
         """Run a task on one child, and on another one each time a child dies or must be replaced.
@@ -162,33 +147,37 @@ class Pool:
                     announce_alone(request.key)
             if not only_targets:  # targets free the results of their group
                 room = self.context.held_bytes // self.slots.worker.n_pools
-                result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
+                results.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
                 self._wait_for_memory()
             while not progress.finished:
                 if (death := self._starter.prepare()) is not None:
                     self._record(death, progress, request)
                     continue
-                with self._child(only_targets=only_targets, fresh=progress.needs_fresh_process) as child:
-                    if child is None:  # the pool is stopped
-                        break
+                takes_idle = not progress.needs_fresh_process and not self.slots.stopped(only_targets=only_targets)
+                child = self.slots.take() if takes_idle else None
+                child = child or self._starter.start(only_targets=only_targets)
+                if child is None:  # the pool is stopped
+                    break
+                with self._used(child):
                     death = self._run_on(child, progress, request)
                     needs_another = bool(child.replace_reason) and progress.should_continue
                 if death is not None:
                     self._record(death, progress, request)
                 elif not needs_another:
                     break
-        progress.prints = self._starter.take_template_prints() + progress.prints
         result = progress.result()
+        prints, result.notes = self._starter.take_said()
+        result.prints = prints + result.prints
         with self._lock:
             result.reports, self._reports = self._reports, []
-        result.children, result.notes = self._starter.how, self._starter.take_notes()
+        result.children = self._starter.how
         result.allowed_bytes, result.own_bytes = self._memory.allowed_bytes, self._memory.own_bytes()
         return result
 
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much memory and another task runs; log it every 30 s."""
         # Dask's own pausing measures the worker's process only.
-        for poll in polls(_POLL_SECONDS, stopped=self.slots.stopped, pause=self.slots.worker.await_change):
+        for poll in polls(_MEMORY_WAIT_SECONDS, stopped=self.slots.stopped, pause=self.slots.worker.await_freed):
             if not self.slots.worker.any_busy:
                 return
             taken, limit = self._memory.taken_and_pause_limit()
@@ -200,35 +189,33 @@ class Pool:
                 logger.warning(message, self.context.job, bytes_text(taken), bytes_text(limit))
 
     @contextlib.contextmanager
-    def _child(self, *, only_targets: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
-        """Use a child in the body, None once the pool is stopped; keep the child if it can run another task."""
-        is_idle_good = not fresh and not self.slots.stopped(only_targets=only_targets)
-        child = self.slots.take() if is_idle_good else None
-        child = child or self._starter.start(only_targets=only_targets)
-        is_reusable = False
+    def _used(self, child: ChildProcess) -> Iterator[None]:
+        """Keep a child for the pool's next task after the body, or close it if it cannot run another one."""
+        is_kept = False
         try:
-            yield child
-            is_reusable = child is not None and child.is_reusable
+            yield
+            is_kept = child.is_reusable and self.slots.keep(child)
         finally:
-            if child is not None:
-                self._give_back(child, is_reusable=is_reusable)
+            if not is_kept:
+                if child.replace_reason:
+                    self._tell_replacement(child)
+                child.close()
+                self.slots.remove(child)
 
-    def _give_back(self, child: ChildProcess, *, is_reusable: bool) -> bool:
-        """Keep a child for the next task, or close it; return whether it is kept."""
-        if is_reusable and self.slots.keep(child):
-            return True
-        if child.replace_reason:
-            count(child.replace_code)
-            if child.replace_code in LEFTOVERS and child.replace_code not in self._leftovers:
-                self._leftovers.add(child.replace_code)
-                what = f"replacing child process {child.pid} because {child.replace_reason}"
-                then = "the model should close its files and end its threads and processes"
-                self._report(Report("leftovers", what, then))
-            else:
-                logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
-        child.close()
-        self.slots.remove(child)
-        return False
+    def _tell_replacement(self, child: ChildProcess) -> None:
+        """Log that a child must be replaced: what its simulations leave, once in the job's log."""
+        code = child.replace_code
+        count(code)
+        with self._lock:
+            is_new = code in LEFTOVERS and code not in self._leftovers
+            self._leftovers.add(code)
+        if is_new:
+            what = f"replacing child process {child.pid} because {child.replace_reason}"
+            self._report(
+                Report("leftovers", what, "the model should close its files and end its threads and processes")
+            )
+        else:
+            logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
 
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""
@@ -238,13 +225,7 @@ class Pool:
         death = self._starter.await_import(child)
         if death is None:
             limit_bytes = self._memory.simulation_bytes(self.slots, self.context.memory_bytes, alone=request.alone)
-            with self._lock:
-                self._tasks[child] = progress
-            try:
-                death = child.run(progress, limit_bytes, most_bytes)
-            finally:
-                with self._lock:
-                    del self._tasks[child]
+            death = child.run(progress, limit_bytes, most_bytes)
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
         with self._lock:
@@ -292,7 +273,7 @@ class Pool:
             self._killer.start()
         for child in self.slots.children():
             child.ask_to_stop()
-        result_buffers.wake()
+        results.wake()
 
     def _kill_all(self) -> None:
         self.slots.stop(targets_too=True)
@@ -310,7 +291,7 @@ class Pool:
                     self._killer.cancel()
             self._kill_all()  # first: closing an idle child may wait for a template that hangs in a fork
             self.slots.close_idle()
-            result_buffers.wake()
+            results.wake()
             self._starter.await_start(LEAVE_SECONDS)
             close_all(self.slots.leave(LEAVE_SECONDS))  # the threads that run them are busy elsewhere
             self._starter.close()

@@ -1,35 +1,162 @@
-"""The operating system's processes of children: how they start, what they print, and their folders."""
+"""The operating system's processes of children: the reaper that starts them, what they print, and their folders.
+
+The program of the reaper is :mod:`mops.worker.reaper_main`. It leaves none of the processes behind that it started.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import platform
 import selectors
 import signal
+import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from filelock import lock_descriptor
 
+from mops.child.channel import Channel, Message
 from mops.child.prints import without_headings
-from mops.errors import ClusterError
+from mops.errors import ClusterError, SystemUnfit
 from mops.system import folders
 from mops.system.signals import readable
 from mops.task import JobContext
-from mops.worker.interpreter import cannot_start, command
-from mops.worker.reaper import Reaper
-from mops.worker.variables import environment
+from mops.worker.environment import START, cannot_start, command, environment
 
+ANSWER_SECONDS = 20.0
+"""How long a reaper or a template has to answer, even on a busy machine."""
+
+_REAPER_END_SECONDS = 5.0
+_SILENT = f"the reaper does not answer within {ANSWER_SECONDS:g} s"
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"
 _PREFIX = "mops-work-"
 _LEFT_SECONDS = 60.0  # a younger folder may not have its lock yet
+
+
+def _check_kernel() -> None:
+    """Raise SystemUnfit on a system without what child processes need (Linux 5.3 or newer)."""
+    try:  # only the kernel knows: Python may have pidfd_open where gVisor lacks the call, or Docker forbids it
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as refused:
+        if isinstance(refused, OSError) and refused.errno in (errno.EMFILE, errno.ENFILE):
+            return  # the kernel has the call and no free descriptor
+        raise SystemUnfit(
+            f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
+            where=f"{platform.node()} ({platform.platform()})",
+            hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",
+        ) from refused
+
+
+class Reaper:
+    """A pool's reaper. Thread-safe."""
+
+    def __init__(self) -> None:
+        _check_kernel()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                    [sys.executable, "-I", "-S", START, "mops.worker.reaper_main", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except OSError:
+                ours.close()
+                raise
+        self.pid = self._process.pid
+        self._socket, self._channel = ours, Channel(ours)
+        self._asking = threading.Lock()
+        """Held by the thread that asks: the answer is for that thread."""
+        self._forked: set[int] = set()
+        self._closed = False
+        self._fault = ""
+        """Why it serves no more requests; empty: it does."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can serve requests."""
+        return not self._closed and not self._fault and self._process.poll() is None
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int], folder: Path) -> int:
+        """Start a process in a new session; return its number.
+
+        The numbers of its descriptors (socket, lifeline, page) follow its command; the last of ``fds`` is its output.
+        A ConnectionError: this reaper has ended or does not answer, so the pool needs another one.
+        """
+        request = {"kind": "spawn", "argv": list(argv), "env": dict(env), "folder": str(folder)}
+        answer = self._ask(request, fds)
+        if answer["kind"] == "not_spawned":
+            raise OSError(answer["errno"], answer["message"])
+        return int(answer["pid"])
+
+    def forked(self, pid: int) -> None:
+        """Protect a process that a template has forked: it lives on if its template ends first."""
+        self._forked.add(pid)
+
+    def wait(self, pid: int) -> int | None:
+        """Take the return code of a process that has ended, and kill all that it has left; None: unknown."""
+        try:
+            found: int | None = self._ask({"kind": "wait", "pid": pid, "living": list(self._forked)})["returncode"]
+        except OSError:  # the reaper has ended, or does not answer
+            return None
+        finally:
+            self._forked.discard(pid)  # not before: the wait of another thread would take its return code
+        return found
+
+    def keep(self) -> None:
+        """Protect the processes that the import of a model has left: its simulations may use them."""
+        # Between the end of another process and its wait(), this also protects what that process has left, until the
+        # pool is closed: the kernel does not tell which process left another.
+        with contextlib.suppress(OSError):  # it has ended, or does not answer
+            self._ask({"kind": "keep"})
+
+    def _ask(self, question: Message, fds: Sequence[int] = ()) -> Message:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        if not self._asking.acquire(timeout=ANSWER_SECONDS):
+            raise ConnectionError(_SILENT)
+        try:
+            if self._fault:  # while this thread waited for its turn
+                raise ConnectionError(self._fault)
+            self._channel.send(question)
+            for fd in fds:
+                self._channel.send({}, fd)
+            if not readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
+                self._process.kill()  # a later answer would be taken for the answer to another question
+                self._fault = _SILENT
+                raise ConnectionError(_SILENT)
+            return self._channel.receive()[0]
+        except (BrokenPipeError, ConnectionResetError, EOFError) as ended:
+            self._fault = "the reaper has ended"
+            raise ConnectionError(self._fault) from ended
+        finally:
+            self._asking.release()
+
+    def close(self) -> None:
+        """Make the reaper kill every process that is left, and wait for its end."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer stops waiting
+        with self._asking:
+            self._channel.close()
+        try:
+            self._process.wait(_REAPER_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class Process:
@@ -55,21 +182,6 @@ class Process:
             ask_status(pid)
             raise
 
-    @classmethod
-    def started(cls, start: Callable[[int], int], ask_status: Callable[[int], int | None]) -> Process:
-        """Start a process by a call of ``start`` with the descriptor for its output, which returns its number."""
-        reading, writing = os.pipe()
-        output = os.fdopen(reading, "rb", buffering=0)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            try:
-                pid = start(writing)
-            finally:
-                os.close(writing)
-            process = cls(pid, output, ask_status)
-            on_failure.pop_all()
-        return process
-
     def has_ended(self) -> bool:
         """Tell whether it has ended, without taking its exit status."""
         return readable(self._pidfd)
@@ -90,15 +202,15 @@ class Process:
             os.close(self._pidfd)
 
 
-def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper, folder: Path) -> Process:
-    """Start a process that imports the model itself, with the descriptors of its socket, lifeline and page.
+def spawn(context: JobContext, fds: Sequence[int], reaper: Reaper, folder: Path) -> int:
+    """Start a process that imports the model itself, and return its number; ``fds`` as for :meth:`Reaper.spawn`.
 
     A ModelError: the job's interpreter was removed. An OSError: the system has no room for another process.
     """
     argv = [*command(context.python), "mops.child.main"]
     env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
-        return Process.started(lambda output_fd: reaper.spawn(argv, env, (*passed, output_fd), folder), reaper.wait)
+        return reaper.spawn(argv, env, fds, folder)
     except (FileNotFoundError, PermissionError) as gone:
         if context.python is None:
             raise

@@ -9,7 +9,7 @@ Standard library only, and the worker's interpreter.
 # what an ended child has left. The reaper kills only its own children, and a process keeps its number until its parent
 # has waited for it, so no signal can reach another process.
 #
-#   worker (reaper.py)                                 reaper (this file)
+#   worker (processes.py)                                 reaper (this file)
 #     spawn {argv, env, folder}                           ──►  (removes the folder at its own end)
 #       + socket, lifeline, page, output                  ──►  (a message for each)
 #                                                         ◄──  spawned {pid} | not_spawned {errno, message}
@@ -39,7 +39,7 @@ from mops.system.signals import STOP_SIGNALS, adopt_orphans
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
 _TRACKER_SECONDS = 5.0  # a resource tracker needs 0.02 s to end, and on a busy machine more than 1 s to start
-_END_SECONDS = 10.0
+_LAST_SWEEP_SECONDS = 10.0
 _DESCRIPTORS = 4
 
 
@@ -59,7 +59,7 @@ def main() -> None:
             while True:
                 reaper.serve()
     finally:
-        reaper.end_leftovers(but=(), within_s=_END_SECONDS)
+        reaper.end_leftovers(but=(), within_s=_LAST_SWEEP_SECONDS)
         for folder in reaper.folders:  # if the worker was killed before it could remove them
             with contextlib.suppress(OSError):  # the next worker on this machine removes them
                 folders.remove(Path(folder))

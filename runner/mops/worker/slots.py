@@ -1,8 +1,8 @@
-"""The slots and the child processes of one worker process, of all its pools: what runs, what lives, what is idle.
+"""The slots, the child processes and the memory of one worker process, of all its pools: what runs, lives and is idle.
 
 A pool of ``n`` slots gives each simulation the n-th part of the worker, of its processors and of its memory. The parts
 of all running simulations never add up to more than the whole worker, and neither do those of all child processes.
-Waiting tasks take their slots in the order in which they came.
+Waiting tasks take their slots in the order in which they came. docs/internals/limits.md has the rules for memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from mops.recovery import Death
-from mops.system import process_memory
-from mops.worker.child_process import ChildProcess
-from mops.worker.template import Template
+from mops.system import process_memory, resources
+from mops.system.clock import monotonic
+from mops.system.process_memory import kept_bytes, resident_bytes
+from mops.worker.child_process import ChildProcess, Template
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", *LEFTOVERS)
 """Why a child was replaced between two simulations (:attr:`mops.child.replacement.ReplacementPolicy.code`)."""
 
 _FOR_ROOM = "room"  # an idle child was closed to make room for another child
+
+_MEMORY_SECONDS = 0.25  # between two looks at all processes of the worker, while they are far from its limit
+_PAUSE_SHARE = 0.85  # of the worker's limit: above it, no simulation starts while another one runs
 
 _counting = threading.Lock()
 _counts: Counter[str] = Counter()  # of this process, because pools end with their jobs
@@ -81,8 +85,11 @@ class WorkerSlots:
     """What the pools of one worker process share. Thread-safe."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        """Guards what follows, and all that a :class:`PoolSlots` has."""
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        """Guards what follows, and all of a :class:`PoolSlots`. Notified when slots become free or a child ends."""
+        self._freed = threading.Condition(lock)
+        """Notified when memory may become free: a child is no longer busy, or a pool stops."""
         self._pools: list[PoolSlots] = []
         self._waiting: deque[object] = deque()
         self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
@@ -114,10 +121,10 @@ class WorkerSlots:
         """Return the resident memory of all children and templates, with the processes that they have started."""
         return process_memory.tree_bytes(*self.pids())
 
-    def await_change(self, within_s: float) -> None:
-        """Wait until a child becomes idle or is removed, or the use of slots changes."""
-        with self.changed:
-            self.changed.wait(within_s)
+    def await_freed(self, within_s: float) -> None:
+        """Wait until a child becomes idle or is removed, or a pool stops."""
+        with self._freed:
+            self._freed.wait(within_s)
 
     def _take_idle(self, idle: list[ChildProcess]) -> list[ChildProcess]:
         for child in idle:
@@ -179,8 +186,9 @@ class PoolSlots:
     def limit(self, n: int) -> None:
         """Use ``n`` of the slots, at least one, and close the idle children beyond them."""
         with self.worker.changed:
-            self.n = max(min(n, self._most), 1)
-            self.worker.changed.notify_all()
+            before, self.n = self.n, max(min(n, self._most), 1)
+            if self.n > before:
+                self.worker.changed.notify_all()
         self.close_idle(above=self.n)
 
     def fewer_after(self, death: Death, job: str) -> None:
@@ -202,6 +210,7 @@ class PoolSlots:
             self._stopping = True
             self._ended |= targets_too
             self.worker.changed.notify_all()  # for waiting tasks to check their conditions again
+            self.worker._freed.notify_all()
 
     def stopped(self, *, only_targets: bool = False) -> bool:
         """Tell whether the pool starts nothing any longer; ``only_targets``: even no task that runs only targets."""
@@ -217,6 +226,12 @@ class PoolSlots:
             self.worker.changed.notify_all()
             left, self._children = list(self._children), set()
             return left
+
+    @property
+    def n_children(self) -> int:
+        """How many children live or start."""
+        with self.worker.changed:
+            return len(self._children) + self._n_starting
 
     def children(self) -> list[ChildProcess]:
         """Return the pool's children."""
@@ -264,7 +279,7 @@ class PoolSlots:
             if self._stopping or not self._has_room():
                 return False
             self.worker._idle[child] = self
-            self.worker.changed.notify_all()
+            self.worker._freed.notify_all()
             return True
 
     def _has_room(self) -> bool:
@@ -276,6 +291,7 @@ class PoolSlots:
         with self.worker.changed:
             self._children.discard(child)
             self.worker.changed.notify_all()
+            self.worker._freed.notify_all()
 
     def close_idle(self, above: int = 0) -> None:
         """Close idle children of the pool; ``above``: leave it this many children."""
@@ -317,3 +333,51 @@ class PoolSlots:
         with self.worker.changed:
             found = self.worker._templates.pop(self, None)
             return [] if found is None else [found]
+
+
+class WorkerMemory:
+    """The memory of a worker's processes."""
+
+    def __init__(self, worker: WorkerSlots, worker_limit: int | None):  # Dask's limit; None: it has none
+        self._worker = worker
+        self._usage = process_memory.Usage()
+        self._taken, self._limit, self._measure_at = 0, 0, 0.0
+        taken = self._exact_bytes()
+        taken = self._resident_bytes() if taken is None else taken
+        self.allowed_bytes = resources.usable_bytes(worker_limit, taken)
+        """The memory that the worker and its processes may use, given the free memory when the pool was made."""
+
+    def slots_with_room(self, slots: int) -> int:
+        """Return for how many slots the memory is enough, if each simulation gets the share of a slot."""
+        return resources.slots_with_room(self.allowed_bytes, self.own_bytes(), slots)
+
+    def own_bytes(self) -> int:
+        """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
+        return resident_bytes() + sum(map(kept_bytes, self._worker.template_pids()))
+
+    def _resident_bytes(self) -> int:
+        return resident_bytes() + self._worker.resident_bytes()
+
+    def _exact_bytes(self) -> int | None:
+        children = process_memory.own_bytes(*self._worker.pids())
+        return None if children is None else resident_bytes() + children
+
+    def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:
+        """Return how much memory one simulation may use now; ``set_bytes`` is MODELOPS_JOB_SIM_MEMORY."""
+        share = resources.share_bytes(self.allowed_bytes, self.own_bytes(), 1 if alone else slots.n)
+        if set_bytes is None:
+            return share
+        return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
+
+    def taken_and_pause_limit(self) -> tuple[int, int]:
+        """Return the memory of all processes, and the limit above which no simulation starts while another one runs."""
+        # Each task asks before it starts, and a look reads the files of all processes. So a figure below half of the
+        # limit counts for a moment.
+        now = monotonic()
+        if now >= self._measure_at or self._taken > self._limit / 2:
+            # Other programs on the machine may use more than when the pool was made, so the available memory counts.
+            available = resources.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+            self._limit = int(min(_PAUSE_SHARE * self.allowed_bytes, available))
+            self._taken = self._usage.look(self._limit, self._resident_bytes, self._exact_bytes)
+            self._measure_at = now + _MEMORY_SECONDS
+        return self._taken, self._limit

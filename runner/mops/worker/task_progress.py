@@ -48,8 +48,9 @@ class _GroupProgress:
     given: frozenset[int]  # replicates whose results came with the task
     good: set[int]
     failed: dict[int, Failure] = field(default_factory=dict)
-    failed_targets: dict[int, Failure] = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    """By numbers of steps: those of targets follow those of replicates."""
+    losses: dict[int, list[Loss]] = field(default_factory=dict)
+    """By number of the step of the target."""
     done: bool = False
     alone_later: set[int] = field(default_factory=set)
     """Numbers of steps that another task runs alone on its worker."""
@@ -57,18 +58,22 @@ class _GroupProgress:
     @property
     def has_results(self) -> bool:
         """Whether the group has results, which would be lost with the task."""
-        return bool(self.good > self.given or self.failed or self.failed_targets)
+        return bool(self.good > self.given or self.failed or self.losses)
 
     @property
     def failures(self) -> list[Failure]:
         """What has failed, in study order."""
-        rows = [self.failed[i] for i in sorted(self.failed)]
-        return rows + [self.failed_targets[i] for i in sorted(self.failed_targets)]
+        return [self.failed[number] for number in sorted(self.failed)]
+
+    @property
+    def lacks_replicate(self) -> bool:
+        """Whether a replicate has failed, so that there are no losses."""
+        return any(number < self.group.n_replicates for number in self.failed)
 
     @property
     def settled(self) -> set[int]:
-        """Replicates that this task does not run again."""
-        return self.good | self.failed.keys() | self.alone_later
+        """Numbers of steps that this task does not run again."""
+        return self.good | self.failed.keys() | self.losses.keys() | self.alone_later
 
 
 class TaskProgress:
@@ -89,8 +94,8 @@ class TaskProgress:
         self._deaths: defaultdict[Step, StepDeaths] = defaultdict(StepDeaths)
         self.reference: Families | None = request.reference
         self._known = self.reference
-        self._order: list[int] = []
-        """What the present child runs, in its order: positions of groups; in pieces, replicates of the group."""
+        self._asked: list[dict[str, Any]] = []
+        """The groups that the present child was asked to run, in its order."""
         self._released = Ranges()
         self._has_died = False
         self.deaths_between = 0
@@ -136,28 +141,26 @@ class TaskProgress:
         # The step runs, and for longer than the budget of its task, so that its child starts none of them. The runner
         # learns about it by running(). What comes before the step stays: the child may keep its results until the step
         # ends.
-        at = step.number if self._in_pieces else step.group_position
-        waiting = self._order[self._order.index(at) + 1 :]
         if self._in_pieces:
+            order = [replicate for group in self._asked for replicate, _ in group["simulations"]]
+            waiting = order[order.index(step.number) + 1 :]
             (progress,) = self._groups
             progress.wanted = tuple(i for i in progress.wanted if i not in waiting)
         else:
-            behind = [self._groups[i] for i in waiting]
+            order = [group["position"] for group in self._asked]
+            behind = [self._groups[i] for i in order[order.index(step.group_position) + 1 :]]
             # A group without simulations runs in any case, whatever the budget.
             waiting = [p.group.index for p in behind if not p.has_results and not p.settled.issuperset(p.wanted)]
         self._released |= Ranges.of(waiting)
 
     def message(self) -> Message:
         """Return the message that asks a child to run what is left."""
-        left = [self._group_message(position, p) for position, p in sorted(self._unfinished(), key=self._rank)]
-        self._order = [group["position"] for group in left]
-        if self._in_pieces:
-            self._order = [replicate for group in left for replicate, _ in group["simulations"]]
+        self._asked = [self._group_message(i, progress) for i, progress in sorted(self._unfinished(), key=self._rank)]
         return {
             "kind": "run",
             "name": self._request.part_name,
-            "groups": left,
-            "given": any(group["given"] or group["reused"] for group in left),
+            "groups": self._asked,
+            "given": any(group["given"] or group["reused"] for group in self._asked),
             "reference": self._known,
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
@@ -182,9 +185,9 @@ class TaskProgress:
         first = [number for number, deaths in mine if deaths.size_in_first]
         left.sort(key=lambda simulation: simulation[0] not in first)
         n_targets = 0 if self._in_pieces else len(self._request.context.targets)
-        targets = [i for i in range(n_targets) if i not in progress.failed_targets]
+        targets = [i for i in range(n_targets) if group.n_replicates + i not in settled]
         # With a failed replicate there will be no losses, so the good ones need not come back.
-        has_targets = bool(targets) and not progress.failed
+        has_targets = bool(targets) and not progress.lacks_replicate
         return {
             "position": position,
             "index": group.index,
@@ -200,8 +203,7 @@ class TaskProgress:
 
     def given_tables(self) -> list[tuple[int, int, Tables]]:
         """Return the tables that ``given`` and ``reused`` of the message name, as (position, replicate, tables)."""
-        messages = [self._group_message(i, progress) for i, progress in self._unfinished()]
-        wanted = {(each["position"], r) for each in messages for r in (*each["given"], *each["reused"])}
+        wanted = {(group["position"], i) for group in self._asked for i in (*group["given"], *group["reused"])}
         found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
         positions = {progress.group.index: i for i, progress in enumerate(self._groups)}
         for part in (*self._given, *self._buffers):
@@ -240,7 +242,7 @@ class TaskProgress:
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
-            self._groups[position].losses.extend(rows)
+            self._groups[position].losses[group.n_replicates + target] = rows
         for position in message["done"]:
             self._groups[position].done = True
         self._settle_pieces()
@@ -331,17 +333,16 @@ class TaskProgress:
         sizes = []
         for step, deaths in self._deaths.items():
             progress = self._groups[step.group_position]
-            target = step.number - progress.group.n_replicates
-            if target < 0:
-                is_good = step.number in progress.good
-            else:
-                is_good = progress.done and target not in progress.failed_targets
+            is_target = step.number >= progress.group.n_replicates
+            is_good = step.number in progress.good or (
+                is_target and progress.done and step.number not in progress.failed
+            )
             sizes += [deaths.size_in_first] if deaths.size_in_first and is_good else []
         return min(sizes, default=0)
 
     def _settled(self, step: Step) -> bool:
         progress = self._groups[step.group_position]
-        return progress.done or step.number in progress.good or step.number in progress.failed
+        return progress.done or step.number in progress.settled - progress.alone_later
 
     def _which(self, step: Step) -> tuple[_GroupProgress, int | None, str | None]:
         """Return the group of a step, and its replicate or the name of its target."""
@@ -361,16 +362,12 @@ class TaskProgress:
         name = f"group {progress.group.index} ({short_id(progress.group.param_id)})"
         return f"{name} replicate {replicate}" if target is None else f"{name} target {target}"
 
-    def _fail(self, step: Step, verdict: Verdict, attempts: int) -> None:
+    def _fail(self, step: Step, verdict: Verdict, tries: int) -> None:
         progress, replicate, target = self._which(step)
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
-        why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
+        why = (verdict.reason, verdict.message, verdict.traceback, tries, verdict.signals, *memory)
         seed = None if replicate is None else progress.group.seeds[replicate]
-        failure = Failure(progress.group.index, replicate, seed, target, *why)
-        if replicate is not None:
-            progress.failed[replicate] = failure
-        else:
-            progress.failed_targets[step.number - progress.group.n_replicates] = failure
+        progress.failed[step.number] = Failure(progress.group.index, replicate, seed, target, *why)
 
     def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield how often each step of what runs again alone was tried, by group and number of the step."""
@@ -397,7 +394,7 @@ class TaskProgress:
         failures: list[Failure] = []
         for progress in done:
             failures += progress.failures
-            if progress.failed and self._request.context.targets and not self._in_pieces:
+            if progress.lacks_replicate and self._request.context.targets and not self._in_pieces:
                 failures.append(missing_losses(progress.failures))
         return TaskResult(
             keys=self._request.keys,
@@ -408,7 +405,7 @@ class TaskProgress:
             parts=self._buffers,
             files=self._files,
             failures=failures,
-            losses=[loss for progress in done for loss in progress.losses],
+            losses=[loss for progress in done for rows in progress.losses.values() for loss in rows],
             prints=self.prints,
             postponed=frozenset(alone_later),
             tries=dict(self._tries_of_postponed()),

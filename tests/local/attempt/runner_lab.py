@@ -170,7 +170,7 @@ class SimCluster:
         return bool(self.connection.is_open)
 
     @property
-    def pool(self) -> str:
+    def pool_id(self) -> str:
         return f"1.{self.n_connections}"
 
     def other_jobs(self, request: Any) -> list[Any]:

@@ -21,11 +21,10 @@ from mops.attempt import drain
 from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.dask_connection import DaskConnection
 from mops.cluster.embedded import start_embedded
-from mops.cluster.leftovers import in_process
+from mops.cluster.external import DaskConnection
 from mops.settings import Settings
-from mops.worker import result_buffers
+from mops.worker.results import buffers_in, take_buffer
 
 KEY = "sim-job-1"
 
@@ -84,7 +83,7 @@ def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.Lo
 def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     fd = anonymous_file("part")
     os.write(fd, b"rows")
-    buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
+    buffer = take_buffer(fd, f"mops-part-{KEY}.")
     assert not is_clean(client, leak_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"a buffer of {KEY} in worker inproc://" in warning
@@ -96,7 +95,7 @@ def test_a_buffer_that_the_runner_keeps_is_named_once(size: int, caplog: pytest.
     """On one machine the runner's process is the worker. Large buffers are mapped, so /proc has them too."""
     fd = anonymous_file(f"mops-part-{KEY}.")
     os.write(fd, bytes(size))
-    buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
+    buffer = take_buffer(fd, f"mops-part-{KEY}.")
     with start_embedded("1", 2) as cluster:
         assert not drain.check(cluster, "job", "1", Batch(1, [KEY]), leak_s=0.5)
     (warning,) = warnings_of(caplog)
@@ -179,7 +178,7 @@ def test_files_that_close_during_the_look_do_not_hide_a_buffer() -> None:
         pass_fds=[kept],
     )
     try:
-        looks = [list(in_process("child", child.pid, frozenset({KEY}))) for _ in range(300)]
+        looks = [list(buffers_in("child", child.pid, frozenset({KEY}))) for _ in range(300)]
     finally:
         child.kill()
         child.wait()

@@ -182,7 +182,7 @@ def test_a_task_that_a_thread_starts_after_the_pool_is_closed_makes_no_pool(
         assert is_closed.wait(30)
         return function(*args)
 
-    with started_children(context), start_embedded(context.run, 1) as cluster:
+    with started_children(context), start_embedded(context.run_id, 1) as cluster:
         monkeypatch.setattr(module, name, late)
         request = TaskRequest(context, 1, (Group(0, "1a99", {}, (1,)),), None, 60.0, 1)
         task: Any = None
@@ -193,12 +193,12 @@ def test_a_task_that_a_thread_starts_after_the_pool_is_closed_makes_no_pool(
     ((found,),) = cluster.results([sent], lambda _: False)
     assert isinstance(found[1], TaskResult)
     assert (found[1].done, found[1].failures) == (frozenset(), [])
-    assert context.run not in worker_tasks._pools
+    assert context.run_id not in worker_tasks._pools
 
 
 def test_an_attempt_that_is_done_has_its_children_ended_beside_it(bundle: str) -> None:
     context = context_of(bundle, "done")
-    with started_children(context) as pool, start_embedded(context.run, 2) as cluster:
+    with started_children(context) as pool, start_embedded(context.run_id, 2) as cluster:
         pool.check()
         (child,) = map(psutil.Process, pool.pids())
         cluster.finish()

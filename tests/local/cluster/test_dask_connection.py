@@ -13,7 +13,7 @@ from distributed import Client, KilledWorker, LocalCluster
 
 from mops.cluster.base import WorkersDied
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.dask_connection import DaskConnection
+from mops.cluster.external import DaskConnection
 from mops.errors import NoAnswer
 from mops.task import JobContext, Task, TaskRequest
 from mops.waiting import polls

@@ -118,7 +118,7 @@ def test_a_scheduler_that_answers_nothing_for_long_is_a_lost_connection(
 def test_a_line_of_a_worker_reaches_the_log_of_the_job_at_once(
     cluster: ExternalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = topic_of(cluster.pool)
+    topic = topic_of(cluster.pool_id)
     cluster.client.submit(lambda: get_worker().log_event(topic, {"line": "the import is slow"}), pure=False).result()
     until(lambda: "the import is slow" in caplog.text)
 

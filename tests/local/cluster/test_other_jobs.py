@@ -9,9 +9,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from clocks import Clock
+from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, JobCard, OtherJobs
-from mops.cluster.shares import ShareRequest
+from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
 
 
 def record(n: int, **more: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def record(n: int, **more: Any) -> dict[str, Any]:
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
-    other_jobs = OtherJobs(JobCard("mine", "1", "high"), clock)
+    other_jobs = OtherJobs("mine", "1", "high", clock)
     assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5)]
     clock.now += SILENT_SECONDS
     assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5)]
@@ -30,9 +30,7 @@ def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
 
 
 def test_a_record_of_another_format_is_left_alone() -> None:
-    assert (
-        OtherJobs(JobCard("mine", "1", "high"), Clock(100.0)).requests({"a": {"format": 2, "claims": []}}, "own") == []
-    )
+    assert OtherJobs("mine", "1", "high", Clock(100.0)).requests({"a": {"format": 2, "claims": []}}, "own") == []
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def client() -> Iterator[Client]:
 
 def test_two_jobs_exchange_their_requests_through_the_scheduler(client: Client) -> None:
     calls = DaskCalls(client)
-    one, two = (OtherJobs(JobCard(job, "1", "normal"), Clock(100.0)) for job in ("one", "two"))
+    one, two = (OtherJobs(job, "1", "normal", Clock(100.0)) for job in ("one", "two"))
     assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == []
     assert two.exchange(calls, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
     assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]

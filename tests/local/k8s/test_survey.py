@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import LocalCluster
 
-from mops.cluster.connect import connect_to_look
+from mops.cluster.dask_calls import connect_to_look
 from mops.cluster.doctor import ConnectedWorker, Scheduler, Worker, connected
 from mops.cluster.doctor import versions as own_versions
 from mops.errors import ClusterError, MopsError, ServiceError
@@ -104,7 +104,7 @@ def test_a_refused_request_gives_unknown_and_not_empty() -> None:
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: Any) -> None:
-    monkeypatch.setattr("mops.cluster.connect.connect_to_look.__defaults__", (1.0,))
+    monkeypatch.setattr("mops.cluster.dask_calls.connect_to_look.__defaults__", (1.0,))
     now = surveyed(Partly("tcp://127.0.0.1:1"))
     (fault,) = now.faults
     assert isinstance(fault, ClusterError)

@@ -12,7 +12,7 @@ from made import ID
 from mops.storage.files import Files
 from mops.storage.paths import numbers_of, table_of
 from mops.task import JobContext, PartFile, TaskResult
-from mops.worker import part_store
+from mops.worker.results import store_files
 
 CONTENT = b"PAR1 and so on"
 
@@ -32,7 +32,7 @@ def result_with(*outputs: str) -> TaskResult:
 def test_a_stored_file_is_a_part_of_its_output_and_attempt(files: Files) -> None:
     one, same_task = result_with("daily", "a b"), result_with("daily", "a b")
     for result in (one, same_task):
-        part_store.store_files(result, context(files.url, "1"), 3)
+        store_files(result, context(files.url, "1"), 3)
     stored = [*one.files, *same_task.files]
     assert len({file.path for file in stored}) == 4, "a task that runs twice writes two files"
     for file, output in zip(stored, ["daily", "a b"] * 2, strict=True):
@@ -50,7 +50,7 @@ def test_a_worker_that_cannot_store_a_file_returns_it_and_tries_no_more(tmp_path
     (tmp_path / "jobs").touch()  # a file where the storage needs a folder
     for n_notes in (1, 0):
         result = result_with("daily")
-        part_store.store_files(result, context(str(tmp_path), "2"), 1)
+        store_files(result, context(str(tmp_path), "2"), 1)
         assert [file.content.to_pybytes() for file in result.files] == [CONTENT]
         assert len(result.notes) == n_notes
         assert result.nbytes == len(CONTENT)

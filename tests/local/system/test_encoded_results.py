@@ -16,7 +16,7 @@ import mops
 from mops.settings import Settings
 from mops.storage.joblog.parts import read_whole
 from mops.storage.paths import numbers_of
-from mops.worker import part_store
+from mops.worker import results
 
 MODEL = """
 import os, signal
@@ -46,7 +46,7 @@ OWN_NUMBERS = 1 << 32
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record the files that child processes of this process encode."""
     found: list[Any] = []
-    take: Callable[..., Any] = part_store.take_file
+    take: Callable[..., Any] = results.take_file
 
     def recorded(*arguments: Any) -> Any:
         found.append(take(*arguments))

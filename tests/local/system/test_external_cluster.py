@@ -23,8 +23,7 @@ from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait
 
 from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
-from mops.cluster.dask_connection import annotations_of
-from mops.cluster.external import ExternalCluster, connect_external
+from mops.cluster.external import ExternalCluster, annotations_of, connect_external
 from mops.settings import Settings
 from mops.task import Task
 from soak import generator, repeats, spread
@@ -346,13 +345,13 @@ def test_a_connection_that_dask_replaces_by_itself_counts_as_lost(dask: DaskProc
     """The scheduler has dropped the tasks of the old connection, so a job that did not notice would never end."""
     with way_to(dask.port) as way, connect_external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
         assert cluster.is_connected
-        client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool
+        client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool_id
         way.cut()
         wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
         assert not cluster.is_connected
         cluster.reconnect()
         assert cluster.is_connected
-        assert cluster.pool != pool
+        assert cluster.pool_id != pool
 
 
 def test_the_children_of_a_killed_runner_end_while_their_workers_stay_alive(lab: StudyLab, dask: DaskProcesses) -> None:

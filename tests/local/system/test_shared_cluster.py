@@ -22,9 +22,8 @@ from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 from mops.attempt.tasks import TaskLost, TasksInFlight
 from mops.attempt.threads import Events, TaskThreads
 from mops.cluster.dask_calls import DaskCalls
-from mops.cluster.dask_connection import DaskConnection
-from mops.cluster.other_jobs import METADATA
-from mops.cluster.shares import TASKS_PER_SHARED_SLOT
+from mops.cluster.external import DaskConnection
+from mops.cluster.shares import METADATA, TASKS_PER_SHARED_SLOT
 from mops.cluster.worker_losses import UNKNOWN
 from mops.task import Task
 
@@ -289,7 +288,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     """Two workers die with the task. If the task did not announce that it runs, it is not to blame."""
-    monkeypatch.setattr("mops.cluster.dask_connection.run_task", ending(runs=runs))
+    monkeypatch.setattr("mops.cluster.external.run_task", ending(runs=runs))
     events: Events = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with (

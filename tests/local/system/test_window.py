@@ -66,7 +66,7 @@ def test_groups_in_memory_never_exceed_the_batch(
     record = make_record("job", prepared, NO_OPTIONS)
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings, job_id=record.id)
     create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
-    with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
+    with started_children(context), start_embedded(context.run_id, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster)
         monkeypatch.setattr(cluster, "submit", watch.submit)
         log = JobLog(files, record.paths)

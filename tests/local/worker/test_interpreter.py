@@ -10,7 +10,7 @@ import pytest
 import mops
 from mops.errors import ModelError
 from mops.task import JobContext
-from mops.worker.install import child_environment
+from mops.worker.environment import child_environment
 from mops.worker.pool import Pool
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ import psutil
 import pytest
 from pool_lab import PATIENCE_S, SEEN, PoolLab, groups_of, request_for, values
 
+from mops.child.channel import Running, Step
 from mops.errors import ClusterError
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, short_id
 from mops.task import TaskResult
 from mops.worker.child_process import ChildProcess
+from mops.worker.child_starter import ChildStarter
 from mops.worker.pool import Pool
-from mops.worker.result_buffers import held_bytes
+from mops.worker.results import held_bytes
+from mops.worker.task_progress import TaskProgress
 from processes import descriptors
 from waiting import until
 
@@ -169,6 +173,26 @@ def run(p, s):
 """
 
 
+def test_a_step_of_the_next_task_is_not_taken_for_one_of_the_last_task(lab: PoolLab) -> None:
+    """Regression: a heartbeat between two tasks of a child looked for the new step in the old task."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    lab.run(pool, [{"a": 1}])
+    (child,) = pool.slots.children()
+    old, new = (TaskProgress(request_for(pool.context, groups_of([{"a": i} for i in range(n)], 1))) for n in (1, 2))
+
+    class Page:
+        def running(self) -> Running:
+            child._progress = new  # the next task has begun meanwhile
+            return Running(Step(1, 0), 0.0)
+
+    child._progress, child._page, page = old, Page(), child._page
+    try:
+        assert pool.running() == []
+        assert [step.group for step in pool.running()] == [1]
+    finally:
+        child._page, child._progress = page, None
+
+
 def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:
     pool = lab.pool(HELD)
     got: list[TaskResult] = []
@@ -299,6 +323,26 @@ def test_closing_while_children_start_leaves_no_process_and_no_descriptor(lab: P
     assert len(children) == 3
     assert not any(psutil.pid_exists(pid) for pid in children)
     assert descriptors() <= before
+
+
+def test_a_check_meanwhile_starts_no_further_process(lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a check took no child that was starting, and started one more, which another one had to leave."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=1, start="spawn")
+    spawn, kinds, starts = ChildStarter._spawn, [], threading.Event()
+
+    def slowly(self: ChildStarter, kind: Any) -> Any:
+        kinds.append(kind)
+        starts.set()
+        time.sleep(0.3)
+        return spawn(self, kind)
+
+    monkeypatch.setattr(ChildStarter, "_spawn", slowly)
+    warming = threading.Thread(target=pool.warm)
+    warming.start()
+    assert starts.wait(PATIENCE_S)
+    pool.check()
+    warming.join()
+    assert kinds == [ChildProcess]
 
 
 def test_a_closed_pool_starts_no_child(lab: PoolLab) -> None:

@@ -20,8 +20,7 @@ from mops.child.channel import Channel, Message
 from mops.system.process_tree import children_of
 from mops.system.signals import STOP_SIGNALS
 from mops.task import TaskResult
-from mops.worker.processes import Process
-from mops.worker.reaper import Reaper
+from mops.worker.processes import Process, Reaper
 from mops.worker.reaper_main import _Reaper
 from waiting import until
 
@@ -461,7 +460,7 @@ def test_each_process_has_a_temporary_folder_of_its_own(lab: PoolLab) -> None:
 
 
 def test_a_reaper_that_does_not_answer_is_not_called_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mops.worker.reaper.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("mops.worker.processes.ANSWER_SECONDS", 0.3)
     reaper = Reaper()
     try:
         os.kill(reaper.pid, signal.SIGSTOP)

@@ -15,7 +15,7 @@ from pool_lab import PoolLab, limit_bytes, n_waiting, request_for, values
 from mops.study.groups import Group
 from mops.task import TaskResult
 from mops.worker.pool import Pool
-from mops.worker.result_buffers import held_bytes
+from mops.worker.results import held_bytes
 from mops.worker.slots import TEMPLATES, WorkerSlots, counts
 from waiting import until
 

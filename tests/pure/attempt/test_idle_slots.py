@@ -9,7 +9,7 @@ import pytest
 
 from claimed_jobs import claimed_job, groups_of
 from mops.attempt.concurrency import Concurrency
-from mops.cluster.capacity import ClusterCapacity
+from mops.cluster.shares import ClusterCapacity
 
 
 def said(

@@ -11,7 +11,7 @@ import pytest
 
 from mops.child.buffers import BufferWriter, map_buffer, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
-from mops.worker import result_buffers
+from mops.worker.results import take_buffer
 from processes import descriptors
 
 
@@ -248,7 +248,7 @@ def test_a_thousand_buffers_that_a_worker_keeps_hold_no_descriptor(writer, ends)
         out.finished(0, replicate, 1, {"a": rows(1, start=replicate)})
         out.flush()
         message, fd = ends[1].receive()
-        kept.append(read_segment(result_buffers.take(fd, "test"), message["outputs"]["a"][0]))
+        kept.append(read_segment(take_buffer(fd, "test"), message["outputs"]["a"][0]))
     assert descriptors() <= before
     assert [table["n"][0].as_py() for table in kept] == list(range(1000))
 

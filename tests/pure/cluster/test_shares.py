@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.cluster.shares import TASKS_PER_SHARED_SLOT, WEIGHTS, Share, ShareRequest, fractions, share_of
+from mops.cluster.base import ShareRequest
+from mops.cluster.shares import TASKS_PER_SHARED_SLOT, WEIGHTS, Share, fractions, share_of
 
 wants = st.floats(1e-3, 1.0)
 claims = st.lists(st.builds(ShareRequest, st.sampled_from(sorted(WEIGHTS.values())), wants), min_size=1, max_size=12)

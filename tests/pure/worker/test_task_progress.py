@@ -187,6 +187,7 @@ class TestRequest:
         one.flush()
         one.good(1, 1)
         one.flush()
+        progress.message()
         given = progress.given_tables()
         assert [(position, replicate) for position, replicate, _ in given] == [(0, 0), (0, 2), (1, 1)]
         assert all(found == tables(position, replicate) for position, replicate, found in given)
@@ -241,6 +242,23 @@ class TestBlame:
         one.flush()
         assert is_retried(progress, Step(1, 2), "timeout")
         assert progress.result().failures == []
+
+    def test_a_target_that_arrived_before_its_group_was_done_is_neither_blamed_nor_run_again(self, child):
+        """Regression: a child whose files were removed handed over its first target, which ran and counted twice."""
+        progress = make()
+        one = child(progress)
+        one.good(0, 0, 1)
+        one.out.scored(0, 0, {"loss": 1.0})
+        one.out.failed(0, None, 1, WRONG)
+        one.flush()
+        assert is_retried(progress, Step(0, 2), "timeout")
+        assert is_retried(progress, Step(0, 3), "timeout")
+        assert asked(progress)[0] == (0, [], [], [])
+        one.out.done(0)
+        one.flush()
+        result = progress.result()
+        assert [(row.target, row.loss) for row in result.losses] == [("t:first", 1.0)]
+        assert [(row.target, row.reason) for row in result.failures] == [("t:second", "error")]
 
     def test_a_target_that_killed_its_child_is_not_asked_for_again(self, child):
         progress = make()

@@ -35,7 +35,7 @@ from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
-from mops.worker.variables import read_variables
+from mops.worker.environment import read_variables
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
 NO_POSTERIOR_EXIT = 3

@@ -21,8 +21,7 @@ from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import check_model, try_model
 from mops.settings import Settings
 from mops.study.ids_and_seeds import short_id
-from mops.worker.install import child_environment
-from mops.worker.variables import read_variables
+from mops.worker.environment import child_environment, read_variables
 
 
 def check(

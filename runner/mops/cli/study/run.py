@@ -26,8 +26,7 @@ from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import canonical_json, short_id
 from mops.units import counted, duration, shortened_in_middle
-from mops.worker.install import child_environment
-from mops.worker.variables import read_variables
+from mops.worker.environment import child_environment, read_variables
 
 _PARAMS_SHOWN = 200  # characters
 

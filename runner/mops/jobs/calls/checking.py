@@ -13,8 +13,7 @@ from mops.jobs.submit import study_of_call
 from mops.jobs.trial.failure import raise_failure
 from mops.jobs.trial.trial import Trial, check_model, try_model
 from mops.settings import Settings
-from mops.worker.install import child_environment
-from mops.worker.variables import Variables
+from mops.worker.environment import Variables, child_environment
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,10 @@ from mops.study.ids_and_seeds import told_apart
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
-from mops.worker.install import ChildEnvironment, child_environment, install
-from mops.worker.interpreter import cannot_start, command
+from mops.worker.environment import ChildEnvironment, cannot_start, child_environment, command, environment
+from mops.worker.install import install
 from mops.worker.processes import Scratch
 from mops.worker.run_task import bundle_folder
-from mops.worker.variables import environment
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import replicate_seed
 from mops.task import Failure, JobContext, TaskRequest, TaskResult
-from mops.worker.install import ChildEnvironment
+from mops.worker.environment import ChildEnvironment
 from mops.worker.pool import Pool
 from mops.worker.run_task import bundle_folder
 
