@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 import mops
-from mops.errors import CorruptRecord, JobError, NewerFormat, similar
+from mops.errors import CorruptRecord, JobError, OtherFormat, similar
 from mops.project.project import ModelSpec
 from mops.storage.backends.base import Put
 from mops.storage.files import Files
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mops.project.bundle import Bundle
     from mops.storage.backends.base import Spool
 
+_JOB_FIELD = re.compile(rb'"job":\s*"([A-Za-z0-9._-]+)"')
 _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
 
 
@@ -327,23 +328,14 @@ def load_job(files: Files, job: str) -> JobRecord:
     raise JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 
-@dataclass(frozen=True)
-class _SourceName:
-    job: str
-
-
-@dataclass(frozen=True)
-class _Derived:
-    sources: tuple[_SourceName, ...]
-
-
-_DERIVED = JsonCodec[_Derived](_Derived)
-
-
-def sources_named(data: bytes) -> list[str]:
-    """Return the sources in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
-    derived = _DERIVED.glance(data)
-    return [source.job for source in derived.sources] if derived else []
+def sources_named(job: str, data: bytes) -> list[str]:
+    """Return the sources of a job, from the bytes of its record; if they cannot be read, every job that they name."""
+    try:
+        return [source.job for source in JOB_RECORDS.decode(data, NamePaths(job).record).sources]
+    except (CorruptRecord, OtherFormat):
+        # In every format so far, a record names another job as {"job": NAME, ...}. Its own name comes in the same way.
+        named = _JOB_FIELD.findall(data)
+        return [name for name in dict.fromkeys(map(bytes.decode, named)) if name != job]
 
 
 def job_names(files: Files) -> list[str]:
@@ -383,6 +375,6 @@ def decode_finished(data: bytes, paths: JobPaths) -> End | None:
     """Return the copy of a job's end; None: the bytes are unusable, so read the log."""
     try:
         copy = _ENDS.decode(data, paths.finished)
-    except (CorruptRecord, NewerFormat):
+    except (CorruptRecord, OtherFormat):
         return None
     return copy if copy.complete else None

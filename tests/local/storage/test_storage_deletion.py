@@ -15,7 +15,7 @@ import pytest
 from made import ID, AtRequest, Hooked, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 from tenacity import stop_after_attempt
 
-from mops.errors import JobDeleted, JobError, MopsError, NewerFormat, StorageUnavailable
+from mops.errors import JobDeleted, JobError, MopsError, OtherFormat, StorageUnavailable
 from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
@@ -414,7 +414,7 @@ def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
     assert below(files) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"format":1,"k":2,"kind":"comm', b"{}"])
+@pytest.mark.parametrize("damage", [b"", b'{"format":2,"k":2,"kind":"comm', b"{}"])
 def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     """Regression: a record that a disk fault had cut off made the job immortal."""
     finished(files)
@@ -425,12 +425,41 @@ def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     assert below(files) == []
 
 
-def test_a_job_of_a_newer_format_is_not_deleted(storage, files):
+@pytest.mark.parametrize(
+    ("number", "hint"), [(99, "install mops-runner 9.1.0"), (1, "use the mops that wrote it: mops-runner 9.1.0")]
+)
+def test_a_job_of_another_format_is_not_deleted(storage, files, number, hint):
     finished(files)
-    storage.lay(PATHS.record, b'{"format": 2, "mops": "9.1.0"}')
-    with pytest.raises(NewerFormat, match=r"install mops-runner 9\.1\.0"):
-        plan_deletion(files, ["job"])
+    finished(files, "other")
+    storage.lay(PATHS.record, f'{{"format": {number}, "mops": "9.1.0"}}'.encode())
+    with pytest.raises(OtherFormat, match=f"format {number}(.|\n)*job.json(.|\n)*{hint}"):
+        plan_deletion(files, ["other", "job"])
+    assert [job.state for job in list_jobs(files)] == ["succeeded", "unreadable"]
+    gone(files, "other")
     assert [job.state for job in list_jobs(files)] == ["unreadable"]
+
+
+# Records of derived jobs as an older, a newer and a broken mops may have left them.
+UNREADABLE = {
+    "format 1": b'{"format":1,"mops":"0.1.0","job":"new","id":"00","parent":{"job":"old","id":"01","groups":[[0,1]]}}',
+    "format 99": b'{"format": 99, "rows": [{"job": "older"}, {"job": "old"}]}',
+    "cut off": b'{"format":2,"job":"new","parent":"old","sources":[{"job":"old","id":"0123',
+}
+
+
+@pytest.mark.parametrize("record", UNREADABLE)
+def test_a_source_of_a_job_that_cannot_be_read_is_not_deleted(storage, files, record):
+    """Regression: after an upgrade, mops could delete the parent of an older derived job, whose rows were then lost."""
+    finished(files, "old")
+    finished(files, "other")
+    created(files, "new")
+    storage.lay(NamePaths("new").record, UNREADABLE[record])
+    with pytest.raises(JobError, match="job 'old' has rows that other jobs read: new"):
+        plan_deletion(files, ["old"])
+    with pytest.raises(JobError, match="job 'old' has rows that other jobs read: new"):
+        gone(files, "old")
+    gone(files, "other")
+    assert {job.job for job in list_jobs(files)} == {"old", "new"}
 
 
 def test_after_an_unavailable_storage_another_deletion_finishes(files):

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from made import ID, hooked
 
 import mops
-from mops.errors import CorruptRecord, JobDeleted, NewerFormat, StorageUnavailable, Superseded
+from mops.errors import CorruptRecord, JobDeleted, OtherFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.parts import read_whole
 from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
 from mops.storage.joblog.verify import order_problems, verify
 from mops.storage.joblog.view import LogView, NothingToRun, Overtaken, Stored, check_start
+from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -98,18 +99,19 @@ records = st.one_of(
 def test_a_record_is_read_as_it_was_written(record):
     data = LOG_RECORDS.encode(record)
     assert decode_record(data, record.k, "x") == record
-    assert json.loads(data)["format"] == 1
+    assert json.loads(data)["format"] == FORMAT
 
 
-def test_a_record_of_a_newer_format_is_refused():
-    data = json.dumps({"format": 2, "kind": "merge"}).encode()
-    with pytest.raises(NewerFormat, match="format 2") as caught:
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_a_record_of_another_format_is_refused(number):
+    data = json.dumps({"format": number, "kind": "merge"}).encode()
+    with pytest.raises(OtherFormat, match=f"format {number}") as caught:
         decode_record(data, 1, "where/it/is")
     assert caught.value.where == "where/it/is"
     assert caught.value.hint
 
 
-GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
+GOOD = {"format": FORMAT, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
         b"\xff\xfe",
         b"[]",
         b"null",
-        b'{"format": 1}',
+        f'{{"format": {FORMAT}}}'.encode(),
         *(
             json.dumps({**GOOD, **change}).encode()
             for change in [
@@ -219,7 +221,14 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     assert [(part.rows, table_of(part.path)) for part in parts] == [(3, ("outputs", "daily"))] * 2
     assert verify(files, PATHS, 3) == []
     fields = json.loads(storage.bytes_at(f"jobs/job/{ID}/log/00000002.json"))
-    assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()
+    assert {
+        "format": FORMAT,
+        "k": 2,
+        "kind": "commit",
+        "n": 1,
+        "ranges": [[0, 2]],
+        "host": "here",
+    }.items() <= fields.items()
     assert len(fields["nonce"]) == 32
 
 

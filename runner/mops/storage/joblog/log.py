@@ -72,7 +72,7 @@ class JobLog:
     def read(self) -> LogView:
         """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
-        NewerFormat, CorruptRecord: a newer mops wrote a record, or a record is not what mops wrote.
+        OtherFormat, CorruptRecord: a record has another format, or is not what mops wrote.
         """
         for _ in self.records():
             pass

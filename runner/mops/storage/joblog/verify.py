@@ -27,7 +27,7 @@ def verify(
 ) -> list[str]:
     """Check a job's log and parts (rule 14); return a sentence for each problem. Reads every part.
 
-    The job's own log holds all groups but ``taken_over``. NewerFormat: a newer mops wrote the log.
+    The job's own log holds all groups but ``taken_over``. OtherFormat: a mops of another version wrote the log.
     """
     records, problems = _readable(files, paths)
     problems += order_problems(records, paths)
