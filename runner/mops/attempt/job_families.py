@@ -70,8 +70,10 @@ class JobFamilies:
         return without_groups(result, misfitting.keys() | refused), misfit
 
     def unstored(self, found: Families) -> Families:
-        """Return the part of these families that is not durable yet."""
-        return news(self._stored, found)
+        """Return what is not durable yet of the families of these columns, for the commit of their rows."""
+        # Of all that is known of the columns, because their parts have types for that: integers are stored as floats if
+        # another result, or a source, has floats. With the family "integers" a reader would find no value in floats.
+        return news(self._stored, join_families(found, {output: self.of(output) for output in found}))
 
     def store(self, families: Families) -> None:
         """Note that these families are durable."""

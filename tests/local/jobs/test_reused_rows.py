@@ -68,6 +68,19 @@ def test_a_derived_job_says_the_types_of_its_own_rows(project: Path, monkeypatch
     assert [row["n"] for row in rows(second)] == [0.25]
 
 
+def test_integers_that_a_derived_job_stores_as_floats_can_be_reused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: its log said integers, because only its source had other floats, so a reuse of them read nulls."""
+    monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")
+    (project / "model.py").write_text(MODEL.replace("np.uint64(2**63 + 1)", "0.25"))
+    first = submit("first", [0.5, 1.5], 1)
+    derived = mops.extend(first, sets=[{"beta": 0.75}], name="derived")
+    second = submit("second", [0.75], 1, reuse=True)
+    assert [source.job for source in second.record.reuse] == [derived.name]
+    assert [row["n"] for row in rows(second)] == [1]
+
+
 def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner reads no row that it does not need, and few at once."""
     first = submit("first", [0.5, 0.75, 1.5], 40)
