@@ -11,8 +11,7 @@ from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import State
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import LogView, State
 from mops.storage.paths import JobPaths
 from mops.storage.sources import PartRows, families_of, parts, source_logs
 from mops.study.column_families import Families, join_families

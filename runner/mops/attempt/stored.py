@@ -21,7 +21,7 @@ from mops.parquet.schemas import unified
 from mops.storage.dataset import dataset_of, read_current, verify_hint
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, ReuseSource, Source
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.sources import FirstReplicates, PartRows, SourceLog, families_of, parts, source_logs
 from mops.study.casts import converted_table
 from mops.study.column_families import Columns, join_families

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.status import JobState
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import WholeLog, read_whole
-from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.log import JobLog, WholeLog, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, LogView
 from mops.storage.paths import PART_KINDS, is_compacted, numbers_of
 
 LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds

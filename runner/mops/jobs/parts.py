@@ -15,7 +15,7 @@ from mops.jobs.status import JobState
 from mops.storage.compaction import Compacted, compact
 from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.job_records import read_reference
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.paths import JobPaths
 from mops.storage.sources import PartRows, SourceLog, families_of, parts, source_logs, verify_job
 from mops.study.column_families import Columns, Families

@@ -33,11 +33,17 @@ from mops.project.bundle import differing_files, pack
 from mops.project.function_files import is_function_file
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
+from mops.storage.job_records import (
+    JobRecord,
+    create_job,
+    job_exists,
+    keep_options,
+    load_job,
+    params_digest,
+    read_options,
+)
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked
-from mops.storage.joblog.view import LogView, check_start
-from mops.storage.kept_options import keep_options, read_options
+from mops.storage.joblog.records import Asked, LogView, check_start
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.storage.progress_record import Progress, read_live

@@ -30,9 +30,8 @@ from mops.storage.backends.base import Put, Spool
 from mops.storage.dataset import part_missing, verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.job_records import JobRecord, check_not_deleted
-from mops.storage.joblog.parts import CurrentPart, current_parts, read_whole
-from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part
-from mops.storage.joblog.view import union
+from mops.storage.joblog.log import CurrentPart, current_parts, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part, union
 from mops.storage.paths import table_of
 from mops.storage.sources import families_of
 from mops.study.casts import converted

@@ -1,4 +1,8 @@
-"""A job's own records: the submit, the reference schema, the copy of the end. Commits are in the log (`joblog/`)."""
+"""A job's own records: the submit, changed options, the reference schema, the copy of the end, the mark of a deletion.
+
+``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``. The last of these
+records is in effect for every later resume and retry (docs/internals/kubernetes.md). Commits are in the log (joblog/).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from mops.parquet.encoder import Encoded
     from mops.project.bundle import Bundle
     from mops.storage.backends.base import Spool
+
 
 _JOB_FIELD = re.compile(rb'"job":\s*"([A-Za-z0-9._-]+)"')
 _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
@@ -74,7 +79,7 @@ class JobRecord:
     spec: ModelSpec
     n_groups: int
     n_simulations: int
-    options: JobOptions  # of the submit; a resume may change them (kept_options.read_options)
+    options: JobOptions  # of the submit; a resume may change them (read_options)
     study: str  # its name, for people: a label of the runner's Kubernetes Job
     project: str  # its root on the machine of the submit; a resume there lists the files that have changed since
     parent: Annotated[str, Field(exclude_if=not_)] = ""  # for people; empty: the job is not derived
@@ -341,6 +346,53 @@ def sources_named(job: str, data: bytes) -> list[str]:
 def job_names(files: Files) -> list[str]:
     """Return the names that have files in a storage: jobs, and remains of a killed submit or delete."""
     return [name for name in files.folders(JOBS) if is_job_name(name)]
+
+
+@dataclass(frozen=True)
+class _OptionsRecord:
+    options: JobOptions
+
+
+_OPTIONS = JsonCodec[_OptionsRecord](_OptionsRecord)
+
+
+@dataclass(frozen=True)
+class KeptOptions:
+    """The options in effect, and the number of the last record: 0 is ``job.json``."""
+
+    k: int
+    options: JobOptions
+
+
+def read_options(files: Files, job: JobRecord) -> KeptOptions:
+    """Return the job's options that are in effect."""
+    *_, last = options_records(files, job)
+    return last
+
+
+def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
+    """Yield the job's options as of the submit and after each change."""
+    paths, kept = job.paths, KeptOptions(0, job.options)
+    yield kept
+    while (record := _OPTIONS.read(files, paths.options(kept.k + 1))) is not None:
+        kept = KeptOptions(kept.k + 1, record.options)
+        yield kept
+
+
+def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:
+    """Store a command's options with the job, if they differ from those that the command has read.
+
+    JobError: another command has changed the options at the same time.
+    """
+    if now == before.options:
+        return
+    path = job.paths.options(before.k + 1)
+    if files.put_new(path, _OPTIONS.encode(_OptionsRecord(now))) is Put.OTHER:
+        raise JobError(
+            f"another command has changed the options of job {job.job!r} meanwhile",
+            where=f"{files.url}/{path}",
+            hint=f"look at the job: mops jobs status {job.job}; then repeat the command",
+        )
 
 
 @dataclass(frozen=True)

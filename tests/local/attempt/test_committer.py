@@ -28,8 +28,8 @@ from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.base import Spool
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.view import Stored
+from mops.storage.joblog.log import read_whole
+from mops.storage.joblog.records import Stored
 from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result

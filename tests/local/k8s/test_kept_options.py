@@ -24,7 +24,7 @@ from mops.service.profile import Profile
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
-from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.job_records import KeptOptions, keep_options, read_options
 
 MODEL = """
 def run(params, seed):

@@ -21,12 +21,22 @@ from tenacity import stop_after_attempt
 from mops.errors import JobError, StorageUnavailable, Superseded
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
-from mops.storage.backends.base import Entry
-from mops.storage.backends.faults import PATIENT
+from mops.storage.backends.base import PATIENT, Entry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, decode_record
-from mops.storage.joblog.view import NothingToRun, Overtaken
+from mops.storage.joblog.records import (
+    Asked,
+    By,
+    Cancel,
+    Claim,
+    Commit,
+    End,
+    NothingToRun,
+    Overtaken,
+    Part,
+    Record,
+    decode_record,
+)
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts

@@ -21,7 +21,7 @@ from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.jobs.submit import run
 from mops.settings import Settings
-from mops.storage.backends.faults import PATIENT
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 from mops.storage.job_records import (
     Deletion,

@@ -17,8 +17,7 @@ from simulated_compactions import check_compactions, compactor, world_of
 
 from mops.errors import StorageUnavailable
 from mops.storage import compaction
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, Compaction
 from mops.storage.paths import numbers_of
 from mops.study.ranges import Ranges

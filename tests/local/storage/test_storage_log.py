@@ -21,11 +21,23 @@ from made import ID, hooked
 import mops
 from mops.errors import CorruptRecord, JobDeleted, OtherFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.records import (
+    LOG_RECORDS,
+    Asked,
+    Cancel,
+    Claim,
+    Commit,
+    End,
+    LogView,
+    NothingToRun,
+    Overtaken,
+    Part,
+    Stored,
+    check_start,
+    decode_record,
+)
 from mops.storage.joblog.verify import order_problems, verify
-from mops.storage.joblog.view import LogView, NothingToRun, Overtaken, Stored, check_start
 from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges

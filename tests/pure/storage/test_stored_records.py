@@ -39,22 +39,23 @@ from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
     JobRecord,
+    KeptOptions,
     ReuseSource,
     Source,
     create_derived,
     create_job,
     decode_finished,
     keep_finished,
+    keep_options,
     keep_reference,
     load_job,
     mark_deletion,
+    read_options,
     read_reference,
 )
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, Merge, Part, decode_record
 from mops.storage.json_records import FORMAT, JsonCodec
-from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import BestLoss, FailureCause, Progress, SlowStep, read_live, write_live

@@ -16,8 +16,7 @@ from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
 from mops.settings import Settings
-from mops.storage.joblog.records import Asked
-from mops.storage.joblog.view import NothingToRun, Overtaken
+from mops.storage.joblog.records import Asked, NothingToRun, Overtaken
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
 """Exit codes after which a job needs no runner."""

@@ -9,10 +9,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mops.errors import CorruptRecord
 from mops.storage.files import AT_ONCE, Files
-from mops.storage.joblog.log import foreign_records
-from mops.storage.joblog.parts import CurrentPart, current_parts
-from mops.storage.joblog.records import COMPACTIONS, Claim, Commit, Compaction, End, Merge, Part, Record, decode_record
-from mops.storage.joblog.view import LogView, overtaking, settled_state, union
+from mops.storage.joblog.log import CurrentPart, current_parts, foreign_records
+from mops.storage.joblog.records import (
+    COMPACTIONS,
+    Claim,
+    Commit,
+    Compaction,
+    End,
+    LogView,
+    Merge,
+    Part,
+    Record,
+    decode_record,
+    overtaking,
+    settled_state,
+    union,
+)
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
