@@ -179,12 +179,17 @@ def create_derived(files: Files, record: JobRecord, its: JobPaths, new: DerivedF
     """
     _refuse_taken(files, record.job)
     own = record.paths
-    study = files.get(its.study)
-    if new.params is not None:
-        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
-    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
-    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
-        contents.append((own.schema, files.get(its.schema)))
+    try:
+        study = files.get(its.study)
+        if new.params is not None:
+            study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
+        params = new.params.content.read() if new.params is not None else files.get(its.params)
+        contents = [(own.study, study), (own.params, params)]
+        if read_reference(files, its) is not None:  # none: every simulation of the parent failed
+            contents.append((own.schema, files.get(its.schema)))
+    except FileNotFoundError:
+        check_not_deleted(files, its)
+        raise
     if new.bundle is not None:
         _keep_bundle(files, new.bundle)
     if new.reused is not None:

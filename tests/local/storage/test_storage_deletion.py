@@ -350,6 +350,16 @@ def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     assert below(files, "new") == []
 
 
+def test_deriving_a_job_from_one_that_was_deleted_is_refused(files):
+    """Regression: the end was a FileNotFoundError."""
+    record = finished(files, "old")
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+    gone(files, "old")
+    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
+        create_derived(files, replace(record, job="new", sources=(source,)), record.paths)
+    assert below(files, "new") == []
+
+
 def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
     """The parent, of which no row counts, is still there."""
     record = finished(files, "parent")

@@ -7,7 +7,6 @@ long to import.
 from __future__ import annotations
 
 import errno
-import functools
 import io
 import mmap
 import os
@@ -143,23 +142,28 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, size: int, load: Callable[[int, int], bytes]):
         self._size, self._load, self._position = size, load, 0
-        self._kept = functools.lru_cache(_REMOTE_PIECES_KEPT)(self._piece)
+        self._kept: dict[int, bytes] = {}  # the pieces, the last one that was read at the end
 
     def read(self, size: int = -1) -> bytes:
         stop = self._size if size < 0 else min(self._position + size, self._size)
         found = []
         while self._position < stop:
             number, skipped = divmod(self._position, _REMOTE_PIECE_BYTES)
-            piece = self._kept(number)
+            piece = self._piece(number)
             found.append(piece[skipped : skipped + stop - self._position])
             self._position += len(found[-1])
         return b"".join(found)
 
     def _piece(self, number: int) -> bytes:
-        start, stop = number * _REMOTE_PIECE_BYTES, min((number + 1) * _REMOTE_PIECE_BYTES, self._size)
-        piece = self._load(start, stop)
-        if len(piece) != stop - start:
-            raise OSError(f"bytes {start} to {stop} of {self._size} are missing")
+        piece = self._kept.pop(number, None)
+        if piece is None:
+            start, stop = number * _REMOTE_PIECE_BYTES, min((number + 1) * _REMOTE_PIECE_BYTES, self._size)
+            piece = self._load(start, stop)
+            if len(piece) != stop - start:
+                raise OSError(f"bytes {start} to {stop} of {self._size} are missing")
+        self._kept[number] = piece
+        if len(self._kept) > _REMOTE_PIECES_KEPT:
+            del self._kept[next(iter(self._kept))]
         return piece
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
