@@ -13,7 +13,7 @@ from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView, State
 from mops.storage.paths import JobPaths
-from mops.storage.sources import PartRows, families_of, parts, source_logs
+from mops.storage.sources import PartRows, families_of, part_rows, source_logs
 from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -56,7 +56,7 @@ class ClaimedJob:
         if self.own_families is not None:
             views = (source.log.view for source in sources)
             self.families = join_families(self.own_families, *(view.families for view in views))
-        self.losses_taken_over = parts(sources, "losses")
+        self.losses_taken_over = part_rows(sources, "losses")
         self.stored = StoredSimulations(self.files, self.record, sources, has_targets=bool(self.context.targets))
 
     def replicates_to_run(self, group: int) -> range:

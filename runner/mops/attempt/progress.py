@@ -156,7 +156,7 @@ class ProgressCallback:
 
 
 def earlier_best(job: ClaimedJob) -> list[BestLoss]:
-    """Return the smallest losses of earlier attempts, which the last live record names, or of the job's parents."""
+    """Return the smallest losses of earlier attempts, which the last live record names, or of the job's sources."""
     live = read_live(job.files, job.paths, job.attempt - 1) if job.attempt > 1 else None
     return list(live.best) if live is not None else _taken_over_best(job)
 

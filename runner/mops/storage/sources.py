@@ -73,7 +73,7 @@ def _complete(files: Files, source: Source, job: str) -> tuple[JobRecord, WholeL
     return record, log
 
 
-def parts(sources: Iterable[SourceLog], kind: str, output: str | None = None) -> list[PartRows]:
+def part_rows(sources: Iterable[SourceLog], kind: str, output: str | None = None) -> list[PartRows]:
     """Return the rows of one table over all sources, in their order."""
     return [rows for source in sources for rows in source.rows(kind, output)]
 

@@ -29,7 +29,7 @@ from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.base import Spool
 from mops.storage.joblog.log import read_whole
-from mops.storage.joblog.records import Stored
+from mops.storage.joblog.records import TableSize
 from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result
@@ -258,7 +258,7 @@ def test_full_parts_are_stored_before_the_checkpoint_closes(
     lab.committer.finish()
     # The first group of a job is committed at once, the others at the end.
     assert [event.groups for event in lab.events] == [1, 3]
-    assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.pending.written_bytes)}
+    assert lab.log.view.sizes == {("outputs", "out"): TableSize(4, 1600, lab.pending.written_bytes)}
     stored = [part for commit in read_whole(lab.job.files, lab.job.paths).commits for part in commit.parts]
     assert [part.rows for part in stored] == [400] * 4
     assert lab.pending.written_bytes == sum(part.bytes for part in stored)
@@ -312,7 +312,7 @@ def test_a_part_that_a_worker_stored_is_committed(groups: GroupTable, tmp_path: 
     lab.job.files.put(path, file.content)
     lab.committer.put(result({1}, files=[replace(file, content=None, path=path)]))
     lab.committer.finish()
-    assert lab.log.view.stored == {("outputs", "out"): Stored(1, 1, file.bytes)}
+    assert lab.log.view.sizes == {("outputs", "out"): TableSize(1, 1, file.bytes)}
     assert lab.pending.written_bytes == file.bytes
 
 

@@ -33,7 +33,7 @@ from mops.storage.job_records import (
     mark_deletion,
 )
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, Part
+from mops.storage.joblog.records import Part, RunRequest
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, NamePaths, bundle_path
 from mops.storage.sources import verify_job
@@ -166,7 +166,7 @@ def test_a_runner_that_was_asked_for_a_deleted_job_does_not_run_the_next_job_of_
     """A pod of the deleted job starts again, or starts a day later."""
     created(files, job_id=OTHER_ID)
     with pytest.raises(JobDeleted, match="for which this runner was started, was deleted; another job has its name"):
-        run(Job(files, "job"), asked=Asked(0, "ab", ID), settings=Settings())
+        run(Job(files, "job"), asked=RunRequest(0, "ab", ID), settings=Settings())
     assert Job(files, "job").status().attempt == 0
 
 

@@ -26,13 +26,13 @@ from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.calibration_records import (
     AcceptedData,
+    Asked,
     CalibrationRecord,
     CalibrationRecords,
     Outcome,
     Scoring,
     Told,
 )
-from mops.storage.calibration_records import Asked as AskedSets
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import (
@@ -54,7 +54,7 @@ from mops.storage.job_records import (
     read_reference,
 )
 from mops.storage.joblog.log import JobLog, read_whole
-from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, Merge, Part, decode_record
+from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part, RunRequest, decode_record
 from mops.storage.json_records import FORMAT, JsonCodec
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
@@ -194,7 +194,7 @@ def log_of(files: Files) -> JobLog:
 def log(files: Files) -> JobLog:
     """Write a record of each kind."""
     made = log_of(files)
-    made.claim("auto", asked=Asked(0, "ab", ID))
+    made.claim("auto", asked=RunRequest(0, "ab", ID))
     part = Part(f"{PATHS.root}/outputs/%C3%A9/1-1.parquet", 10, 1 << 33, "cd" * 32)
     losses = Part(f"{PATHS.root}/losses/1-1.parquet", 0, 4, "ef")
     made.commit(Ranges(((0, 1), (2, 3))), [part, losses], COUNTS, FAMILIES)
@@ -265,7 +265,7 @@ def calibration(files: Files) -> Stored:
 
 def asked(files: Files) -> Stored:
     sets = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
-    record = AskedSets(1, "fit-r1", sets, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
+    record = Asked(1, "fit-r1", sets, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
     records(files).ask(record)
     return "calibrations/fit/rounds/00000001-asked.json", record, records(files).asked(1)
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class Offer:
     """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse."""
 
-    # Simulations that a derived job takes over belong to its parent.
+    # Simulations that a derived job takes over belong to its sources.
 
     files: Files
     record: JobRecord

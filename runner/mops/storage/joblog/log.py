@@ -21,7 +21,6 @@ from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
     COMPACTIONS,
     LOG_RECORDS,
-    Asked,
     By,
     Cancel,
     Claim,
@@ -31,6 +30,7 @@ from mops.storage.joblog.records import (
     LogView,
     Part,
     Record,
+    RunRequest,
     State,
     check_start,
     decode_record,
@@ -97,7 +97,7 @@ class JobLog:
                 return
             window = min(2 * window, AT_ONCE)
 
-    def claim(self, by: By, *, asked: Asked | None = None) -> LogView:
+    def claim(self, by: By, *, asked: RunRequest | None = None) -> LogView:
         """Become the owner (rule 5); return the log up to this claim: its ``committed`` do not run again.
 
         Parameters
@@ -150,7 +150,7 @@ class JobLog:
         self._fence()
         return self._view
 
-    def _decide_claim(self, by: By, asked: Asked | None, head: dict[str, Any]) -> Claim:
+    def _decide_claim(self, by: By, asked: RunRequest | None, head: dict[str, Any]) -> Claim:
         where = self._where(self._view.k)
         by = check_start(self._view, by, asked, job=self._paths.job, where=where)
         return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})

@@ -50,7 +50,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """A person's request for a runner, made by a command that had read ``k`` records.
 
     A cancel, an end or another claim after these records voids the request. Claims that carry it out have its nonce,
@@ -62,7 +62,7 @@ class Asked:
     job: Annotated[str, Field(exclude_if=not_)] = ""  # the job's id; empty: the runner is this process
 
     @classmethod
-    def behind(cls, k: int) -> Asked:
+    def behind(cls, k: int) -> RunRequest:
         """Return a new request from a command that has read ``k`` records."""
         return cls(k, os.urandom(8).hex())
 
@@ -70,7 +70,7 @@ class Asked:
         return "-".join([str(self.k), self.nonce, *([self.job] if self.job else [])])
 
     @classmethod
-    def parse(cls, text: str) -> Asked:
+    def parse(cls, text: str) -> RunRequest:
         """Return the request that :meth:`__str__` wrote; ValueError: the text is not a request."""
         k, _, rest = text.partition("-")
         nonce, _, job = rest.partition("-")
@@ -85,7 +85,7 @@ class Claim(Record):
 
     kind: Literal["claim"] = "claim"
     by: By
-    asked: Annotated[Asked | None, Field(exclude_if=not_)] = None  # the request that the claim carries out
+    asked: Annotated[RunRequest | None, Field(exclude_if=not_)] = None  # the request that the claim carries out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +161,15 @@ TableKey: TypeAlias = tuple[str, str | None]  # kind and output: ("outputs", "da
 
 
 @dataclass(frozen=True)
-class Stored:
+class TableSize:
     """How many parts one table has, and how large they are."""
 
     parts: int = 0
     rows: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Stored) -> Stored:
-        return Stored(self.parts + other.parts, self.rows + other.rows, self.bytes + other.bytes)
+    def __add__(self, other: TableSize) -> TableSize:
+        return TableSize(self.parts + other.parts, self.rows + other.rows, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +183,8 @@ class LogView:
     k: int = 0
     attempt: int = 0  # the number of claims
     committed: Ranges = field(default_factory=Ranges)
-    counts: Counts = field(default_factory=Counts)  # sums over all commits, as `stored`
-    stored: Mapping[TableKey, Stored] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)  # sums over all commits, as `sizes`
+    sizes: Mapping[TableKey, TableSize] = field(default_factory=dict)
     marks: tuple[Record, ...] = ()  # claims, cancels and ends
     cancelled: bool = False  # whether a cancel follows the last claim
     families: Families = field(default_factory=dict)  # what the commits fix for the columns, beyond schema.json
@@ -195,17 +195,17 @@ class LogView:
         marks = [record for record in records if not isinstance(record, Commit)]
         claims = [record for record in marks if isinstance(record, Claim)]
         since_claim = marks[marks.index(claims[-1]) :] if claims else marks
-        stored = defaultdict(Stored, self.stored)
+        sizes = defaultdict(TableSize, self.sizes)
         for commit in commits:
             for part in commit.parts:
-                stored[table_of(part.path)] += Stored(1, part.rows, part.bytes)
+                sizes[table_of(part.path)] += TableSize(1, part.rows, part.bytes)
         return LogView(
             k=self.k + len(records),
             attempt=self.attempt + len(claims),
             # The union is the only cost that grows with the log.
             committed=union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
-            stored=dict(stored),
+            sizes=dict(sizes),
             marks=(*self.marks, *marks),
             cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
             families=join_families(self.families, *(commit.families for commit in commits if commit.families)),
@@ -289,7 +289,7 @@ def settled_state(view: LogView, by: By) -> State | None:
     return "cancelled" if by == "auto" and isinstance(view.mark, Cancel) else None
 
 
-def overtaking(view: LogView, asked: Asked) -> Record | None:
+def overtaking(view: LogView, asked: RunRequest) -> Record | None:
     """Return the record that makes a request void (rule 5); None: the request is valid.
 
     A request is valid while no cancel, end or claim follows the records that its maker had read. After a claim has
@@ -301,11 +301,11 @@ def overtaking(view: LogView, asked: Asked) -> Record | None:
     return behind[0] if behind else None
 
 
-def _carries_out(mark: Record, asked: Asked) -> bool:
+def _carries_out(mark: Record, asked: RunRequest) -> bool:
     return isinstance(mark, Claim) and mark.asked is not None and mark.asked.nonce == asked.nonce
 
 
-def check_start(view: LogView, by: By, asked: Asked | None, *, job: str, where: str) -> By:
+def check_start(view: LogView, by: By, asked: RunRequest | None, *, job: str, where: str) -> By:
     """Decide whether a runner may claim (rule 5); return the claim's ``by``, or raise NothingToRun or Overtaken."""
     # Only the first claim of a request counts as a person's. A restarted runner finds that claim, and starts by auto.
     if asked and any(_carries_out(mark, asked) for mark in view.marks):

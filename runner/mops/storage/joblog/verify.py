@@ -147,7 +147,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
         if start < before:
             problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
     problems += [
-        f"record {commit.k}: commits groups {start} to {stop - 1}, which belong to the parent"
+        f"record {commit.k}: commits groups {start} to {stop - 1}, which the job takes over"
         for commit in commits
         for start, stop in (commit.ranges & taken_over).intervals
     ]
