@@ -58,8 +58,8 @@ class JobFamilies:
                     misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
                 else:
                     self._narrow(file.output, file.families)
-            for part in result.parts:
-                part.segments[:] = [self._accept_segment(part, segment, misfitting) for segment in part.segments]
+            for each in result.buffers:
+                each.segments[:] = [self._accept_segment(each, segment, misfitting) for segment in each.segments]
         if not misfitting:
             return result, ""
         misfit = next(iter(misfitting.values()))
@@ -80,13 +80,13 @@ class JobFamilies:
         with self._lock:
             self._stored = join_families(self._stored, families)
 
-    def _accept_segment(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
+    def _accept_segment(self, held: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)
         if not misfits(known, segment.families):
             self._narrow(segment.output, segment.families)
             return segment
         fitting: Columns = {}
-        table, start = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length}), 0
+        table, start = read_segment(held.buffer, {"offset": segment.offset, "length": segment.length}), 0
         for (group, _), rows in zip(segment.simulations, segment.rows, strict=True):
             found = families_in(table.slice(start, rows))
             start += rows

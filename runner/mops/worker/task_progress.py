@@ -405,7 +405,7 @@ class TaskProgress:
             replicates=frozenset(settled),
             seconds=self.seconds,
             reference=self.reference,
-            parts=self._buffers,
+            buffers=self._buffers,
             files=self._files,
             failures=failures,
             losses=[loss for progress in done for loss in progress.losses],

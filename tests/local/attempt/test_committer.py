@@ -73,7 +73,7 @@ def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dic
 
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    taken = result({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
+    taken = result({1}, buffers=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
@@ -98,7 +98,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
         (segment,) = small.segments
         return ResultBuffer(pa.py_buffer(content), [*made.segments, replace(segment, offset=made.buffer.size)])
 
-    taken = result({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
+    taken = result({0, 1}, buffers=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
     checkpoint = OpenCheckpoint(groups, None, Watched, StoredTypes())
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
@@ -110,7 +110,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
 
 def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
-    taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
+    taken = result({0}, buffers=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     assert rows_of(checkpoint) == {}
     assert list(checkpoint.groups) == [0]
@@ -140,7 +140,7 @@ def test_types_that_alternate_make_one_part(groups: GroupTable) -> None:
     kinds = [pa.int8(), pa.null(), pa.int64(), pa.float32(), pa.float64(), pa.int32(), pa.null(), pa.uint8()]
     columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
     parts = [part([(i // 2, i % 2)], column) for i, column in enumerate(columns)]
-    taken = result({0, 1, 2, 3}, parts=parts)
+    taken = result({0, 1, 2, 3}, buffers=parts)
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     ((kind, output, file),) = checkpoint.take_files()
     table = pq.read_table(io.BytesIO(b"".join(file.content)))
@@ -198,7 +198,7 @@ class CommitterLab:
     def put(self, *groups: int, n_rows: int = 2) -> None:
         """Hand over the result of a task with these groups, and rows of the first."""
         buffer = part([(groups[0], 0), (groups[0], 1)], list(range(n_rows)))
-        self.committer.put(result({*groups}, parts=[buffer]))
+        self.committer.put(result({*groups}, buffers=[buffer]))
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["in the open checkpoint", "in an earlier commit"])

@@ -224,7 +224,7 @@ def receive(channel: Channel, result: TaskResult) -> None:
         Segment("out", s["offset"], s["length"], [(g, 0) for g, _ in s["simulations"]], s["rows"], s["families"])
         for s in message["outputs"]["out"]
     ]
-    result.parts = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
+    result.buffers = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
 
 
 def drive(job: Job, data: st.DataObject) -> None:
@@ -397,7 +397,7 @@ def test_a_piece_of_a_group_is_taken_whole_or_not_at_all(tmp_path: Path) -> None
     result.replicates = frozenset({0})
     result.done = frozenset()
     fitting, why = job.families.accept(result)
-    assert (fitting.replicates, fitting.parts, why) == (frozenset(), [], "output 'out', column 'x'")
+    assert (fitting.replicates, fitting.buffers, why) == (frozenset(), [], "output 'out', column 'x'")
 
 
 def test_groups_of_a_file_with_a_value_that_no_longer_fits_run_again_together(tmp_path: Path) -> None:
