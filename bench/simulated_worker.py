@@ -37,7 +37,7 @@ def run(self, request, given=()):
         seconds=seconds,
         reference=REFERENCE,
         replicates=frozenset(request.replicates) if in_pieces else frozenset(),
-        parts=[ResultBuffer(buffer, [segment])],
+        buffers=[ResultBuffer(buffer, [segment])],
         allowed_bytes=1 << 30,
         own_bytes=1 << 27,
     )

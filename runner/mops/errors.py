@@ -14,7 +14,7 @@
     │   ├── DataError              2     a machine lacks data that the project declares in mops.toml
     │   ├── SystemUnfit            2     a machine lacks what child processes need of its kernel
     │   ├── JobError               2     the job does not exist, or its state does not allow the request
-    │   └── NewerFormat            2     a newer mops wrote the record
+    │   └── OtherFormat            2     another version of mops wrote the record
     ├── StorageError               4     the storage refuses, is out of reach, or is full
     │   ├── StorageUnavailable     4     the storage still failed after all retries
     │   └── CorruptRecord          4     a stored object differs from what mops wrote
@@ -214,8 +214,8 @@ class JobError(UsageError):
     """The job does not exist, or its state does not allow the request."""
 
 
-class NewerFormat(UsageError):
-    """A newer mops wrote the record."""
+class OtherFormat(UsageError):
+    """Another version of mops wrote the record, in a format that this one does not read."""
 
 
 class StorageError(MopsError):

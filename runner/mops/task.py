@@ -84,7 +84,7 @@ class TaskRequest:
     seconds: float
     bytes: int
     # None: whole groups, with their targets. Else the replicates to run of the one group. Empty: only the group's
-    # targets, over the replicates that come with the task (TaskResult parts of earlier pieces).
+    # targets, over the replicates that come with the task (TaskResult.buffers of earlier pieces).
     replicates: tuple[int, ...] | None = None
     # nothing else may run on the worker meanwhile, so that the simulations have the memory of all slots
     alone: bool = False
@@ -216,15 +216,15 @@ class PartFile:
 
 @dataclass
 class TaskResult:
-    """The result of a task. Only groups in ``done`` count; the runner drops other rows of the parts."""
+    """The result of a task. Only groups in ``done`` count; the runner drops other rows of the buffers."""
 
     keys: tuple[str, ...]  # the task's Dask keys
     done: frozenset[int]
     seconds: float  # on one slot
     reference: Families | None
     replicates: frozenset[int] = frozenset()  # for a group that runs in pieces: the finished replicates, good or failed
-    parts: list[ResultBuffer] = field(default_factory=list)
-    # with rows of groups in ``done``; ``parts`` has none of these rows
+    buffers: list[ResultBuffer] = field(default_factory=list)
+    # with rows of groups in ``done``; ``buffers`` has none of these rows
     files: list[PartFile] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
@@ -264,8 +264,8 @@ class TaskResult:
 
     @property
     def _bytes_without_files(self) -> int:
-        in_parts = sum(int(part.buffer.size) for part in self.parts)
-        return in_parts + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
+        in_buffers = sum(int(each.buffer.size) for each in self.buffers)
+        return in_buffers + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
 
 
 LOSSES = pa.schema(
@@ -326,7 +326,7 @@ def without_groups(result: TaskResult, removed: AbstractSet[int]) -> TaskResult:
 
 def without_work(result: TaskResult) -> TaskResult:
     """Return a result without all that it has finished, so that this runs again."""
-    return replace(result, done=frozenset(), replicates=frozenset(), parts=[], files=[], failures=[], losses=[])
+    return replace(result, done=frozenset(), replicates=frozenset(), buffers=[], files=[], failures=[], losses=[])
 
 
 def failed_simulations(result: TaskResult) -> Counter[str]:

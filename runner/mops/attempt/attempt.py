@@ -29,7 +29,7 @@ from mops.storage.compaction import compact_at_end
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, check_not_deleted, driving
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import COMPLETE, Asked, By
+from mops.storage.joblog.records import COMPLETE, By, RunRequest
 from mops.storage.params_file import load_groups
 from mops.storage.progress_record import Progress
 from mops.system.resources import n_processors
@@ -157,11 +157,11 @@ class Attempt:
     create: Callable[[], None] = lambda: None  # writes a new job's records, when the model is imported
     on_progress: Callable[[Progress], None] = lambda _: None  # called about four times a second
     by: By = "person"  # with ``auto``, the attempt does not resume a job that has ended
-    asked: Asked | None = None  # the request to run; None: Kubernetes restarted a pod without a new request
+    asked: RunRequest | None = None  # the request to run; None: Kubernetes restarted a pod without a new request
     pods: Pods | None = None  # knows why pods ended; None: this runner is not a pod
     # A request to end the job as failed if its model cannot run, for a runner whose output no person watches. None:
     # leave the job as it is, because a person sees the error.
-    unseen: Asked | None = None
+    unseen: RunRequest | None = None
     grace_s: float = GRACE_SECONDS  # how long running simulations may continue after a signal
 
     def create_only(self, *, other_packages: bool = False) -> None:
@@ -238,7 +238,7 @@ class Attempt:
                 ):
                     return runner.run()
 
-    def _claim(self, asked: Asked | None) -> JobLog:
+    def _claim(self, asked: RunRequest | None) -> JobLog:
         log = JobLog(self.files, self.record.paths, host=socket.gethostname())
         log.claim(self.by, asked=asked)
         check_not_deleted(self.files, self.record.paths)

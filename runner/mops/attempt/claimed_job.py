@@ -12,10 +12,9 @@ from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import State
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import LogView, State
 from mops.storage.paths import JobPaths
-from mops.storage.sources import PartRows, families_of, parts, source_logs
+from mops.storage.sources import PartRows, families_of, part_rows, source_logs
 from mops.study.column_families import join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -57,7 +56,7 @@ class ClaimedJob:
         if own is not None:
             known = join_families(own, *(source.log.view.families for source in sources))
         self.families = JobFamilies(known, own)
-        self.losses_taken_over = parts(sources, "losses")
+        self.losses_taken_over = part_rows(sources, "losses")
         self.stored = StoredSimulations(self.files, self.record, sources, has_targets=bool(self.context.targets))
 
     def replicates_to_run(self, group: int) -> range:

@@ -94,10 +94,10 @@ class OpenCheckpoint:
             else:
                 self._encoded.append(file)
         self.bytes_held += result.row_bytes
-        while result.parts:
-            part = result.parts.pop(0)
-            for segment in part.segments:
-                self._write(part.buffer, segment, result.done)
+        while result.buffers:
+            taken = result.buffers.pop(0)
+            for segment in taken.segments:
+                self._write(taken.buffer, segment, result.done)
         self._done |= result.done
         self.n_results += bool(result.done)
         self._losses.add(result.losses)

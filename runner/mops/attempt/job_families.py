@@ -58,8 +58,8 @@ class JobFamilies:
                     misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
                 else:
                     self._narrow(file.output, file.families)
-            for part in result.parts:
-                part.segments[:] = [self._accept_segment(part, segment, misfitting) for segment in part.segments]
+            for each in result.buffers:
+                each.segments[:] = [self._accept_segment(each, segment, misfitting) for segment in each.segments]
         if not misfitting:
             return result, ""
         misfit = next(iter(misfitting.values()))
@@ -70,21 +70,23 @@ class JobFamilies:
         return without_groups(result, misfitting.keys() | refused), misfit
 
     def unstored(self, found: Families) -> Families:
-        """Return the part of these families that is not durable yet."""
-        return news(self._stored, found)
+        """Return what is not durable yet of the families of these columns, for the commit of their rows."""
+        # Of all that is known of the columns, because their parts have types for that: integers are stored as floats if
+        # another result, or a source, has floats. With the family "integers" a reader would find no value in floats.
+        return news(self._stored, join_families(found, {output: self.of(output) for output in found}))
 
     def store(self, families: Families) -> None:
         """Note that these families are durable."""
         with self._lock:
             self._stored = join_families(self._stored, families)
 
-    def _accept_segment(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
+    def _accept_segment(self, held: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)
         if not misfits(known, segment.families):
             self._narrow(segment.output, segment.families)
             return segment
         fitting: Columns = {}
-        table, start = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length}), 0
+        table, start = read_segment(held.buffer, {"offset": segment.offset, "length": segment.length}), 0
         for (group, _), rows in zip(segment.simulations, segment.rows, strict=True):
             found = families_in(table.slice(start, rows))
             start += rows

@@ -128,9 +128,9 @@ def _load(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) 
 class PartialResult:
     """The result of a task that ran replicates of a group, or its targets."""
 
-    result: TaskResult  # without its parts, losses and failures
+    result: TaskResult  # without its buffers, losses and failures
     failed: bool  # whether something of it failed
-    rows: Shelved | None  # where the parts, losses and failures are; None: there are none
+    rows: Shelved | None  # where the buffers, losses and failures are; None: there are none
 
 
 @dataclass
@@ -155,9 +155,9 @@ class PartialGroups:
     def keep(self, result: TaskResult) -> PartialResult:
         """Write the rows of a result to disk. From any thread."""
         rows = None
-        if result.parts or result.failures or result.losses:
-            rows = self._shelf.put((result.parts, result.failures, result.losses))
-        return PartialResult(replace(result, parts=[], failures=[], losses=[]), bool(result.failures), rows)
+        if result.buffers or result.failures or result.losses:
+            rows = self._shelf.put((result.buffers, result.failures, result.losses))
+        return PartialResult(replace(result, buffers=[], failures=[], losses=[]), bool(result.failures), rows)
 
     def add(self, group: int, partial: PartialResult) -> bool:
         """Add a result that :meth:`keep` returned to its group; return whether the group is whole."""
@@ -184,7 +184,7 @@ class PartialGroups:
 
     def results(self, group: int) -> list[ResultBuffer]:
         """Return the results that a group has so far, mapped from disk."""
-        return [part for parts, _, _ in self._shelf.read(self._groups[group].rows) for part in parts]
+        return [each for buffers, _, _ in self._shelf.read(self._groups[group].rows) for each in buffers]
 
     def _has_all_replicates(self, group: int) -> bool:
         return group in self._groups and len(self._groups[group].settled) == len(self._replicates(group))
@@ -203,7 +203,7 @@ class PartialGroups:
             done=frozenset({group}),
             seconds=of_group.seconds,
             reference=None,  # the group's first task has delivered it
-            parts=[part for parts, _, _ in rows for part in parts],
+            buffers=[each for buffers, _, _ in rows for each in buffers],
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],
         )

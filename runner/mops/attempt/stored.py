@@ -21,8 +21,8 @@ from mops.parquet.schemas import unified
 from mops.storage.dataset import dataset_of, read_current, verify_hint
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, ReuseSource, Source
-from mops.storage.joblog.parts import read_whole
-from mops.storage.sources import FirstReplicates, PartRows, SourceLog, families_of, parts, source_logs
+from mops.storage.joblog.log import read_whole
+from mops.storage.sources import FirstReplicates, PartRows, SourceLog, families_of, part_rows, source_logs
 from mops.study.casts import converted_table
 from mops.study.column_families import Columns, join_families
 from mops.study.groups import IDENTITY_FIELDS, Recent
@@ -244,7 +244,7 @@ class StoredSimulations:
             simulations.append(record.taken_over_counts.simulations_good)
         n_bytes, found = [0] * len(places), {}
         for name, columns in join_families(*(one or {} for one in of_logs)).items():
-            rows = [parts(logs, "outputs", name) for logs in places]
+            rows = [part_rows(logs, "outputs", name) for logs in places]
             empty = pa.schema([*IDENTITY_FIELDS, *(pa.field(column, pa.null()) for column in columns)])
             schemas = [dataset_of(files, record.job, some, empty, columns).schema for some in rows]
             schema = unified([empty, *schemas], f"output {name!r}", columns)  # one for all places

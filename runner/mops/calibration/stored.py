@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mops.calibration.round_of import is_round
 from mops.calibration.rounds import comparable, outcomes_of
-from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, similar
+from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
 from mops.storage.calibration_records import CalibrationRecords, calibration_names
 from mops.storage.files import Files
@@ -37,7 +37,7 @@ def _listed(records: CalibrationRecords) -> Listed:
     try:
         record, rounds = records.calibration(), records.rounds()
         open_job = records.open_job()
-    except (CorruptRecord, NewerFormat) as bad:
+    except (CorruptRecord, OtherFormat) as bad:
         return Listed(records.name, error=str(bad))
     if record is None:
         return Listed(records.name, error="its record calibration.json is missing")

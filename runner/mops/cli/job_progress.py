@@ -18,7 +18,7 @@ from mops.jobs.job import Job
 from mops.jobs.launch import StartedRunner
 from mops.jobs.prepare import PreparedStudy
 from mops.settings import PREFIX, Settings
-from mops.storage.kept_options import read_options
+from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.status import JobState
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import WholeLog, read_whole
-from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.log import JobLog, WholeLog, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
 from mops.storage.paths import PART_KINDS, is_compacted, numbers_of
 
 LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
@@ -103,7 +101,7 @@ def claimed(
     # interrupted job becomes cancelled. Until then the job counts as running, and no one can resume it. Raises
     # Overtaken if someone has resumed, cancelled or ended the job since `idle` was read.
     log = JobLog(job.files, job.record.paths)
-    log.claim("person", asked=Asked.behind(idle.k))
+    log.claim("person", asked=RunRequest.behind(idle.k))
     try:
         yield log
     finally:

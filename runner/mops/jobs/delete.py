@@ -92,7 +92,7 @@ def derived_jobs(files: Files) -> Mapping[str, list[str]]:
     """Return the jobs that have rows in the parts of each job."""
     names, found = job_names(files), defaultdict[str, list[str]](list)
     for name, data in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
-        for source in sources_named(data) if data is not None else ():
+        for source in sources_named(name, data) if data is not None else ():
             found[source].append(name)
     return found
 

@@ -68,7 +68,7 @@ def start(
     job: str,
     log: BinaryIO,  # from `open_log`
     environment: Mapping[str, str],  # of the runner
-    asked: str,  # the request that it carries out: `mops.storage.joblog.records.Asked`, as text
+    asked: str,  # the request that it carries out: `mops.storage.joblog.records.RunRequest`, as text
 ) -> DetachedRunner:
     """Start a job's runner in a new session; return when it has claimed the job, or raise RunnerEnded."""
     job_log, output_start = JobLog(files, load_job(files, job).paths), log.tell()

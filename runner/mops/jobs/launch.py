@@ -28,7 +28,7 @@ from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked
+from mops.storage.joblog.records import RunRequest
 from mops.storage.progress_record import Progress
 from mops.task import JobContext
 from mops.worker.environment import ChildEnvironment, Variables, child_environment
@@ -37,7 +37,7 @@ StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner  # a runner in anot
 
 # Starts runners in other processes: called with the storage and the job's name. Its context yields a function that
 # starts the runner, once the body has created the job. That function takes the settings as environment variables, and
-# the request that the runner carries out (`Asked`, as text).
+# the request that the runner carries out (`RunRequest`, as text).
 Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], StartedRunner]]]
 
 
@@ -158,7 +158,7 @@ class Launch:
         record: JobRecord,
         context: JobContext,
         create: Callable[[], None],  # writes what the attempt needs, once the model is imported
-        asked: Asked,  # the request that the attempt carries out
+        asked: RunRequest,  # the request that the attempt carries out
     ) -> None:
         """Run an attempt in this process, or start a runner for it elsewhere and wait for its end if asked."""
         if self.service is None and self.wait:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError, known_name
+from mops.errors import CorruptRecord, JobError, OtherFormat, UsageError, known_name
 from mops.jobs.following.phases import with_later_phase
 from mops.jobs.status import JobState
 from mops.storage import advisory
@@ -188,7 +188,7 @@ def _check(states: Collection[str]) -> None:
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
     try:
         return JOB_RECORDS.decode(data, f"{files.url}/{NamePaths(name).record}")
-    except (CorruptRecord, NewerFormat) as bad:
+    except (CorruptRecord, OtherFormat) as bad:
         return Listed(name, "unreadable", error=str(bad))
 
 
@@ -202,7 +202,7 @@ def _line(files: Files, job: JobRecord, end: End | None) -> Listed | None:
         return Listed(job.job, end.state, *its, n, n, job.n_simulations, n_reused)
     try:
         now = JobState(files, job.job).status()
-    except (CorruptRecord, NewerFormat) as bad:
+    except (CorruptRecord, OtherFormat) as bad:
         return Listed(job.job, "unreadable", created=job.created, error=str(bad))
     except JobError:
         return None

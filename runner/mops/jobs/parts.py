@@ -15,9 +15,9 @@ from mops.jobs.status import JobState
 from mops.storage.compaction import Compacted, compact
 from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.job_records import read_reference
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.paths import JobPaths
-from mops.storage.sources import PartRows, SourceLog, families_of, parts, source_logs, verify_job
+from mops.storage.sources import PartRows, SourceLog, families_of, part_rows, source_logs, verify_job
 from mops.study.column_families import Columns, Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
@@ -99,7 +99,7 @@ class JobParts(JobState):
             The job has no output of this name; the error lists its outputs.
         """
         self._check_output(output)
-        return [rows.part.path for rows in parts(self._sources_now(), "outputs", output)]
+        return [rows.part.path for rows in part_rows(self._sources_now(), "outputs", output)]
 
     def tables(self) -> list[TableSummary]:
         """Return a summary of each table of committed results: the outputs, the losses, the failures.
@@ -116,7 +116,7 @@ class JobParts(JobState):
         def read(sources: list[SourceLog]) -> list[TableSummary]:
             families = self._families(sources)
             return [
-                self._table(paths, kind, name, parts(sources, kind, name), families.get(name or ""))
+                self._table(paths, kind, name, part_rows(sources, kind, name), families.get(name or ""))
                 for kind, name in named
             ]
 
@@ -180,7 +180,7 @@ class JobParts(JobState):
         return self._read(functools.partial(self._opened, kind, output))
 
     def _opened(self, kind: str, output: str | None, sources: list[SourceLog]) -> ds.Dataset:
-        rows = parts(sources, kind, output)
+        rows = part_rows(sources, kind, output)
         if output is None:
             texts = ("traceback",) if kind == "failures" else ()  # thousands of failures may have the same one
             return dataset_of(self.files, self.name, rows, _SCHEMAS[kind], dictionaries=texts)

@@ -20,8 +20,7 @@ from mops.jobs.location import locate
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Claim
-from mops.storage.joblog.view import LogView, settled_state
+from mops.storage.joblog.records import Claim, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress, SlowStep, read_live
 from mops.units import counted, to_go

@@ -33,11 +33,17 @@ from mops.project.bundle import differing_files, pack
 from mops.project.function_files import is_function_file
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.job_records import JobRecord, create_job, job_exists, load_job, params_digest
+from mops.storage.job_records import (
+    JobRecord,
+    create_job,
+    job_exists,
+    keep_options,
+    load_job,
+    params_digest,
+    read_options,
+)
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked
-from mops.storage.joblog.view import LogView, check_start
-from mops.storage.kept_options import keep_options, read_options
+from mops.storage.joblog.records import LogView, RunRequest, check_start
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.storage.progress_record import Progress, read_live
@@ -221,7 +227,7 @@ def submit_prepared(
         del study
         trim_memory()
 
-    launch.start(files, record, context, create, Asked.behind(0))
+    launch.start(files, record, context, create, RunRequest.behind(0))
     return job
 
 
@@ -347,7 +353,7 @@ def resume(
             warn(changes)
 
     context = stored_context(job, record, launch.child, launch.settings)
-    launch.start(job.files, record, context, begin, Asked.behind(view.k))
+    launch.start(job.files, record, context, begin, RunRequest.behind(view.k))
     return job
 
 
@@ -376,7 +382,7 @@ def run(
     *,
     # A person's request: it may continue a job that was cancelled or has failed, which otherwise stays as it is. A
     # request counts once.
-    asked: Asked | None = None,
+    asked: RunRequest | None = None,
     settings: Settings | None = None,  # None: from the environment
     on_progress: Callable[[Progress], None] = lambda _: None,
     process: RunnerProcess | None = None,  # None: a person's own program runs the job
@@ -397,7 +403,7 @@ def run(
     unseen = None
     if process.unwatched and job_state(job.files, record.paths, view)[0] != "running":
         # A restarted pod has the same request, and knows by its nonce that this claim is its own.
-        unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
+        unseen = RunRequest(view.k, asked.nonce) if asked else RunRequest.behind(view.k)
     attempt = Attempt(
         files=job.files,
         record=record,

@@ -10,7 +10,7 @@ from mops.jobs.status import JobState, job_state
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import LogView
 from mops.storage.paths import JobPaths, numbers_of
 
 POLL_SECONDS = 2.0

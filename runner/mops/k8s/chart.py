@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mops.errors import NewerFormat, UsageError, message_of
+from mops.errors import OtherFormat, UsageError, message_of
 
 FORMAT = 1
 
@@ -98,12 +98,12 @@ class ServiceConfig(ChartModel):
 
     @classmethod
     def parse(cls, text: str, where: str) -> ServiceConfig:
-        """Read the description. NewerFormat: a newer chart wrote the text; UsageError: no chart of mops wrote it."""
+        """Read the description. OtherFormat: a newer chart wrote the text; UsageError: no chart of mops wrote it."""
         hint = "run 'helm upgrade' with the chart helm/mops"
         try:
             head = _Format.model_validate_json(text)  # first, because a newer format may lack fields of this one
             if head.format > FORMAT:
-                raise NewerFormat(
+                raise OtherFormat(
                     f"the service's chart is from mops {head.version}, and this client is older",
                     where=where,
                     hint=f"install mops-runner {head.version}",

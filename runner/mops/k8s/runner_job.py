@@ -43,8 +43,8 @@ class Request:
     scheduler: str
     # of the container besides the chart's: ``MODELOPS_JOB_*`` from the user's environment
     environment: Mapping[str, str] = field(default_factory=dict)
-    # The person's request (storage.joblog.records.Asked, as text). All pods of this Job carry the same request, so a
-    # restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
+    # The person's request (storage.joblog.records.RunRequest, as text). All pods of this Job carry the same request, so
+    # a restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
     asked: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)  # the owner and the study, for people
     # the objects of the job's cluster, the DaskCluster first; empty: it uses the shared cluster

@@ -23,8 +23,7 @@ from mops.project.mops_toml import Observed
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Claim, End
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import Claim, End, LogView
 from mops.storage.progress_record import Progress, read_live
 
 

@@ -1,6 +1,6 @@
 """Reads and writes advisory files: live records, samples, text logs, the copy of a job's end.
 
-Advisory files decide nothing. One may be missing, garbage or of a newer mops, or the storage may refuse it: commands
+Advisory files decide nothing. One may be missing, garbage or of another format, or the storage may refuse it: commands
 and jobs continue without it, after one warning. The job's record, its schema, its log and its parts decide: there a
 fault is an error.
 """
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from mops.errors import CorruptRecord, NewerFormat, StorageError, StorageUnavailable
+from mops.errors import CorruptRecord, OtherFormat, StorageError, StorageUnavailable
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 
@@ -25,7 +25,7 @@ _told: set[str] = set()  # places whose fault is logged: `mops jobs watch` reads
 def read(files: Files, path: str, parse: Callable[[bytes, str], T]) -> T | None:
     """Return the content of an advisory file; None: it is missing or unusable.
 
-    ``parse`` takes the bytes and the place that its errors name: CorruptRecord, NewerFormat. StorageUnavailable: the
+    ``parse`` takes the bytes and the place that its errors name: CorruptRecord, OtherFormat. StorageUnavailable: the
     storage is out of reach.
     """
     return read_many(files, [path], parse)[0]
@@ -44,7 +44,7 @@ def read_many(files: Files, paths: Sequence[str], parse: Callable[[bytes, str], 
         where = f"{files.url}/{path}"
         try:
             parsed.append(None if data is None else parse(data, where))
-        except (CorruptRecord, NewerFormat) as bad:
+        except (CorruptRecord, OtherFormat) as bad:
             _tell(where, bad)
             parsed.append(None)
     return parsed
@@ -71,7 +71,7 @@ def listed(files: Files, folder: str) -> Sequence[Entry]:
         return []
 
 
-def _tell(where: str, error: StorageError | NewerFormat) -> None:
+def _tell(where: str, error: StorageError | OtherFormat) -> None:
     if where not in _told:
         _told.add(where)
         logger.warning("%s is left out: %s; no result depends on it", where, error.what)

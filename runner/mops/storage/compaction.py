@@ -30,11 +30,10 @@ from mops.storage.backends.base import Put, Spool
 from mops.storage.dataset import part_missing, verify_hint
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.job_records import JobRecord, check_not_deleted
-from mops.storage.joblog.parts import CurrentPart, current_parts, read_whole
-from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part
-from mops.storage.joblog.view import union
+from mops.storage.joblog.log import CurrentPart, current_parts, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part, union
 from mops.storage.paths import table_of
-from mops.storage.sources import stored_families
+from mops.storage.sources import families_of
 from mops.study.casts import converted
 from mops.study.column_families import Families, Family
 
@@ -104,7 +103,7 @@ def compact(
     planned = (plan or runs)(whole.parts) if whole.compaction is None else []
     if not planned:
         return _compacted(record, whole.parts, whole.parts)
-    families = stored_families(files, record, whole.view) or {}
+    families = families_of(files, record.paths, [whole.view]) or {}
     number, written = os.urandom(8).hex(), list[Merge]()  # no other compaction writes parts of these names
     try:
         for c, run in enumerate(planned, start=1):

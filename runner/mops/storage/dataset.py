@@ -25,7 +25,7 @@ from mops.errors import CorruptRecord, PartMissing
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
-from mops.storage.sources import PartRows, SourceLog, families_of, parts
+from mops.storage.sources import PartRows, SourceLog, families_of, part_rows
 from mops.study.column_families import MIXED, Columns, join_columns, joined, said
 from mops.study.column_types import families_in, of_column
 from mops.study.groups import IDENTITY_FIELDS
@@ -241,7 +241,7 @@ def dataset_problems(files: Files, paths: JobPaths, sources: Sequence[SourceLog]
     if problems:
         return problems
     for output, columns in families.items():
-        for some in parts(sources, "outputs", output):
+        for some in part_rows(sources, "outputs", output):
             try:
                 problems += _problems_of(files, some, columns)
             except FileNotFoundError as missing:  # a large part is read piece by piece, so at any moment

@@ -1,7 +1,7 @@
 """The files of one storage, in any backend: paths, retries, errors.
 
 Paths are relative to the storage's root and separated by ``/``. paths.py and joblog/ say what they mean.
-:meth:`Files._answered` retries and translates the errors of a backend, by the tables in backends/faults.py.
+:meth:`Files._answered` retries and translates the errors of a backend, by the tables in backends/.
 """
 
 from __future__ import annotations
@@ -17,8 +17,22 @@ from urllib.parse import unquote
 from tenacity import RetryError, Retrying
 
 from mops.errors import InternalError, StorageUnavailable, UsageError, check_text_path, path_refused
-from mops.storage.backends.base import Backend, Data, Entry, Put, RemoteFile, Spool, T, whole_bytes
-from mops.storage.backends.faults import BRIEF, PATIENT, RequestFailed, fault_of, in_brief, refused
+from mops.storage.backends.base import (
+    BRIEF,
+    PATIENT,
+    Backend,
+    Data,
+    Entry,
+    Put,
+    RemoteFile,
+    RequestFailed,
+    Spool,
+    T,
+    fault_of,
+    in_brief,
+    refused,
+    whole_bytes,
+)
 from mops.storage.backends.local import LocalFolder
 
 if TYPE_CHECKING:

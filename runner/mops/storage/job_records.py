@@ -1,4 +1,8 @@
-"""A job's own records: the submit, the reference schema, the copy of the end. Commits are in the log (`joblog/`)."""
+"""A job's own records: the submit, changed options, the reference schema, the copy of the end, the mark of a deletion.
+
+``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``. The last of these
+records is in effect for every later resume and retry (docs/internals/kubernetes.md). Commits are in the log (joblog/).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 import mops
-from mops.errors import CorruptRecord, JobError, NewerFormat, similar
+from mops.errors import CorruptRecord, JobError, OtherFormat, similar
 from mops.project.project import ModelSpec
 from mops.storage.backends.base import Put
 from mops.storage.files import Files
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from mops.project.bundle import Bundle
     from mops.storage.backends.base import Spool
 
+
+_JOB_FIELD = re.compile(rb'"job":\s*"([A-Za-z0-9._-]+)"')
 _PARAMS_DIGEST = re.compile(rb'("params_sha256":")([0-9a-f]{64})')
 
 
@@ -73,7 +79,7 @@ class JobRecord:
     spec: ModelSpec
     n_groups: int
     n_simulations: int
-    options: JobOptions  # of the submit; a resume may change them (kept_options.read_options)
+    options: JobOptions  # of the submit; a resume may change them (read_options)
     study: str  # its name, for people: a label of the runner's Kubernetes Job
     project: str  # its root on the machine of the submit; a resume there lists the files that have changed since
     parent: Annotated[str, Field(exclude_if=not_)] = ""  # for people; empty: the job is not derived
@@ -173,12 +179,17 @@ def create_derived(files: Files, record: JobRecord, its: JobPaths, new: DerivedF
     """
     _refuse_taken(files, record.job)
     own = record.paths
-    study = files.get(its.study)
-    if new.params is not None:
-        study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
-    contents = [(own.study, study), (own.params, new.params.content.read() if new.params else files.get(its.params))]
-    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
-        contents.append((own.schema, files.get(its.schema)))
+    try:
+        study = files.get(its.study)
+        if new.params is not None:
+            study = _PARAMS_DIGEST.sub(rb"\g<1>" + new.params.digest.encode(), study, count=1)
+        params = new.params.content.read() if new.params is not None else files.get(its.params)
+        contents = [(own.study, study), (own.params, params)]
+        if read_reference(files, its) is not None:  # none: every simulation of the parent failed
+            contents.append((own.schema, files.get(its.schema)))
+    except FileNotFoundError:
+        check_not_deleted(files, its)
+        raise
     if new.bundle is not None:
         _keep_bundle(files, new.bundle)
     if new.reused is not None:
@@ -327,28 +338,66 @@ def load_job(files: Files, job: str) -> JobRecord:
     raise JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 
-@dataclass(frozen=True)
-class _SourceName:
-    job: str
-
-
-@dataclass(frozen=True)
-class _Derived:
-    sources: tuple[_SourceName, ...]
-
-
-_DERIVED = JsonCodec[_Derived](_Derived)
-
-
-def sources_named(data: bytes) -> list[str]:
-    """Return the sources in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
-    derived = _DERIVED.glance(data)
-    return [source.job for source in derived.sources] if derived else []
+def sources_named(job: str, data: bytes) -> list[str]:
+    """Return the sources of a job, from the bytes of its record; if they cannot be read, every job that they name."""
+    try:
+        return [source.job for source in JOB_RECORDS.decode(data, NamePaths(job).record).sources]
+    except (CorruptRecord, OtherFormat):
+        # In every format so far, a record names another job as {"job": NAME, ...}. Its own name comes in the same way.
+        named = _JOB_FIELD.findall(data)
+        return [name for name in dict.fromkeys(map(bytes.decode, named)) if name != job]
 
 
 def job_names(files: Files) -> list[str]:
     """Return the names that have files in a storage: jobs, and remains of a killed submit or delete."""
     return [name for name in files.folders(JOBS) if is_job_name(name)]
+
+
+@dataclass(frozen=True)
+class _OptionsRecord:
+    options: JobOptions
+
+
+_OPTIONS = JsonCodec[_OptionsRecord](_OptionsRecord)
+
+
+@dataclass(frozen=True)
+class KeptOptions:
+    """The options in effect, and the number of the last record: 0 is ``job.json``."""
+
+    k: int
+    options: JobOptions
+
+
+def read_options(files: Files, job: JobRecord) -> KeptOptions:
+    """Return the job's options that are in effect."""
+    *_, last = options_records(files, job)
+    return last
+
+
+def options_records(files: Files, job: JobRecord) -> Iterator[KeptOptions]:
+    """Yield the job's options as of the submit and after each change."""
+    paths, kept = job.paths, KeptOptions(0, job.options)
+    yield kept
+    while (record := _OPTIONS.read(files, paths.options(kept.k + 1))) is not None:
+        kept = KeptOptions(kept.k + 1, record.options)
+        yield kept
+
+
+def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:
+    """Store a command's options with the job, if they differ from those that the command has read.
+
+    JobError: another command has changed the options at the same time.
+    """
+    if now == before.options:
+        return
+    path = job.paths.options(before.k + 1)
+    if files.put_new(path, _OPTIONS.encode(_OptionsRecord(now))) is Put.OTHER:
+        raise JobError(
+            f"another command has changed the options of job {job.job!r} meanwhile",
+            where=f"{files.url}/{path}",
+            hint=f"look at the job: mops jobs status {job.job}; then repeat the command",
+        )
 
 
 @dataclass(frozen=True)
@@ -383,6 +432,6 @@ def decode_finished(data: bytes, paths: JobPaths) -> End | None:
     """Return the copy of a job's end; None: the bytes are unusable, so read the log."""
     try:
         copy = _ENDS.decode(data, paths.finished)
-    except (CorruptRecord, NewerFormat):
+    except (CorruptRecord, OtherFormat):
         return None
     return copy if copy.complete else None

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from mops.errors import CorruptRecord, NewerFormat, message_of, printable_path
+from mops.errors import CorruptRecord, OtherFormat, message_of, printable_path
 from mops.storage.files import Files
 from mops.study.column_families import Family, is_family
 from mops.study.ranges import Ranges
 
 T = TypeVar("T")
 
-FORMAT = 1  # of every JSON record; mops refuses records of a newer format
+FORMAT = 2  # of every JSON record: raise it if fields change; mops refuses all others
 
 RESTORE_HINT = "only mops writes this file: restore it from a backup or from the storage's own history"
 
@@ -44,7 +44,7 @@ _HEAD = TypeAdapter(_Head)
 class JsonCodec(Generic[T]):
     """Writes records of one kind as JSON, and reads them back: a dataclass, or a union with a discriminator.
 
-    Methods that read raise NewerFormat if a newer mops wrote the record, and CorruptRecord if mops did not write it.
+    Methods that read raise OtherFormat if the record has another format, and CorruptRecord if mops did not write it.
     """
 
     def __init__(self, kind: Any, *, advisory: bool = False, without_defaults: bool = False):
@@ -72,11 +72,14 @@ class JsonCodec(Generic[T]):
         """Return the record from its bytes; errors name ``where``."""
         try:
             head = _HEAD.validate_json(data, strict=True)
-            if head.format > FORMAT:  # checked first: a newer record may lack fields
+            if head.format != FORMAT:  # checked first: a record of another format may lack fields
                 what = f"this record has format {head.format}, and this mops reads {FORMAT}"
-                unnamed = "the version of mops-runner that runs the job, or a newer one"
-                newer = f"mops-runner {head.mops} or newer" if head.mops else unnamed
-                raise NewerFormat(what, where=where, hint=f"install {newer}")
+                if head.format > FORMAT:
+                    unnamed = "the version of mops-runner that runs the job, or a newer one"
+                    hint = f"install {f'mops-runner {head.mops} or newer' if head.mops else unnamed}"
+                else:
+                    hint = f"use the mops that wrote it{f': mops-runner {head.mops}' if head.mops else ''}"
+                raise OtherFormat(what, where=where, hint=hint)
             return self._adapter.validate_json(data, strict=True)
         except ValidationError as bad:
             errors = bad.errors(include_url=False, include_input=False, include_context=False)
@@ -88,13 +91,6 @@ class JsonCodec(Generic[T]):
                 shown.append(f"and {more} more")
             what = f"this record is not what mops wrote ({'; '.join(shown)})"
             raise CorruptRecord(what, where=where, hint=RESTORE_HINT) from bad
-
-    def glance(self, data: bytes) -> T | None:
-        """Return this kind's fields from a record of any format; None: the bytes do not have them."""
-        try:
-            return self._adapter.validate_json(data, strict=True)
-        except ValidationError:
-            return None
 
     def read(self, files: Files, path: str) -> T | None:
         """Return the record in a file; None: the file does not exist."""

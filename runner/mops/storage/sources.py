@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, Source, load_job, read_reference
-from mops.storage.joblog.parts import WholeLog, read_whole
-from mops.storage.joblog.records import Part
+from mops.storage.joblog.log import WholeLog, read_whole
+from mops.storage.joblog.records import LogView, Part
 from mops.storage.joblog.verify import verify
-from mops.storage.joblog.view import LogView
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths, NamePaths, table_of
 from mops.study.column_families import Families, join_families
@@ -74,7 +73,7 @@ def _complete(files: Files, source: Source, job: str) -> tuple[JobRecord, WholeL
     return record, log
 
 
-def parts(sources: Iterable[SourceLog], kind: str, output: str | None = None) -> list[PartRows]:
+def part_rows(sources: Iterable[SourceLog], kind: str, output: str | None = None) -> list[PartRows]:
     """Return the rows of one table over all sources, in their order."""
     return [rows for source in sources for rows in source.rows(kind, output)]
 

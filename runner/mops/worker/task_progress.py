@@ -402,7 +402,7 @@ class TaskProgress:
             replicates=frozenset(settled),
             seconds=self.seconds,
             reference=self.reference,
-            parts=self._buffers,
+            buffers=self._buffers,
             files=self._files,
             failures=failures,
             losses=[loss for progress in done for rows in progress.losses.values() for loss in rows],

@@ -28,8 +28,8 @@ from mops.errors import InternalError, StorageError
 from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.base import Spool
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.view import Stored
+from mops.storage.joblog.log import read_whole
+from mops.storage.joblog.records import TableSize
 from mops.study.groups import GroupBuilder, GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result
@@ -73,7 +73,7 @@ def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dic
 
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    taken = result({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
+    taken = result({1}, buffers=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
@@ -98,7 +98,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
         (segment,) = small.segments
         return ResultBuffer(pa.py_buffer(content), [*made.segments, replace(segment, offset=made.buffer.size)])
 
-    taken = result({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
+    taken = result({0, 1}, buffers=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
     checkpoint = OpenCheckpoint(groups, None, Watched, StoredTypes())
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
@@ -110,7 +110,7 @@ def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None
 
 def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
-    taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
+    taken = result({0}, buffers=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     assert rows_of(checkpoint) == {}
     assert list(checkpoint.groups) == [0]
@@ -140,7 +140,7 @@ def test_types_that_alternate_make_one_part(groups: GroupTable) -> None:
     kinds = [pa.int8(), pa.null(), pa.int64(), pa.float32(), pa.float64(), pa.int32(), pa.null(), pa.uint8()]
     columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
     parts = [part([(i // 2, i % 2)], column) for i, column in enumerate(columns)]
-    taken = result({0, 1, 2, 3}, parts=parts)
+    taken = result({0, 1, 2, 3}, buffers=parts)
     checkpoint.add(taken, counts_of_result(taken, groups.n_replicates, 0))
     ((kind, output, file),) = checkpoint.take_files()
     table = pq.read_table(io.BytesIO(b"".join(file.content)))
@@ -200,7 +200,7 @@ class CommitterLab:
     def put(self, *groups: int, n_rows: int = 2) -> None:
         """Hand over the result of a task with these groups, and rows of the first."""
         buffer = part([(groups[0], 0), (groups[0], 1)], list(range(n_rows)))
-        self.committer.put(result({*groups}, parts=[buffer]))
+        self.committer.put(result({*groups}, buffers=[buffer]))
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["in the open checkpoint", "in an earlier commit"])
@@ -260,7 +260,7 @@ def test_full_parts_are_stored_before_the_checkpoint_closes(
     lab.committer.finish()
     # The first group of a job is committed at once, the others at the end.
     assert [event.groups for event in lab.events] == [1, 3]
-    assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.committer.written_bytes)}
+    assert lab.log.view.sizes == {("outputs", "out"): TableSize(4, 1600, lab.committer.written_bytes)}
     stored = [part for commit in read_whole(lab.job.files, lab.job.paths).commits for part in commit.parts]
     assert [part.rows for part in stored] == [400] * 4
     assert lab.committer.written_bytes == sum(part.bytes for part in stored)
@@ -314,7 +314,7 @@ def test_a_part_that_a_worker_stored_is_committed(groups: GroupTable, tmp_path: 
     lab.job.files.put(path, file.content)
     lab.committer.put(result({1}, files=[replace(file, content=None, path=path)]))
     lab.committer.finish()
-    assert lab.log.view.stored == {("outputs", "out"): Stored(1, 1, file.bytes)}
+    assert lab.log.view.sizes == {("outputs", "out"): TableSize(1, 1, file.bytes)}
     assert lab.committer.written_bytes == file.bytes
 
 

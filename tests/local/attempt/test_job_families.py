@@ -224,7 +224,7 @@ def receive(channel: Channel, result: TaskResult) -> None:
         Segment("out", s["offset"], s["length"], [(g, 0) for g, _ in s["simulations"]], s["rows"], s["families"])
         for s in message["outputs"]["out"]
     ]
-    result.parts = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
+    result.buffers = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
 
 
 def drive(job: Job, data: st.DataObject) -> None:
@@ -397,7 +397,7 @@ def test_a_piece_of_a_group_is_taken_whole_or_not_at_all(tmp_path: Path) -> None
     result.replicates = frozenset({0})
     result.done = frozenset()
     fitting, why = job.families.accept(result)
-    assert (fitting.replicates, fitting.parts, why) == (frozenset(), [], "output 'out', column 'x'")
+    assert (fitting.replicates, fitting.buffers, why) == (frozenset(), [], "output 'out', column 'x'")
 
 
 def test_groups_of_a_file_with_a_value_that_no_longer_fits_run_again_together(tmp_path: Path) -> None:
@@ -412,3 +412,18 @@ def test_groups_of_a_file_with_a_value_that_no_longer_fits_run_again_together(tm
     job.commit()
     assert job.committed == {0, 1, 2, 4}
     assert sum(pq.read_metadata(path).num_rows for path in job.parts) == 4
+
+
+def test_a_commit_names_the_families_under_which_its_parts_are_stored(tmp_path: Path) -> None:
+    """Regression: half a group with floats came and was lost with its runner, and the integers of others were nulls."""
+    job = job_of(tmp_path, None, 0.5, 1)
+    job.commit()
+    half = job.run(job.families.known, [1])
+    half.replicates, half.done = frozenset({0}), frozenset()
+    job.families.accept(half)
+    job.take(job.run(job.families.known, [2]))
+    job.commit()
+    families = join_families(job.reference or {}, *job.commits)["out"]
+    tables = [pq.read_table(path).select(["x"]) for path in job.parts]
+    schema = unified([table.schema for table in tables], "here", families)
+    assert [table.cast(schema)["x"].to_pylist() for table in tables] == [[None], [1]]

@@ -14,6 +14,7 @@ from clocks import Clock
 from mops.attempt import progress as observe
 from mops.attempt.progress import Observer, Samples
 from mops.attempt.text_log import LAST_LINES, TextLogBuffer
+from mops.storage.json_records import FORMAT
 from mops.storage.progress_record import Progress, read_live
 from mops.storage.samples import read_samples
 from mops.verdicts import Counts
@@ -132,7 +133,7 @@ def test_an_object_of_samples_is_small_json(tmp_path: Path, clock: Clock) -> Non
     assert entry.path == f"{job.paths.root}/events/1-1.json"
     assert entry.size < 3000
     record = json.loads(job.files.get(entry.path))
-    assert record["format"] == 1
+    assert record["format"] == FORMAT
     assert len(record["samples"]) == 8
 
 

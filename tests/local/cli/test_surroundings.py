@@ -18,7 +18,7 @@ import pytest
 import mops
 from job_folders import folder_of
 from mops.settings import Settings
-from mops.storage.kept_options import read_options
+from mops.storage.job_records import read_options
 
 from .command_lab import CommandLab
 from .test_commands import wait_for

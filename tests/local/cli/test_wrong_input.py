@@ -386,8 +386,8 @@ def test_a_record_of_a_newer_mops(lab: CommandLab) -> None:
     """mops refuses the record with the version to install, so that it misreads nothing."""
     job = lab.submit().name
     record = lab.storage / "jobs" / job / "job.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2, "mops": "9.1.0"}))
-    refused(lab.run("jobs", "status", job), "format 2", "install mops-runner 9.1.0", where=f"at: {record}")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 99, "mops": "9.1.0"}))
+    refused(lab.run("jobs", "status", job), "format 99", "install mops-runner 9.1.0", where=f"at: {record}")
 
 
 @pytest.mark.parametrize(

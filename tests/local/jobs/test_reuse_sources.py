@@ -16,7 +16,7 @@ from job_folders import folder_of
 from mops.jobs.reuse.matching import Found, Refused, match
 from mops.jobs.reuse.sources import Offer
 from mops.storage.backends.base import Spool
-from mops.storage.kept_options import keep_options, read_options
+from mops.storage.job_records import keep_options, read_options
 from mops.storage.params_file import NewGroups
 
 MODEL = """

@@ -12,6 +12,7 @@ import mops
 from mops.attempt import stored
 from mops.attempt.stored import SortedRows
 from mops.attempt.timing import RecentTasks, TimeLeft
+from mops.storage.compaction import compact
 
 MODEL = """
 import numpy as np
@@ -66,6 +67,23 @@ def test_a_derived_job_says_the_types_of_its_own_rows(project: Path, monkeypatch
     second = submit("second", [2.5], 1, reuse=True)
     assert [source.job for source in second.record.reuse] == [derived.name]
     assert [row["n"] for row in rows(second)] == [0.25]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_integers_that_a_derived_job_stores_as_floats_can_be_reused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    """Regression: its log said integers, because only its source had other floats, so a reuse of them read nulls."""
+    monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")
+    (project / "model.py").write_text(MODEL.replace("np.uint64(2**63 + 1)", "0.25"))
+    first = submit("first", [0.5, 1.5], 1)
+    derived = mops.extend(first, sets=[{"beta": beta} for beta in (0.6, 0.7, 0.8, 0.9)], name="derived")
+    if compacted:
+        assert compact(derived.files, derived.record).parts == 2  # of the output and of the losses
+    second = submit("second", [0.7], 1, reuse=True)
+    assert [source.job for source in second.record.reuse] == [derived.name]
+    assert [row["n"] for row in rows(second)] == [1]
+    assert sorted(row["n"] for row in rows(derived)) == [0.25, 1, 1, 1, 1, 1]
 
 
 def test_a_long_group_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

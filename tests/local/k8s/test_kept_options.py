@@ -12,7 +12,7 @@ import pytest
 
 from kubernetes_in_memory import Kubernetes
 from mops.cli.jobs import delete
-from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
+from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derived.derive import retry
 from mops.jobs.job import Job
@@ -24,7 +24,7 @@ from mops.service.profile import Profile
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
-from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.job_records import KeptOptions, keep_options, read_options
 
 MODEL = """
 def run(params, seed):
@@ -261,8 +261,8 @@ def test_fields_that_a_newer_mops_has_added_are_ignored(service: Service, study:
     record["options"]["pod"]["node_pool"] = record["options"]["shell"] = record["note"] = "new"
     job.files.put(path, json.dumps(record).encode())
     assert read_options(job.files, job.record) == kept
-    job.files.put(path, json.dumps(record | {"format": 2}).encode())
-    with pytest.raises(NewerFormat, match="format 2"):
+    job.files.put(path, json.dumps(record | {"format": 99}).encode())
+    with pytest.raises(OtherFormat, match="format 99"):
         read_options(job.files, job.record)
 
 
@@ -376,5 +376,5 @@ def test_an_unreadable_description_is_an_error_with_its_configmap(service: Servi
 
 def test_a_newer_charts_description_asks_for_a_newer_mops(service: Service) -> None:
     in_memory(service).config = upgraded(service, format=2, version="9.0")
-    with pytest.raises(NewerFormat, match=r"is from mops 9\.0"):
+    with pytest.raises(OtherFormat, match=r"is from mops 9\.0"):
         service.renewed()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mops.errors import NewerFormat, UsageError
+from mops.errors import OtherFormat, UsageError
 from mops.k8s import chart
 from mops.k8s.chart import Object, ServiceConfig
 from mops.service.profile import Profile, current, disconnect, load, names, path, reach, remove, save, use
@@ -229,7 +229,7 @@ def test_unknown_fields_of_a_newer_chart_are_ignored() -> None:
 
 
 def test_a_newer_format_is_refused_with_the_version_to_install() -> None:
-    with pytest.raises(NewerFormat, match=r"the service's chart is from mops 9\.1\.0") as raised:
+    with pytest.raises(OtherFormat, match=r"the service's chart is from mops 9\.1\.0") as raised:
         parsed(format=2, version="9.1.0")
     assert raised.value.hint == "install mops-runner 9.1.0"
     assert raised.value.where == "ConfigMap mops-client"
@@ -237,7 +237,7 @@ def test_a_newer_format_is_refused_with_the_version_to_install() -> None:
 
 def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
     """Regression: mops reported that the chart describes no service, and advised to write the description again."""
-    with pytest.raises(NewerFormat, match=r"9\.1\.0"):
+    with pytest.raises(OtherFormat, match=r"9\.1\.0"):
         parsed(format=2, version="9.1.0", scheduler=..., runner=...)
 
 

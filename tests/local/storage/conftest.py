@@ -15,7 +15,7 @@ from azure.storage.blob import BlobServiceClient, ContainerClient
 from fsspec.implementations.memory import MemoryFileSystem
 from tenacity import Retrying
 
-from mops.storage.backends.faults import PATIENT
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 
 

@@ -31,8 +31,7 @@ from mops.storage.compaction import Compacted, Run, compact
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived, create_job, keep_reference, load_job
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import CurrentPart
+from mops.storage.joblog.log import CurrentPart, JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import table_of

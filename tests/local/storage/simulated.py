@@ -21,12 +21,22 @@ from tenacity import stop_after_attempt
 from mops.errors import JobError, StorageUnavailable, Superseded
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
-from mops.storage.backends.base import Entry
-from mops.storage.backends.faults import PATIENT
+from mops.storage.backends.base import PATIENT, Entry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, decode_record
-from mops.storage.joblog.view import NothingToRun, Overtaken
+from mops.storage.joblog.records import (
+    By,
+    Cancel,
+    Claim,
+    Commit,
+    End,
+    NothingToRun,
+    Overtaken,
+    Part,
+    Record,
+    RunRequest,
+    decode_record,
+)
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -203,7 +213,7 @@ class Requests:
         self._world.store.pop(path, None)
 
 
-def runner(by: By, asked: Asked | None = None) -> Callable[[Actor], None]:
+def runner(by: By, asked: RunRequest | None = None) -> Callable[[Actor], None]:
     """Return a runner, with a request or without."""
     return lambda actor: drive(actor, by, asked)
 
@@ -212,10 +222,10 @@ def resume(actor: Actor) -> None:
     """Like ``mops jobs resume``: a person reads the log, and later a runner claims the job for the state in it."""
     view = actor.job_log.read()
     if not view.complete:
-        drive(actor, "person", Asked(view.k, actor.name))
+        drive(actor, "person", RunRequest(view.k, actor.name))
 
 
-def drive(actor: Actor, by: By, asked: Asked | None) -> None:
+def drive(actor: Actor, by: By, asked: RunRequest | None) -> None:
     """Claim, run uncommitted groups, commit and end, like attempt/main_loop.py."""
     log, world = actor.job_log, actor.world
     view = log.claim(by, asked=asked)

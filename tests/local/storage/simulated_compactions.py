@@ -23,8 +23,7 @@ from mops.storage.compaction import compact
 from mops.storage.dataset import part_missing, read_current
 from mops.storage.files import Files
 from mops.storage.job_records import Source, load_job
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import current_parts, read_whole
+from mops.storage.joblog.log import JobLog, current_parts, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import compaction_problems
 from mops.storage.sources import SourceLog

@@ -27,12 +27,13 @@ from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
+from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import read_live
 
 PATHS = JobPaths("job", ID)
 LIVE = {
-    "format": 1,
+    "format": FORMAT,
     "at": 1.0,
     "host": "elsewhere",
     "pid": 7,
@@ -44,13 +45,14 @@ LIVE = {
 GARBAGE = {
     "empty": b"",
     "bytes": b"\xff\x00\xfe",
-    "half": b'{"format": 1, "at"',
+    "half": f'{{"format": {FORMAT}, "at"'.encode(),
     "a list": b"[]",
     "null": b"null",
     "deep": b"[" * 100_000,
     "a newer format": b'{"format": 99}',
-    "a format that is none": b'{"format": "1"}',
-    "without fields": b'{"format": 1}',
+    "an older format": b'{"format": 1}',
+    "a format that is none": b'{"format": "2"}',
+    "without fields": f'{{"format": {FORMAT}}}'.encode(),
 }
 WRONG = {
     "at": ["now", None, float("nan"), float("inf"), -1, 1e300, 4_000_000_000],
@@ -184,8 +186,8 @@ def test_damaged_samples_are_ignored_and_the_others_read(memory, warnings, chang
     files = Files.open(memory.url)
     job = interrupted(files)
     for number, sample in enumerate([SAMPLE, SAMPLE | change, SAMPLE], start=1):
-        memory.lay(PATHS.events(1, number), json.dumps({"format": 1, "samples": [sample]}).encode())
-    memory.lay(PATHS.events(10**15, 1), json.dumps({"format": 1, "samples": [SAMPLE]}).encode())
+        memory.lay(PATHS.events(1, number), json.dumps({"format": FORMAT, "samples": [sample]}).encode())
+    memory.lay(PATHS.events(10**15, 1), json.dumps({"format": FORMAT, "samples": [SAMPLE]}).encode())
     assert job.samples().to_arrow().num_rows == 2
     assert len(warnings) == 1
 

@@ -27,8 +27,7 @@ from mops.storage import compaction
 from mops.storage.compaction import compact, compact_at_end, merged
 from mops.storage.files import Files
 from mops.storage.job_records import load_job
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths

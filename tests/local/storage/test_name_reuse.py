@@ -18,8 +18,7 @@ from mops.errors import JobError
 from mops.jobs.delete import delete
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS, check_not_deleted, give_name
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths

@@ -251,7 +251,7 @@ def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:
     log = JobLog(world.files, JobPaths("second", ID))
     log.claim("person")
     world.commit(log, "second", [0, 1], dict.fromkeys((0, 1), HEALTHY))
-    assert verify_job(world.files, "second") == ["record 2: commits groups 0 to 0, which belong to the parent"]
+    assert verify_job(world.files, "second") == ["record 2: commits groups 0 to 0, which the job takes over"]
 
 
 def test_verify_finds_a_group_that_never_ran_again(world: World) -> None:

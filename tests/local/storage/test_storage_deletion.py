@@ -15,13 +15,13 @@ import pytest
 from made import ID, AtRequest, Hooked, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 from tenacity import stop_after_attempt
 
-from mops.errors import JobDeleted, JobError, MopsError, NewerFormat, StorageUnavailable
+from mops.errors import JobDeleted, JobError, MopsError, OtherFormat, StorageUnavailable
 from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.jobs.submit import run
 from mops.settings import Settings
-from mops.storage.backends.faults import PATIENT
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 from mops.storage.job_records import (
     Deletion,
@@ -33,7 +33,7 @@ from mops.storage.job_records import (
     mark_deletion,
 )
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, Part
+from mops.storage.joblog.records import Part, RunRequest
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, NamePaths, bundle_path
 from mops.storage.sources import verify_job
@@ -166,7 +166,7 @@ def test_a_runner_that_was_asked_for_a_deleted_job_does_not_run_the_next_job_of_
     """A pod of the deleted job starts again, or starts a day later."""
     created(files, job_id=OTHER_ID)
     with pytest.raises(JobDeleted, match="for which this runner was started, was deleted; another job has its name"):
-        run(Job(files, "job"), asked=Asked(0, "ab", ID), settings=Settings())
+        run(Job(files, "job"), asked=RunRequest(0, "ab", ID), settings=Settings())
     assert Job(files, "job").status().attempt == 0
 
 
@@ -350,6 +350,16 @@ def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     assert below(files, "new") == []
 
 
+def test_deriving_a_job_from_one_that_was_deleted_is_refused(files):
+    """Regression: the end was a FileNotFoundError."""
+    record = finished(files, "old")
+    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+    gone(files, "old")
+    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
+        create_derived(files, replace(record, job="new", sources=(source,)), record.paths)
+    assert below(files, "new") == []
+
+
 def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
     """The parent, of which no row counts, is still there."""
     record = finished(files, "parent")
@@ -414,7 +424,7 @@ def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
     assert below(files) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"format":1,"k":2,"kind":"comm', b"{}"])
+@pytest.mark.parametrize("damage", [b"", b'{"format":2,"k":2,"kind":"comm', b"{}"])
 def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     """Regression: a record that a disk fault had cut off made the job immortal."""
     finished(files)
@@ -425,12 +435,41 @@ def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     assert below(files) == []
 
 
-def test_a_job_of_a_newer_format_is_not_deleted(storage, files):
+@pytest.mark.parametrize(
+    ("number", "hint"), [(99, "install mops-runner 9.1.0"), (1, "use the mops that wrote it: mops-runner 9.1.0")]
+)
+def test_a_job_of_another_format_is_not_deleted(storage, files, number, hint):
     finished(files)
-    storage.lay(PATHS.record, b'{"format": 2, "mops": "9.1.0"}')
-    with pytest.raises(NewerFormat, match=r"install mops-runner 9\.1\.0"):
-        plan_deletion(files, ["job"])
+    finished(files, "other")
+    storage.lay(PATHS.record, f'{{"format": {number}, "mops": "9.1.0"}}'.encode())
+    with pytest.raises(OtherFormat, match=f"format {number}(.|\n)*job.json(.|\n)*{hint}"):
+        plan_deletion(files, ["other", "job"])
+    assert [job.state for job in list_jobs(files)] == ["succeeded", "unreadable"]
+    gone(files, "other")
     assert [job.state for job in list_jobs(files)] == ["unreadable"]
+
+
+# Records of derived jobs as an older, a newer and a broken mops may have left them.
+UNREADABLE = {
+    "format 1": b'{"format":1,"mops":"0.1.0","job":"new","id":"00","parent":{"job":"old","id":"01","groups":[[0,1]]}}',
+    "format 99": b'{"format": 99, "rows": [{"job": "older"}, {"job": "old"}]}',
+    "cut off": b'{"format":2,"job":"new","parent":"old","sources":[{"job":"old","id":"0123',
+}
+
+
+@pytest.mark.parametrize("record", UNREADABLE)
+def test_a_source_of_a_job_that_cannot_be_read_is_not_deleted(storage, files, record):
+    """Regression: after an upgrade, mops could delete the parent of an older derived job, whose rows were then lost."""
+    finished(files, "old")
+    finished(files, "other")
+    created(files, "new")
+    storage.lay(NamePaths("new").record, UNREADABLE[record])
+    with pytest.raises(JobError, match="job 'old' has rows that other jobs read: new"):
+        plan_deletion(files, ["old"])
+    with pytest.raises(JobError, match="job 'old' has rows that other jobs read: new"):
+        gone(files, "old")
+    gone(files, "other")
+    assert {job.job for job in list_jobs(files)} == {"old", "new"}
 
 
 def test_after_an_unavailable_storage_another_deletion_finishes(files):

@@ -17,8 +17,7 @@ from tenacity import RetryError, stop_after_attempt
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.azure import azure_fault_of
-from mops.storage.backends.base import Put
-from mops.storage.backends.faults import BRIEF, PATIENT, fault_of
+from mops.storage.backends.base import BRIEF, PATIENT, Put, fault_of
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths

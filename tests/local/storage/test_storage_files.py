@@ -218,6 +218,23 @@ def test_a_file_can_be_put_while_its_empty_folder_is_pruned(local, monkeypatch):
     assert local.bytes_at("jobs/a/1") == b"x"
 
 
+def test_a_folder_can_be_made_while_the_empty_one_above_is_pruned(local, monkeypatch):
+    """Regression: a submit at the end of a deletion of its name was told that its folder cannot be made."""
+    files = Files.open(local.url)
+    files.put("jobs/one/old/job.json", b"old")
+    files.remove(["jobs/one/old/job.json"])
+    mkdir = Path.mkdir
+
+    def prune_first(path: Path, *options: object) -> None:
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        files.prune("jobs/one")
+        mkdir(path, *options)
+
+    monkeypatch.setattr(Path, "mkdir", prune_first)
+    files.put_new("jobs/one/new/job.json", b"new")
+    assert files.get("jobs/one/new/job.json") == b"new"
+
+
 def test_temporary_files_of_a_killed_writer_are_found_by_age_and_removed(local):
     files = Files.open(local.url)
     for path in ("job/.part.0a.tmp", "job/deep/.part.0b.tmp", "job/deep/.hidden", "job/not.tmp", "other/.part.0c.tmp"):

@@ -17,15 +17,14 @@ from simulated_compactions import check_compactions, compactor, world_of
 
 from mops.errors import StorageUnavailable
 from mops.storage import compaction
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, Compaction
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.records import Cancel, Claim, Commit, Compaction, RunRequest
 from mops.storage.paths import numbers_of
 from mops.study.ranges import Ranges
 from soak import repeats, spread
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}
-POD = runner("person", Asked(0, "the submit's"))
+POD = runner("person", RunRequest(0, "the submit's"))
 CASTS = {
     "two restarted pods": AUTO,
     "a resume meets a restart": {"A": runner("auto"), "B": runner("person"), "R": reader},

@@ -19,6 +19,7 @@ from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, lis
 from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
+from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, NamePaths
 from mops.ui.facts import ListQuery
 from mops.ui.reading import JobReader, ListReader
@@ -74,7 +75,7 @@ def test_an_unknown_state_is_refused_with_the_nearest():
     assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: did you mean 'running'?")
 
 
-@pytest.mark.parametrize("lost", ["no copy", "not JSON", "of a newer mops", "another kind"])
+@pytest.mark.parametrize("lost", ["no copy", "not JSON", "of an older mops", "of a newer mops", "another kind"])
 def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
     finished(files, "job", failed=1)
     path = JobPaths("job", ID).finished
@@ -84,7 +85,8 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
     else:
         changed = {
             "not JSON": b"{",
-            "of a newer mops": json.dumps(copy | {"format": 2}).encode(),
+            "of an older mops": json.dumps(copy | {"format": FORMAT - 1}).encode(),
+            "of a newer mops": json.dumps(copy | {"format": FORMAT + 1}).encode(),
             "another kind": json.dumps(copy | {"kind": "claim", "by": "auto"}).encode(),
         }
         storage.lay(path, changed[lost])
@@ -94,14 +96,16 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
 def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, files):
     make_one_of_each(files)
     storage.lay(NamePaths("new").record, b"{not json")
-    storage.lay(NamePaths("whole").record, b'{"format": 2, "mops": "9.1.0"}')
+    storage.lay(NamePaths("whole").record, b'{"format": 99, "mops": "9.1.0"}')
+    storage.lay(NamePaths("broken").record, b'{"format": 1, "mops": "0.0.1"}')
     storage.lay(JobPaths("killed", ID).log_record(1), b"{}")
     listed = {job.job: job for job in list_jobs(files)}
     assert len(listed) == 7
-    assert list(listed)[-2:] == ["whole", "new"]
-    assert {name for name, job in listed.items() if job.state == "unreadable"} == {"new", "whole", "killed"}
+    assert list(listed)[-3:] == ["whole", "new", "broken"]
+    assert {name for name, job in listed.items() if job.state == "unreadable"} == {"new", "broken", "whole", "killed"}
     assert "not what mops wrote" in listed["new"].error
     assert "install mops-runner 9.1.0" in listed["whole"].error
+    assert "use the mops that wrote it: mops-runner 0.0.1" in listed["broken"].error
     assert "00000001.json" in listed["killed"].error
     counts = {"simulations_finished": 3, "simulations_durable": 3, "n_simulations": 3}
     assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4), **counts)

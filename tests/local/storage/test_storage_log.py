@@ -19,13 +19,26 @@ from hypothesis import strategies as st
 from made import ID, hooked
 
 import mops
-from mops.errors import CorruptRecord, JobDeleted, NewerFormat, StorageUnavailable, Superseded
+from mops.errors import CorruptRecord, JobDeleted, OtherFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.records import (
+    LOG_RECORDS,
+    Cancel,
+    Claim,
+    Commit,
+    End,
+    LogView,
+    NothingToRun,
+    Overtaken,
+    Part,
+    RunRequest,
+    TableSize,
+    check_start,
+    decode_record,
+)
 from mops.storage.joblog.verify import order_problems, verify
-from mops.storage.joblog.view import LogView, NothingToRun, Overtaken, Stored, check_start
+from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -72,7 +85,7 @@ records = st.one_of(
     st.builds(
         Claim,
         by=st.sampled_from(["auto", "person"]),
-        asked=st.none() | st.builds(Asked, st.integers(0, 10**8), st.text()),
+        asked=st.none() | st.builds(RunRequest, st.integers(0, 10**8), st.text()),
         **heads,
     ),
     st.builds(
@@ -98,18 +111,19 @@ records = st.one_of(
 def test_a_record_is_read_as_it_was_written(record):
     data = LOG_RECORDS.encode(record)
     assert decode_record(data, record.k, "x") == record
-    assert json.loads(data)["format"] == 1
+    assert json.loads(data)["format"] == FORMAT
 
 
-def test_a_record_of_a_newer_format_is_refused():
-    data = json.dumps({"format": 2, "kind": "merge"}).encode()
-    with pytest.raises(NewerFormat, match="format 2") as caught:
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_a_record_of_another_format_is_refused(number):
+    data = json.dumps({"format": number, "kind": "merge"}).encode()
+    with pytest.raises(OtherFormat, match=f"format {number}") as caught:
         decode_record(data, 1, "where/it/is")
     assert caught.value.where == "where/it/is"
     assert caught.value.hint
 
 
-GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
+GOOD = {"format": FORMAT, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +133,7 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
         b"\xff\xfe",
         b"[]",
         b"null",
-        b'{"format": 1}',
+        f'{{"format": {FORMAT}}}'.encode(),
         *(
             json.dumps({**GOOD, **change}).encode()
             for change in [
@@ -171,9 +185,9 @@ def test_a_view_is_the_same_for_records_in_any_portions():
             later = pieces.extended([record])
             assert pieces.committed == before, "a view never changes"
             pieces, before = later, later.committed
-        for name in ("k", "attempt", "owner", "committed", "counts", "mark", "cancelled", "stored"):
+        for name in ("k", "attempt", "owner", "committed", "counts", "mark", "cancelled", "sizes"):
             assert getattr(pieces, name) == getattr(whole, name), name
-    assert whole.stored == {("outputs", "a"): Stored(19, 19, 19), ("outputs", "b"): Stored(19, 19, 19)}
+    assert whole.sizes == {("outputs", "a"): TableSize(19, 19, 19), ("outputs", "b"): TableSize(19, 19, 19)}
 
 
 def test_a_cancel_counts_only_for_the_attempt_before_it():
@@ -191,7 +205,7 @@ def test_the_time_to_read_records_grows_linearly():
         view = LogView()
         for record in log:
             view = view.extended([record])
-        assert view.stored["outputs", "daily"].parts == n
+        assert view.sizes["outputs", "daily"].parts == n
         return time.process_time() - start
 
     few, many = min(seconds(1000) for _ in range(3)), min(seconds(8000) for _ in range(3))
@@ -213,13 +227,20 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     view = opened(files).read()
     assert view.complete
     assert (view.k, view.state, list(view.committed), view.counts) == (4, "succeeded", [0, 1, 2], ONE + ONE)
-    assert view.stored == {("outputs", "daily"): Stored(2, 6, 8)}
+    assert view.sizes == {("outputs", "daily"): TableSize(2, 6, 8)}
     whole = read_whole(files, PATHS)
     parts = [part for commit in whole.commits for part in commit.parts]
     assert [(part.rows, table_of(part.path)) for part in parts] == [(3, ("outputs", "daily"))] * 2
     assert verify(files, PATHS, 3) == []
     fields = json.loads(storage.bytes_at(f"jobs/job/{ID}/log/00000002.json"))
-    assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()
+    assert {
+        "format": FORMAT,
+        "k": 2,
+        "kind": "commit",
+        "n": 1,
+        "ranges": [[0, 2]],
+        "host": "here",
+    }.items() <= fields.items()
     assert len(fields["nonce"]) == 32
 
 
@@ -285,7 +306,7 @@ def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
     assert owner(files, "person").view.attempt == 2
 
 
-REQUEST = Asked(1, "mine")
+REQUEST = RunRequest(1, "mine")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +343,7 @@ def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(behind, b
             "cancel": lambda head=head: Cancel(who="anna", **head),
             "end": lambda head=head: End(claim="00", state="failed", totals=ONE, **head),
             "complete": lambda head=head: End(claim="00", state="partial", totals=ONE, **head),
-            "claim": lambda head=head: Claim(by="person", asked=Asked(1, "another"), **head),
+            "claim": lambda head=head: Claim(by="person", asked=RunRequest(1, "another"), **head),
             "mine": lambda head=head: Claim(by="person", asked=REQUEST, **head),
         }[what]()
         view = view.extended([record])
@@ -336,7 +357,7 @@ def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(behind, b
 def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
     owner(files)
     first, second = opened(files, "first"), opened(files, "second")
-    asked = [Asked.behind(log.read().k) for log in (first, second)]
+    asked = [RunRequest.behind(log.read().k) for log in (first, second)]
     first.claim("person", asked=asked[0])
     with pytest.raises(Overtaken, match="attempt 2 of job 'job' was started meanwhile on first") as caught:
         second.claim("person", asked=asked[1])
@@ -345,16 +366,16 @@ def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
 
 
 def test_a_request_is_stored_with_its_claim(files):
-    asked = Asked.behind(7)
-    assert Asked.parse(str(asked)) == asked
-    assert Asked.parse(str(replace(asked, job=ID))) == replace(asked, job=ID)
-    assert Asked.behind(7) != asked
+    asked = RunRequest.behind(7)
+    assert RunRequest.parse(str(asked)) == asked
+    assert RunRequest.parse(str(replace(asked, job=ID))) == replace(asked, job=ID)
+    assert RunRequest.behind(7) != asked
     for text in ("", "7", "7-", "-ab", "x-ab", "-1-ab"):
         with pytest.raises(ValueError, match="is not a request"):
-            Asked.parse(text)
+            RunRequest.parse(text)
     log = opened(files)
-    log.claim("person", asked=Asked(0, "ab"))
-    assert opened(files).read().claim.asked == Asked(0, "ab")
+    log.claim("person", asked=RunRequest(0, "ab"))
+    assert opened(files).read().claim.asked == RunRequest(0, "ab")
 
 
 def test_verify_finds_a_claim_for_a_void_request():
@@ -397,7 +418,7 @@ def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
         assert held_after(100, 1100) - before < 200_000
     finally:
         tracemalloc.stop()
-    assert log.view.stored["outputs", "sums"].parts == 1100
+    assert log.view.sizes["outputs", "sums"].parts == 1100
     reader = JobLog(log._files, PATHS)
     assert isinstance(next(reader.records()), Claim)
 

@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 
 from mops.jobs.job import Job, open_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Commit, Record, decode_record
+from mops.storage.joblog.records import Commit, LogView, Record, decode_record
 from mops.storage.joblog.verify import verify
-from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from programs import environment

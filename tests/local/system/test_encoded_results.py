@@ -14,7 +14,7 @@ from dask_processes import dask_in
 
 import mops
 from mops.settings import Settings
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.paths import numbers_of
 from mops.worker import results
 

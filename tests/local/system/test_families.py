@@ -18,7 +18,7 @@ from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.dataset import dataset_problems
 from mops.storage.job_records import Source
-from mops.storage.joblog.parts import read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.progress_record import Progress
 from mops.storage.sources import SourceLog
 from mops.study.ranges import Ranges

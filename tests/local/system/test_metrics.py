@@ -135,9 +135,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
     assert failed.total() == status.counts.simulations_failed
     targets = by(families, "mops_targets_total", "verdict")
     assert (targets["good"], targets["failed"]) == (status.counts.targets_good, status.counts.targets_failed)
-    assert value(families, "mops_written_bytes_total") == sum(
-        stored.bytes for stored in lab.view(job.name).stored.values()
-    )
+    assert value(families, "mops_written_bytes_total") == sum(size.bytes for size in lab.view(job.name).sizes.values())
     assert value(families, "mops_groups_committed_total") == status.groups
     assert value(families, "mops_job_groups_durable") == status.groups
     assert value(families, "mops_job_groups") == status.n_groups

@@ -42,7 +42,7 @@ def n_waiting(worker: WorkerSlots) -> int:
 
 def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
-    for part in result.parts:
+    for part in result.buffers:
         for segment in part.segments:
             table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
             start = 0

@@ -78,7 +78,7 @@ def nasty(bench: Bench, *ways: str, **fields: Any) -> TaskResult:
 
 def rows(result: TaskResult, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
-    for part in result.parts:
+    for part in result.buffers:
         for segment in part.segments:
             if segment.output != output:
                 continue

@@ -65,7 +65,7 @@ def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: P
 
 
 def bytes_of(result: TaskResult) -> Iterator[list[int]]:
-    for part in result.parts:
+    for part in result.buffers:
         for segment in part.segments:
             if segment.output == "resident":
                 yield read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})[

@@ -265,7 +265,7 @@ def test_targets_do_not_wait_until_the_results_that_they_read_are_freed(lab: Poo
     (group,) = groups_of([{"a": 1}], 2)
     replicates = pool.run(request_for(pool.context, (group,), replicates=(0, 1)))
     assert held_bytes() > pool.context.held_bytes
-    scored = pool.run(request_for(pool.context, (group,), replicates=()), replicates.parts)
+    scored = pool.run(request_for(pool.context, (group,), replicates=()), replicates.buffers)
     assert [loss.loss for loss in scored.losses] == [2.0]
 
 

@@ -22,7 +22,7 @@ def partial_groups(n_replicates: int, *, has_targets: bool = False) -> PartialGr
 def piece(group: int, *replicates: int, size: int = 1000, **fields: object) -> TaskResult:
     content = np.full(size, replicates[0] if replicates else 0, np.uint8)
     part = ResultBuffer(pa.py_buffer(content), [Segment("out", 0, size, [(group, i) for i in replicates], [1])])
-    given = {"parts": [part] if replicates else []} | fields
+    given = {"buffers": [part] if replicates else []} | fields
     key = f"sim-{group}-{replicates}"
     return TaskResult((key,), frozenset(), 1.5, {"out": {}}, replicates=frozenset(replicates), **given)  # type: ignore[arg-type]
 
@@ -42,8 +42,8 @@ def test_a_group_is_whole_when_its_last_replicate_is_there():
     assert add(pieces, 0, piece(0, 0, 2))
     whole = pieces.take(0)
     assert (whole.done, whole.seconds, whole.keys) == ({0}, 3.0, ("sim-0-(1,)", "sim-0-(0, 2)"))
-    assert [part.segments[0].simulations for part in whole.parts] == [[(0, 1)], [(0, 0), (0, 2)]]
-    assert [part.buffer.to_pybytes() for part in whole.parts] == [b"\1" * 1000, b"\0" * 1000]
+    assert [part.segments[0].simulations for part in whole.buffers] == [[(0, 1)], [(0, 0), (0, 2)]]
+    assert [part.buffer.to_pybytes() for part in whole.buffers] == [b"\1" * 1000, b"\0" * 1000]
 
 
 def test_targets_get_the_rows_that_wait_on_disk_and_their_losses_join_the_group():
@@ -89,17 +89,17 @@ def test_a_group_whose_first_replicate_failed_is_not_scored():
 
 def test_a_piece_that_is_kept_holds_no_rows_in_memory():
     kept = partial_groups(1).keep(piece(0, 0, failures=[failure(0, 0)], losses=[Loss(0, "t:f", "loss", 0.5, 1)]))
-    assert (kept.result.parts, kept.result.failures, kept.result.losses) == ([], [], [])
+    assert (kept.result.buffers, kept.result.failures, kept.result.losses) == ([], [], [])
     assert kept.failed
 
 
 def test_a_piece_may_have_no_rows():
     pieces = partial_groups(3)
     add(pieces, 0, piece(0, 0))
-    add(pieces, 0, piece(0, 1, parts=[]))
+    add(pieces, 0, piece(0, 1, buffers=[]))
     assert len(pieces.results(0)) == 1
     assert add(pieces, 0, piece(0, 2))
-    assert len(pieces.take(0).parts) == 2
+    assert len(pieces.take(0).buffers) == 2
 
 
 def test_groups_may_have_different_numbers_of_replicates():
@@ -128,7 +128,7 @@ def test_half_done_groups_take_no_memory_for_results_and_failures():
     assert whole
     result = pieces.take(50)
     assert len(result.failures) == 50
-    assert len(result.parts) == 10
+    assert len(result.buffers) == 10
 
 
 def test_half_done_groups_take_no_memory_for_prints_and_schemas():

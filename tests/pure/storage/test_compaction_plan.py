@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from mops.errors import CorruptRecord
 from mops.storage.compaction import FEWEST_PARTS, FULL_BYTES, SMALL_BYTES, runs
-from mops.storage.joblog.parts import CurrentPart, current_parts
-from mops.storage.joblog.records import Commit, Compaction, Merge, Part
+from mops.storage.joblog.log import CurrentPart, current_parts
+from mops.storage.joblog.records import Commit, Compaction, Merge, Part, union
 from mops.storage.joblog.verify import compaction_problems
-from mops.storage.joblog.view import union
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts

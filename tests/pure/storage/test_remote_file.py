@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import weakref
 
 import pytest
 from hypothesis import given
@@ -35,6 +37,34 @@ def test_it_reads_as_a_file_does(data: bytes, moves: list[tuple[int, int]]) -> N
 def test_a_file_that_has_become_shorter_is_an_error() -> None:
     with pytest.raises(OSError, match="are missing"):
         RemoteFile(10, lambda _start, _stop: b"short").read()
+
+
+def test_the_pieces_are_freed_with_the_file() -> None:
+    """Regression: each part that verify had read kept up to 16 MiB until Python looked for cycles."""
+    gc.disable()
+    try:
+        remote = RemoteFile(10, lambda start, stop: bytes(stop - start))
+        remote.read()
+        freed = weakref.ref(remote)
+        del remote
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+@given(st.lists(st.integers(0, 9), max_size=30))
+def test_only_the_last_pieces_are_kept(pieces: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(base, "_REMOTE_PIECE_BYTES", 7)
+        loaded: list[int] = []
+        remote = RemoteFile(70, lambda start, stop: loaded.append(start // 7) or bytes(stop - start))  # type: ignore[func-returns-value]
+        kept: list[int] = []
+        for piece in pieces:
+            before = len(loaded)
+            remote.seek(7 * piece)
+            remote.read(7)
+            assert (len(loaded) == before) == (piece in kept)
+            kept = [*(one for one in kept if one != piece), piece][-base._REMOTE_PIECES_KEPT :]
 
 
 def test_opening_the_table_of_groups_loads_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

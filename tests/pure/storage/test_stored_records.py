@@ -1,10 +1,13 @@
-"""Every JSON record has the bytes that mops has always written, and is read back equal; broken ones are refused."""
+"""Every JSON record has the bytes that FORMAT stands for, and is read back equal; broken ones are refused."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib
 import itertools
 import json
+import pkgutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,29 +20,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mops
-from mops.errors import CorruptRecord, NewerFormat
+import mops.storage
+from mops.errors import CorruptRecord, OtherFormat
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
+from mops.storage.calibration_records import (
+    AcceptedData,
+    Asked,
+    CalibrationRecord,
+    CalibrationRecords,
+    Outcome,
+    Scoring,
+    Told,
+)
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
     JobRecord,
+    KeptOptions,
+    ReuseSource,
     Source,
     create_derived,
     create_job,
     decode_finished,
     keep_finished,
+    keep_options,
     keep_reference,
     load_job,
     mark_deletion,
+    read_options,
     read_reference,
 )
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.parts import read_whole
-from mops.storage.joblog.records import COMPACTIONS, Asked, Compaction, Merge, Part, decode_record
-from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part, RunRequest, decode_record
+from mops.storage.json_records import FORMAT, JsonCodec
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import BestLoss, FailureCause, Progress, SlowStep, read_live, write_live
@@ -50,7 +66,8 @@ from mops.verdicts import Counts
 
 ID = "0123456789abcdef"
 PATHS = JobPaths("one", ID)
-POD = PodOptions(queue="small", deadline_s=600, dedicated=False, workers="2:4")
+POD = PodOptions("small", "urgent", 600, 60, "2Gi", dedicated=False, workers="2:4")
+LIMITS = {"sim_timeout": 5.0, "sim_memory": 1 << 30, "max_failures": "5%", "retries": 0, "child_growth": None}
 RECORD = JobRecord(
     job="one",
     id=ID,
@@ -59,9 +76,11 @@ RECORD = JobRecord(
     spec=ModelSpec("model:run", "baseline", ("model:score", "é:x"), ("daily",)),
     n_groups=3,
     n_simulations=6,
-    options=JobOptions({"MODE": "fast é", "KEY": None}, "/usr/bin/python3", POD),
+    options=JobOptions({"MODE": "fast é", "KEY": None}, "/usr/bin/python3", POD, LIMITS),
     study="waves",
     project="/home/é",
+    study_file="studies/wäves.json",
+    reuse=(ReuseSource("older", "fedcba9876543210", 5),),
 )
 COUNTS = Counts(4, 2, 1, 1, {"oom": 1, "error": 1})
 SOURCE = Source("one", ID, losses=Ranges(((1, 2),)), outputs=Ranges(((1, 3),)))
@@ -79,6 +98,7 @@ DERIVED = JobRecord(
     parent="one",
     sources=(SOURCE,),
     taken_over_counts=COUNTS,
+    mixed_code=("model.py", "é.py"),
 )
 FAMILIES: Any = {
     "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp fine", "b": ["list", "null"]}]]},
@@ -104,10 +124,21 @@ LIVE = Progress(
     limit_bytes=10,
     window=11,
     children="forked: é",
-    sizing="",
+    sizing="é 11",
     next_commit_s=2.5,
     best=(BestLoss("t:a", "a", -1e300, "3f2a"),),
     causes=(FailureCause("oom", "é", 2),),
+    job="one",
+    total=12,
+    ended={"good": 3, "oom": 1},
+    inherited=Counts(1, targets_good=2),
+    n_groups=6,
+    n_groups_durable=2,
+    n_groups_committed=1,
+    slow=(
+        SlowStep(3, "ab" * 32, None, "t:x", "vm", 1767225845.25, 60.0),
+        SlowStep(4, "cd" * 32, 1, None, "vm", 1.0, 2.0, 30.5),
+    ),
 )
 SAMPLE = Progress(
     1767225845.5,
@@ -163,7 +194,7 @@ def log_of(files: Files) -> JobLog:
 def log(files: Files) -> JobLog:
     """Write a record of each kind."""
     made = log_of(files)
-    made.claim("auto", asked=Asked(0, "ab"))
+    made.claim("auto", asked=RunRequest(0, "ab", ID))
     part = Part(f"{PATHS.root}/outputs/%C3%A9/1-1.parquet", 10, 1 << 33, "cd" * 32)
     losses = Part(f"{PATHS.root}/losses/1-1.parquet", 0, 4, "ef")
     made.commit(Ranges(((0, 1), (2, 3))), [part, losses], COUNTS, FAMILIES)
@@ -221,6 +252,43 @@ def compaction(files: Files) -> Stored:
     return PATHS.compaction, record, read_whole(files, PATHS).compaction
 
 
+def records(files: Files) -> CalibrationRecords:
+    return CalibrationRecords(files, "fit")
+
+
+def calibration(files: Files) -> Stored:
+    spec = ModelSpec("model:run", "baseline", ("model:fit",), None)
+    record = CalibrationRecord("fit", "2026-11-25", "tpe", 3, {"x": {"min": 0}}, spec, 2, {"a.py": "1"})
+    records(files).begin(record)
+    return "calibrations/fit/calibration.json", record, records(files).calibration()
+
+
+def asked(files: Files) -> Stored:
+    sets = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
+    record = Asked(1, "fit-r1", sets, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
+    records(files).ask(record)
+    return "calibrations/fit/rounds/00000001-asked.json", record, records(files).asked(1)
+
+
+def told(files: Files) -> Stored:
+    asked(files)
+    record = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
+    records(files).tell(record)
+    return "calibrations/fit/rounds/00000001-told.json", record, records(files).rounds()[0].told
+
+
+def scoring(files: Files) -> Stored:
+    record = Scoring({"fit": 0.5, "é": 1.0}, 1e-07, 100.0, ("fit",))
+    records(files).keep_scoring(record)
+    return "calibrations/fit/scoring/00000001.json", record, records(files).scoring()
+
+
+def accepted_data(files: Files) -> Stored:
+    record = AcceptedData({"a.csv": "2"})
+    records(files).accept_data(record)
+    return "calibrations/fit/data/00000001.json", record, records(files).accepted_data()
+
+
 CASES: dict[str, Case] = {
     "job.json": job,
     "job.json of a derived job": derived,
@@ -232,10 +300,15 @@ CASES: dict[str, Case] = {
     "live": live,
     "samples": samples,
     "compacted.json": compaction,
+    "calibration.json": calibration,
+    "asked": asked,
+    "told": told,
+    "scoring": scoring,
+    "data": accepted_data,
 }
 
 
-# One line for each case. Jobs in storages hold these bytes, so they never change.
+# One line for each case. Storages hold these bytes.
 LINES = Path(__file__).with_name("stored_records.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
 GOLDEN = dict(zip(CASES, LINES, strict=True))
 PATH = {
@@ -247,6 +320,10 @@ PATH = {
     "finished.json": PATHS.finished,
     "live": PATHS.live(1),
     "samples": PATHS.events(1, 1),
+    "calibration.json": "calibrations/fit/calibration.json",
+    "asked": "calibrations/fit/rounds/00000001-asked.json",
+    "scoring": "calibrations/fit/scoring/00000001.json",
+    "data": "calibrations/fit/data/00000001.json",
 }
 DECIDING: dict[str, Callable[[Files], object]] = {
     "job.json": lambda files: load_job(files, "one"),
@@ -254,6 +331,10 @@ DECIDING: dict[str, Callable[[Files], object]] = {
     "options": lambda files: read_options(files, RECORD),
     "schema.json": lambda files: read_reference(files, PATHS),
     "compacted.json": lambda files: COMPACTIONS.read(files, PATHS.compaction),
+    "calibration.json": lambda files: records(files).calibration(),
+    "asked": lambda files: records(files).asked(1),
+    "scoring": lambda files: records(files).scoring(),
+    "data": lambda files: records(files).accepted_data(),
 }
 ADVISORY: dict[str, Callable[[Files], object]] = {
     "finished.json": lambda files: decode_finished(files.get(PATHS.finished), PATHS),
@@ -263,7 +344,12 @@ ADVISORY: dict[str, Callable[[Files], object]] = {
 for n in range(1, 7):
     PATH[f"log record {n}"] = PATHS.log_record(n)
     DECIDING[f"log record {n}"] = lambda files, k=n: decode_record(files.get(PATHS.log_record(k)), k, "here")
-NOT_REQUIRED = {"mops", "parent", "sources", "taken_over_counts", "families", "asked"}
+NOT_REQUIRED = {
+    *("mops", "parent", "sources", "taken_over_counts", "study_file", "reuse", "mixed_code", "families", "asked"),
+    *("kept_seeds", "objectives"),
+}
+# Of stored_records.jsonl, for each format. If records change, raise FORMAT and add a line here; never change a line.
+DIGESTS = {2: "b2138076e22c3e38cf87851799c7365813083c69467b27abf10e16e15e9c1321"}
 
 
 @pytest.fixture
@@ -282,7 +368,7 @@ def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(files: F
 def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(files: Files, case: str) -> None:
     record = json.loads(GOLDEN[case])
     required = record.keys() - NOT_REQUIRED
-    assert len(required) > 1
+    assert "format" in required
     for name in required:
         files.put(PATH[case], json.dumps({key: record[key] for key in record if key != name}).encode())
         with pytest.raises(CorruptRecord, match=name) as raised:
@@ -290,14 +376,50 @@ def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(fil
         assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
 
 
+def test_records_do_not_change_without_a_new_format() -> None:
+    """Two versions of mops read records of the same format, so both must read the same from it."""
+    digest = hashlib.sha256(b"\n".join(LINES)).hexdigest()
+    assert DIGESTS.get(FORMAT) == digest, "stored records have changed: raise FORMAT in storage/json_records.py"
+    assert all(json.loads(line)["format"] == FORMAT for line in LINES)
+
+
+def fields_in(schema: Any) -> Iterator[str]:
+    """Yield the names of all fields of dataclasses in a schema of pydantic."""
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from fields_in(inner)
+    if isinstance(schema, dict) and schema.get("type") == "dataclass-field":
+        yield schema["name"]
+
+
+def test_the_lines_have_every_field_of_every_kind_of_record() -> None:
+    """Otherwise a change of the missing field would not change a line."""
+    modules = [
+        importlib.import_module(one.name) for one in pkgutil.walk_packages(mops.storage.__path__, "mops.storage.")
+    ]
+    codecs = [each for module in modules for each in vars(module).values() if isinstance(each, JsonCodec)]
+    names = {name for codec in codecs for name in fields_in(codec._adapter.core_schema)}
+    assert len(names) > 100
+    whole = b"\n".join(LINES)
+    assert [name for name in names if f'"{name}":'.encode() not in whole] == []
+
+
 @pytest.mark.parametrize("case", DECIDING)
-def test_a_record_of_a_newer_format_is_refused_with_the_version_to_install(files: Files, case: str) -> None:
-    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"format": 2, "mops": "9.1.0"}).encode())
-    with pytest.raises(NewerFormat, match="format 2") as raised:
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(FORMAT + 1, "install mops-runner 9.1.0 or newer"), (FORMAT - 1, "use the mops that wrote it: mops-runner 9.1.0")],
+)
+def test_a_record_of_another_format_is_refused_with_the_version_to_use(
+    files: Files, case: str, number: int, hint: str
+) -> None:
+    """Regression: a record of an older format was called damaged, or read without the fields that it lacks."""
+    said = f"^this record has format {number}, and this mops reads {FORMAT}"
+    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"format": number, "mops": "9.1.0"}).encode())
+    with pytest.raises(OtherFormat, match=said) as raised:
         DECIDING[case](files)
-    assert raised.value.hint == "install mops-runner 9.1.0 or newer"
-    files.put(PATH[case], b'{"format": 2}')
-    with pytest.raises(NewerFormat, match="format 2"):
+    assert raised.value.hint == hint
+    assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
+    files.put(PATH[case], json.dumps({"format": number}).encode())
+    with pytest.raises(OtherFormat, match=said):
         DECIDING[case](files)
 
 
@@ -307,14 +429,6 @@ def test_what_a_newer_mops_adds_to_a_record_is_passed_over(files: Files, case: s
     before = DECIDING[case](files)
     files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"more": [1]}).encode())
     assert DECIDING[case](files) == before
-
-
-def test_a_job_without_import_folders_imports_from_the_root_only(files: Files) -> None:
-    """Earlier versions did not write them."""
-    job = json.loads(GOLDEN["job.json"])
-    del job["spec"]["import_folders"]
-    files.put(PATH["job.json"], json.dumps(job).encode())
-    assert DECIDING["job.json"](files).spec.import_folders == (".",)
 
 
 WRONG = {
@@ -399,7 +513,7 @@ def broken(draw: st.DrawFn, case: str) -> bytes:
 def test_a_broken_record_is_read_or_refused_and_nothing_else(case: str, data: st.DataObject) -> None:
     files = Files.open("memory://broken")
     files.put(PATH[case], data.draw(broken(case)))
-    with suppress(CorruptRecord, NewerFormat):
+    with suppress(CorruptRecord, OtherFormat):
         DECIDING[case](files)
 
 
@@ -412,26 +526,5 @@ def test_a_broken_advisory_record_raises_nothing(case: str, data: st.DataObject)
 
 
 def test_limits_are_stored_with_their_types() -> None:
-    limits = {"sim_timeout": 5.0, "sim_memory": 1 << 30, "max_failures": "5%", "retries": 0}
-    options = replace(RECORD.options, limits=limits | {"child_growth": None})
-    stored = JOB_RECORDS.decode(JOB_RECORDS.encode(replace(RECORD, options=options)), "job.json").options.limits
-    assert [(name, repr(value)) for name, value in stored.items()] == [(n, repr(v)) for n, v in options.limits.items()]
-
-
-def test_slow_simulations_are_stored_with_the_live_record(files: Files) -> None:
-    slow = (
-        SlowStep(3, "ab" * 32, None, "t:x", "vm", 1767225845.25, 60.0),
-        SlowStep(4, "cd" * 32, 1, None, "vm", 1.0, 2.0, 30.5),
-    )
-    write_live(files, PATHS, 1, replace(LIVE, slow=slow))
-    assert read_live(files, PATHS, 1) == replace(LIVE, slow=slow)
-
-
-def test_a_live_record_of_an_earlier_mops_lacks_the_newest_fields(files: Files) -> None:
-    record = json.loads(GOLDEN["live"])
-    for name in ("next_commit_s", "best", "causes"):
-        del record[name]
-    files.put(PATH["live"], json.dumps(record).encode())
-    found = read_live(files, PATHS, 1)
-    assert found is not None
-    assert (found.next_commit_s, found.best, found.causes) == (None, (), ())
+    stored = JOB_RECORDS.decode(JOB_RECORDS.encode(RECORD), "job.json").options.limits
+    assert [(name, repr(value)) for name, value in stored.items()] == [(n, repr(v)) for n, v in LIMITS.items()]

@@ -300,7 +300,7 @@ class TestResult:
         one.good(0, 0, 1)
         one.good(1, 0)
         one.flush()
-        (part,) = done(progress).parts
+        (part,) = done(progress).buffers
         assert {segment.output: (segment.simulations, segment.rows) for segment in part.segments} == {
             "daily": ([(5, 0), (5, 1), (6, 0)], [1, 2, 2]),
             "notes": ([(5, 0), (5, 1), (6, 0)], [1, 1, 1]),
@@ -372,7 +372,7 @@ class TestResult:
             (None, None, "t:first", "error")
         ]
         assert [row.target for row in result.losses] == ["t:second"]
-        assert result.parts[0].segments[0].simulations == [(5, 0), (5, 1)]
+        assert result.buffers[0].segments[0].simulations == [(5, 0), (5, 1)]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
 from mops.settings import Settings
-from mops.storage.joblog.records import Asked
-from mops.storage.joblog.view import NothingToRun, Overtaken
+from mops.storage.joblog.records import NothingToRun, Overtaken, RunRequest
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
 """Exit codes after which a job needs no runner."""
@@ -27,9 +26,9 @@ def run(
     job: JobArgument,
     storage: StorageOption = None,
     asked: Annotated[
-        Asked | None,
+        RunRequest | None,
         typer.Option(
-            parser=Asked.parse,
+            parser=RunRequest.parse,
             metavar="K-NONCE-ID",
             help="Carry out this request, unless others changed the job since",
         ),
@@ -80,7 +79,7 @@ def run(
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, asked: Asked | None, process: RunnerProcess) -> None:
+def _run(job: str, storage: str | None, asked: RunRequest | None, process: RunnerProcess) -> None:
     with job_progress.displayed(Settings(), as_json=False) as shown:
         found = open_job(job, storage)
         try:

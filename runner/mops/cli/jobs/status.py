@@ -16,7 +16,7 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.following.phases import with_later_phase
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
-from mops.storage.kept_options import read_options
+from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.jobs.job import Job
 from mops.storage.job_records import JobRecord, Source
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import LogView
 from mops.storage.params_file import load_groups
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges

@@ -33,10 +33,8 @@ from mops.jobs.submit import changed_files, changed_settings, stored_context, wa
 from mops.project.functions import Code
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
-from mops.storage.job_records import DerivedFiles, JobRecord, ReuseSource, create_derived
-from mops.storage.joblog.records import Asked
-from mops.storage.joblog.view import LogView
-from mops.storage.kept_options import read_options
+from mops.storage.job_records import DerivedFiles, JobRecord, ReuseSource, create_derived, read_options
+from mops.storage.joblog.records import LogView, RunRequest
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns
 from mops.storage.paths import new_job_id
 from mops.study.groups import SIMULATIONS_LIMIT, GroupTable
@@ -334,7 +332,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
             warn(changes)
 
     context = stored_context(child, derived, launch.child, launch.settings)
-    launch.start(job.files, derived, context, create, Asked.behind(0))
+    launch.start(job.files, derived, context, create, RunRequest.behind(0))
     return child
 
 

@@ -21,7 +21,7 @@ from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
 from mops.parquet.encoder import Encoded
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import JobRecord, ReuseSource
-from mops.storage.joblog.view import LogView
+from mops.storage.joblog.records import LogView
 from mops.study.groups import GroupChunk
 
 _GROUPS_AT_ONCE = 1 << 16

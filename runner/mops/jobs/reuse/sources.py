@@ -19,10 +19,9 @@ from mops.jobs.reuse.same_files import SameFiles
 from mops.jobs.reuse.unreadable import UNREADABLE, warn_unreadable
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
-from mops.storage.job_records import JOB_RECORDS, JobRecord, job_names, load_job
+from mops.storage.job_records import JOB_RECORDS, JobRecord, job_names, load_job, options_records
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.view import LogView
-from mops.storage.kept_options import options_records
+from mops.storage.joblog.records import LogView
 from mops.storage.params_file import load_groups
 from mops.storage.paths import NamePaths
 from mops.storage.sources import FirstReplicates, families_of, source_logs
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 class Offer:
     """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse."""
 
-    # Simulations that a derived job takes over belong to its parent.
+    # Simulations that a derived job takes over belong to its sources.
 
     files: Files
     record: JobRecord

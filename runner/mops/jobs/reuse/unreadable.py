@@ -6,11 +6,11 @@ import logging
 
 import pyarrow as pa
 
-from mops.errors import BundleError, CorruptRecord, JobError, NewerFormat
+from mops.errors import BundleError, CorruptRecord, JobError, OtherFormat
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (CorruptRecord, NewerFormat, JobError, BundleError, OSError, pa.ArrowInvalid)
+UNREADABLE = (CorruptRecord, OtherFormat, JobError, BundleError, OSError, pa.ArrowInvalid)
 """The errors of one damaged or just deleted job. OSError and ArrowInvalid come from a missing or damaged file."""
 
 

@@ -24,7 +24,7 @@ from mops.jobs.tables.table import Table
 from mops.storage.dataset import dataset_of
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
-from mops.storage.sources import SourceLog, parts
+from mops.storage.sources import SourceLog, part_rows
 from mops.task import FAILURES
 
 
@@ -210,7 +210,7 @@ class JobTables(JobParts):
 
         def read(sources: list[SourceLog]) -> list[Reason]:
             counts = self.record.taken_over_counts + sources[-1].log.view.counts
-            rows = parts(sources, "failures") if counts.failed else []
+            rows = part_rows(sources, "failures") if counts.failed else []
             dataset = dataset_of(self.files, self.name, rows, FAILURES)
             is_cause = ds.field("target").is_null() | (ds.field("target") != "*")
             columns = ["reason", "message"]
@@ -252,7 +252,7 @@ class JobTables(JobParts):
             if not (record.taken_over_counts + view.counts).failed:
                 return CAUSES.empty_table()
             finished = record.taken_over | view.committed
-            return FailedJob(self.files, self.record.paths, parts(sources, "failures"), finished).causes()
+            return FailedJob(self.files, self.record.paths, part_rows(sources, "failures"), finished).causes()
 
         return Table(f"causes of failures of job {self.name!r}", lambda: Computed(self._read(read), Selection()))
 

@@ -29,8 +29,8 @@ from mops.jobs.trial.trial import context_of_check
 from mops.project.bundle_cache import in_project
 from mops.recovery import how_it_ended
 from mops.settings import Settings
+from mops.storage.job_records import read_options
 from mops.storage.joblog.log import JobLog
-from mops.storage.kept_options import read_options
 from mops.storage.params_file import load_groups
 from mops.storage.sources import stored_families
 from mops.study.column_families import Families

@@ -170,7 +170,7 @@ class _Ran:
     def tables(self) -> dict[str, pa.Table]:
         """The first replicate's outputs that the study keeps; a long simulation hands over all outputs."""
         found: dict[str, pa.Table] = {}
-        for part in self.result.parts:
+        for part in self.result.buffers:
             for segment in part.segments:
                 replicates = [replicate for _, replicate in segment.simulations]
                 if 0 in replicates and (self.kept is None or segment.output in self.kept):

@@ -15,8 +15,22 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 
 from mops.errors import UsageError
-from mops.storage.backends.base import Data, Entries, Entry, Spool, T, whole_bytes
-from mops.storage.backends.faults import BUSY, FULL, NO_CONTAINER, REFUSED, SILENT, UNKNOWN, Fault, RequestFailed
+from mops.storage.backends.base import (
+    BUSY,
+    FULL,
+    NO_CONTAINER,
+    REFUSED,
+    SILENT,
+    UNKNOWN,
+    Data,
+    Entries,
+    Entry,
+    Fault,
+    RequestFailed,
+    Spool,
+    T,
+    whole_bytes,
+)
 
 FAULTS_BY_CODE = {
     "ContainerNotFound": NO_CONTAINER,

@@ -95,22 +95,28 @@ class LocalFolder:
 @contextmanager
 def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     """Write a durable temporary file into the folder of ``final``; remove it after the body."""
-    _make_folder(final.parent)
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
-        if not (isinstance(data, Spool) and data.link(temporary)):
+        for is_last in (False, False, True):
             try:
-                opened = temporary.open("xb")
-            except FileNotFoundError:  # a deletion has just removed the empty folder
                 _make_folder(final.parent)
-                opened = temporary.open("xb")
-            with opened as file:
-                file.writelines(data if isinstance(data, Spool) else [data])
-                file.flush()
-                os.fsync(file.fileno())
+                _write(temporary, data)
+                break
+            except FileNotFoundError:  # a deletion has just removed an empty folder of the path
+                if is_last:
+                    raise
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: Data) -> None:
+    if isinstance(data, Spool) and data.link(path):
+        return
+    with path.open("xb") as file:
+        file.writelines(data if isinstance(data, Spool) else [data])
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _make_folder(folder: Path) -> None:

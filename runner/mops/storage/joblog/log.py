@@ -1,7 +1,7 @@
 """Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-docs/internals/storage.md has the protocol and its rules, which the comments here name by number.
-:mod:`mops.storage.joblog.parts` reads a log with every commit.
+docs/internals/storage.md has the protocol and its rules, which the comments here name by number. A runner uses
+:class:`JobLog`, which keeps no commits. Readers of rows use :func:`read_whole`, which also says which parts count.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mops.errors import CorruptRecord, JobDeleted, StorageUnavailable, Superseded
 from mops.storage.backends.base import Put
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
+    COMPACTIONS,
     LOG_RECORDS,
-    Asked,
     By,
     Cancel,
     Claim,
     Commit,
+    Compaction,
     End,
+    LogView,
     Part,
     Record,
+    RunRequest,
     State,
+    check_start,
     decode_record,
 )
-from mops.storage.joblog.view import LogView, check_start
 from mops.storage.json_records import RESTORE_HINT
 from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
@@ -72,7 +77,7 @@ class JobLog:
     def read(self) -> LogView:
         """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
-        NewerFormat, CorruptRecord: a newer mops wrote a record, or a record is not what mops wrote.
+        OtherFormat, CorruptRecord: a record has another format, or is not what mops wrote.
         """
         for _ in self.records():
             pass
@@ -92,7 +97,7 @@ class JobLog:
                 return
             window = min(2 * window, AT_ONCE)
 
-    def claim(self, by: By, *, asked: Asked | None = None) -> LogView:
+    def claim(self, by: By, *, asked: RunRequest | None = None) -> LogView:
         """Become the owner (rule 5); return the log up to this claim: its ``committed`` do not run again.
 
         Parameters
@@ -107,7 +112,7 @@ class JobLog:
         NothingToRun
             There is nothing to run.
         Overtaken
-            The request is void (:func:`mops.storage.joblog.view.overtaking`).
+            The request is void (:func:`mops.storage.joblog.records.overtaking`).
         """
         if self._claim is not None:
             raise RuntimeError("this process has claimed already")
@@ -145,7 +150,7 @@ class JobLog:
         self._fence()
         return self._view
 
-    def _decide_claim(self, by: By, asked: Asked | None, head: dict[str, Any]) -> Claim:
+    def _decide_claim(self, by: By, asked: RunRequest | None, head: dict[str, Any]) -> Claim:
         where = self._where(self._view.k)
         by = check_start(self._view, by, asked, job=self._paths.job, where=where)
         return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})
@@ -235,3 +240,49 @@ def foreign_records(
             for part in record.parts:
                 if not paths.has_part(part.path, record.n):
                     yield record, f"it commits {part.path}, which is not a part of attempt {record.n} of this job"
+
+
+@dataclass(frozen=True)
+class CurrentPart:
+    """A part that counts, and the groups of the commits that wrote its rows."""
+
+    part: Part
+    ranges: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class WholeLog:
+    """A log with every commit, and the job's compaction. It is large: do not keep it."""
+
+    view: LogView
+    commits: tuple[Commit, ...]
+    compaction: Compaction | None
+
+    @cached_property
+    def parts(self) -> list[CurrentPart]:
+        """As :func:`current_parts`."""
+        return current_parts(self.commits, self.compaction)
+
+
+def read_whole(files: Files, paths: JobPaths) -> WholeLog:
+    """Read a log to its end with every commit, and then the compaction (rule 19)."""
+    log = JobLog(files, paths)
+    commits = tuple(record for record in log.records() if isinstance(record, Commit))
+    compaction = COMPACTIONS.read(files, paths.compaction) if log.view.complete else None
+    return WholeLog(log.view, commits, compaction)
+
+
+def current_parts(commits: Iterable[Commit], compaction: Compaction | None) -> list[CurrentPart]:
+    """Return the parts that count, in the order of the commits.
+
+    CorruptRecord: the compaction replaces a part that no commit names, or replaces it twice.
+    """
+    parts = {part.path: CurrentPart(part, commit.ranges) for commit in commits for part in commit.parts}
+    current: dict[str, CurrentPart | None] = {**parts}
+    for merge in compaction.merges if compaction is not None else ():
+        if not merge.removed or not all(current.get(path) is parts.get(path, merge) for path in merge.removed):
+            what = "the record of the compaction is damaged: it replaces parts that do not count"
+            raise CorruptRecord(what, where=merge.part.path, hint=RESTORE_HINT)
+        current |= dict.fromkeys(merge.removed)
+        current[merge.removed[0]] = CurrentPart(merge.part, merge.ranges)
+    return [one for one in current.values() if one is not None]

@@ -9,10 +9,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mops.errors import CorruptRecord
 from mops.storage.files import AT_ONCE, Files
-from mops.storage.joblog.log import foreign_records
-from mops.storage.joblog.parts import CurrentPart, current_parts
-from mops.storage.joblog.records import COMPACTIONS, Claim, Commit, Compaction, End, Merge, Part, Record, decode_record
-from mops.storage.joblog.view import LogView, overtaking, settled_state, union
+from mops.storage.joblog.log import CurrentPart, current_parts, foreign_records
+from mops.storage.joblog.records import (
+    COMPACTIONS,
+    Claim,
+    Commit,
+    Compaction,
+    End,
+    LogView,
+    Merge,
+    Part,
+    Record,
+    decode_record,
+    overtaking,
+    settled_state,
+    union,
+)
 from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -27,7 +39,7 @@ def verify(
 ) -> list[str]:
     """Check a job's log and parts (rule 14); return a sentence for each problem. Reads every part.
 
-    The job's own log holds all groups but ``taken_over``. NewerFormat: a newer mops wrote the log.
+    The job's own log holds all groups but ``taken_over``. OtherFormat: a mops of another version wrote the log.
     """
     records, problems = _readable(files, paths)
     problems += order_problems(records, paths)
@@ -135,7 +147,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
         if start < before:
             problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
     problems += [
-        f"record {commit.k}: commits groups {start} to {stop - 1}, which belong to the parent"
+        f"record {commit.k}: commits groups {start} to {stop - 1}, which the job takes over"
         for commit in commits
         for start, stop in (commit.ranges & taken_over).intervals
     ]
