@@ -21,8 +21,9 @@ import pyarrow as pa
 from mops.child.blocks import table_of
 from mops.child.buffers import Tables
 from mops.child.channel import Message
-from mops.child.load import CannotLoad, UserCode, enter_import_folder
+from mops.child.load import UserCode, enter_import_folder
 from mops.child.main import prepare_process
+from mops.child.modules import CannotLoad
 from mops.child.outputs import Results
 from mops.child.prints import flush_prints
 from mops.child.task_run import score, simulate

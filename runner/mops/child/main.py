@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import CannotLoad, UserCode, enter_import_folder
+from mops.child.load import UserCode, enter_import_folder
+from mops.child.modules import CannotLoad
 from mops.child.prints import flush_prints, replace_streams
 from mops.child.task_run import TaskRun
 from mops.child.tracebacks import describe
