@@ -10,11 +10,11 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from mops.child.blocks import GroupName, Part, Parts, Rows, Simulation, joined_parts
+from mops.child.blocks import BlockRows, Output, Outputs, joined
 from mops.child.channel import Channel, Message, anonymous_file
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in
@@ -27,7 +27,23 @@ FAILURE_BYTES = 500  # about what a failure takes in memory, without its message
 LOSS_BYTES = 200  # about what a loss takes in memory
 _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
 Tables = dict[str, pa.Table]
-_Simulation: TypeAlias = tuple[int, int, Part]
+_Placed: TypeAlias = tuple[int, int, Output]  # with its group's position and its replicate
+
+
+class Simulation(NamedTuple):
+    """A good simulation: its group by position in the task, its replicate and seed, and what it returned."""
+
+    position: int
+    replicate: int
+    seed: int
+    outputs: Outputs
+
+
+class GroupName(NamedTuple):
+    """What rows say about their group: its number in the study, and its param_id."""
+
+    number: int
+    param_id: str
 
 
 class BufferWriter:
@@ -47,13 +63,13 @@ class BufferWriter:
         self.kept_bytes = 0  # of all rows of the outputs that the study keeps
         self.groups_done = 0
 
-    def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
+    def finished(self, position: int, replicate: int, seed: int, outputs: Outputs) -> None:
         """Take what a good simulation returned."""
-        self._open.append(Simulation(position, replicate, seed, parts))
-        for output, part in parts.items():
-            size = _size(part)
+        self._open.append(Simulation(position, replicate, seed, outputs))
+        for name, output in outputs.items():
+            size = _size(output)
             self._count(size)
-            if self._keep is None or output in self._keep:
+            if self._keep is None or name in self._keep:
                 self.kept_bytes += size
 
     def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
@@ -90,7 +106,7 @@ class BufferWriter:
 
         self._files = self._files or PartFiles(self._name, groups, known, folder)
         families = self._files.add(self._open, self._keep)
-        self._encoded += [simulation._replace(parts={}) for simulation in self._open]
+        self._encoded += [simulation._replace(outputs={}) for simulation in self._open]
         self._open, self.bytes_open = [], 0
         return families
 
@@ -113,13 +129,13 @@ class BufferWriter:
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
 
-    def _kept(self) -> Iterator[tuple[int, int, Parts]]:
+    def _kept(self) -> Iterator[tuple[int, int, Outputs]]:
         # All outputs of an unfinished group, because its targets may have to run in another child.
         done = set(self._events["done"])
-        for position, replicate, _, parts in self._open:
+        for position, replicate, _, outputs in self._open:
             if self._keep is not None and position in done:
-                parts = {name: parts[name] for name in self._keep if name in parts}
-            yield position, replicate, parts
+                outputs = {name: outputs[name] for name in self._keep if name in outputs}
+            yield position, replicate, outputs
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
         """Tell the worker that this task has no further results."""
@@ -127,24 +143,24 @@ class BufferWriter:
         self._channel.send({"kind": "ended", "seconds": seconds, "written": written, **reasons})
 
 
-def _size(part: Part) -> int:
-    if isinstance(part, Rows):
-        return part.nbytes
+def _size(output: Output) -> int:
+    if isinstance(output, BlockRows):
+        return output.nbytes
     try:  # nbytes of a table looks into every buffer, which takes 7 us for four columns
-        row_bits = sum(kind.bit_width for kind in part.schema.types)
+        row_bits = sum(kind.bit_width for kind in output.schema.types)
     except ValueError:  # strings, lists: no fixed width
-        return int(part.nbytes)
-    return int(part.num_rows * row_bits // 8)
+        return int(output.nbytes)
+    return int(output.num_rows * row_bits // 8)
 
 
 def send_tables(
-    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Mapping[str, Part]]], name: str
+    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Mapping[str, Output]]], name: str
 ) -> None:
     """Send a message with tables in an anonymous file; ``message["outputs"]`` lists the contents."""
-    by_output: dict[str, list[_Simulation]] = {}
-    for position, replicate, parts in simulations:
-        for output, part in parts.items():
-            by_output.setdefault(output, []).append((position, replicate, part))
+    by_output: dict[str, list[_Placed]] = {}
+    for position, replicate, outputs in simulations:
+        for name, output in outputs.items():
+            by_output.setdefault(name, []).append((position, replicate, output))
     fd = anonymous_file(name)
     try:
         # Buffered: the kernel writes at most 2 GiB at once, and a raw file would not write the rest.
@@ -155,22 +171,22 @@ def send_tables(
         os.close(fd)
 
 
-def _segments(file: pa.NativeFile, simulations: list[_Simulation]) -> Iterator[dict[str, Any]]:
+def _segments(file: pa.NativeFile, simulations: list[_Placed]) -> Iterator[dict[str, Any]]:
     # An Arrow stream of one batch for each schema.
-    by_schema: dict[pa.Schema, list[_Simulation]] = {}
+    by_schema: dict[pa.Schema, list[_Placed]] = {}
     for schema, group in groupby(simulations, lambda simulation: simulation[2].schema):
         by_schema.setdefault(schema, []).extend(group)  # types that change back and forth make only a few segments
     for schema, rows in by_schema.items():
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()
-        table = pa.concat_tables(joined_parts(part for _, _, part in rows)).combine_chunks()
+        table = pa.concat_tables(joined(output for _, _, output in rows)).combine_chunks()
         with pa.ipc.new_stream(file, schema) as stream:
             stream.write_table(table)
         yield {
             "offset": start,
             "length": file.tell() - start,
             "simulations": [[position, replicate] for position, replicate, _ in rows],
-            "rows": [part.num_rows for _, _, part in rows],
+            "rows": [output.num_rows for _, _, output in rows],
             "families": families_in(table),
         }
 

@@ -75,8 +75,8 @@ class ForegroundRun:
 
     def _simulate(self, code: UserCode, results: Results, replicate: int, seed: int) -> Tables:
         def tables_of_model() -> Tables:
-            parts = results.read(simulate(code, dict(self._request["params"]), seed), seed)
-            return {name: table_of(part) for name, part in parts.items()}
+            outputs = results.read(simulate(code, dict(self._request["params"]), seed), seed)
+            return {name: table_of(output) for name, output in outputs.items()}
 
         began = monotonic()
         _enter(code)

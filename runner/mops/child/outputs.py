@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.child.blocks import Blocks, Parts
+from mops.child.blocks import Blocks, Outputs
 from mops.child.columns import (
     by_type,
     fields_of,
@@ -50,17 +50,17 @@ class Results:
         self._blocks = Blocks()
         self.first: Families | None = None  # those of the first result, if it has become the reference
 
-    def read(self, result: object, seed: int) -> Parts:
+    def read(self, result: object, seed: int) -> Outputs:
         """Return what a simulation returned; raise InvalidOutput if mops cannot store it, or it has another schema."""
-        parts = self._blocks.take(result)
-        return parts if parts is not None else self._checked(result, seed)
+        copied = self._blocks.take(result)
+        return copied if copied is not None else self._checked(result, seed)
 
-    def _checked(self, result: object, seed: int) -> Parts:
+    def _checked(self, result: object, seed: int) -> Outputs:
         tables = as_tables(result, seed, self._schema.families if self._schema else None)
         if self._schema is None:
             self.first = {output: families_in(table) for output, table in tables.items()}
             self._schema = OutputSchema(self.first)
-        # The schema has not seen what is in the blocks, which this result must fit.
+        # The schema has not seen the values that were only copied, which this result must fit.
         for output, earlier in self._blocks.release().items():
             for table in earlier:
                 self._schema.learn({output: families_in(table)})

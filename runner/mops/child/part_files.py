@@ -16,7 +16,8 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from mops.child.blocks import GroupName, Part, Simulation, joined_parts
+from mops.child.blocks import Output, joined
+from mops.child.buffers import GroupName, Simulation
 from mops.child.channel import anonymous_file
 from mops.parquet.output_file import OutputFile, StoredTypes
 from mops.study.column_families import Columns, Families, join_columns
@@ -65,19 +66,17 @@ class PartFiles:
 
     def add(self, simulations: Sequence[Simulation], outputs: Sequence[str] | None) -> Families:
         """Encode the rows of simulations, of these outputs or of all; return the families of their values."""
-        names = {name for simulation in simulations for name in simulation.parts} if outputs is None else outputs
+        names = {name for simulation in simulations for name in simulation.outputs} if outputs is None else outputs
         found: Families = {}
         for output in names:
-            with_parts = [
-                (simulation, simulation.parts[output]) for simulation in simulations if output in simulation.parts
-            ]
-            for _, same in groupby(with_parts, lambda pair: pair[1].schema):
+            pairs = [(each, each.outputs[output]) for each in simulations if output in each.outputs]
+            for _, same in groupby(pairs, lambda pair: pair[1].schema):
                 found[output] = join_columns(found.get(output, {}), self._write(output, list(same)))
         return found
 
-    def _write(self, output: str, with_parts: list[tuple[Simulation, Part]]) -> Columns:
-        simulations, parts = zip(*with_parts, strict=True)
-        table = pa.concat_tables(joined_parts(parts))
+    def _write(self, output: str, pairs: list[tuple[Simulation, Output]]) -> Columns:
+        simulations, outputs = zip(*pairs, strict=True)
+        table = pa.concat_tables(joined(outputs))
         families = families_in(table)
         self._families[output] = join_columns(self._families.get(output, {}), families)
         self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
@@ -87,7 +86,7 @@ class PartFiles:
         replicates = np.array([simulation.replicate for simulation in simulations])
         seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
         ids = pa.array([group.param_id for group in groups], pa.string())
-        rows = [part.num_rows for part in parts]
+        rows = [one.num_rows for one in outputs]
         identity = identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
         if output not in self._files:
             self._files[output] = OutputFile(self._content)

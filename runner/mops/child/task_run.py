@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mops.child.blocks import GroupName, Parts, table_of
-from mops.child.buffers import BufferWriter, Tables
+from mops.child.blocks import Outputs, table_of
+from mops.child.buffers import BufferWriter, GroupName, Tables
 from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
@@ -107,21 +107,21 @@ class TaskRun:
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
         self._group_began = monotonic()
-        replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
-        given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
+        replicates: dict[int, Outputs] = {replicate: self._given[position, replicate] for replicate in group["given"]}
+        given_bytes = sum(output.nbytes for outputs in replicates.values() for output in outputs.values())
         bytes_before, has_targets, stored = self._writer.bytes_total, bool(group["targets"]), set(group["reused"])
         for n_before, (replicate, seed) in enumerate(group["simulations"]):
             must_end = self._must_end(n_before) if group["in_pieces"] else self._page.stop_asked
             if self._code.replacement.reason or must_end:
                 return
             reused = self._given[position, replicate] if replicate in stored else None
-            parts = self._simulate(position, replicate, dict(params), seed, reused)
-            if parts is None:  # without this replicate the group has no losses
+            outputs = self._simulate(position, replicate, dict(params), seed, reused)
+            if outputs is None:  # without this replicate the group has no losses
                 has_targets = False
                 replicates.clear()
             elif has_targets:
-                replicates[replicate] = parts
-            parts = None  # or they would stay in memory while the next simulation runs
+                replicates[replicate] = outputs
+            outputs = None  # or they would stay in memory while the next simulation runs
             kept_bytes = given_bytes + self._writer.bytes_total - bytes_before
             self._code.replacement.finished(kept_bytes if has_targets else self._writer.bytes_open)
             self._hand_over_in_time(group_done=False)
@@ -138,7 +138,7 @@ class TaskRun:
 
     def _simulate(
         self, position: int, replicate: int, params: dict[str, Any], seed: int, reused: Tables | None
-    ) -> Parts | None:
+    ) -> Outputs | None:
         """Run a simulation, or take what another job has stored of it; return None if it fails."""
         must_enter = self._renew_folder()
         self._n_run += 1
@@ -147,7 +147,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            parts = self._read(simulate(self._code, params, seed) if reused is None else reused, seed)
+            outputs = self._read(simulate(self._code, params, seed) if reused is None else reused, seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._end_if_files_are_lost()
             self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
@@ -158,16 +158,16 @@ class TaskRun:
             self._end_if_channel_is_closed()
             self._code.state.restore()
         self._writer.reference = self._results.first
-        self._writer.finished(position, replicate, seed, parts)
-        return parts
+        self._writer.finished(position, replicate, seed, outputs)
+        return outputs
 
-    def _read(self, result: object, seed: int) -> Parts:  # a function, so that the result does not outlive the reading
+    def _read(self, result: object, seed: int) -> Outputs:  # so that no name keeps the result
         self._page.returned()
         return self._results.read(result, seed)
 
-    def _score(self, group: dict[str, Any], replicates: list[Parts]) -> None:
+    def _score(self, group: dict[str, Any], replicates: list[Outputs]) -> None:
         position, params = group["position"], group["params"]
-        ordered = [{output: table_of(part) for output, part in parts.items()} for parts in replicates]
+        ordered = [{name: table_of(output) for name, output in outputs.items()} for outputs in replicates]
         if group["given"] or group["reused"]:
             ordered = with_one_schema(ordered)
         for target in group["targets"]:
