@@ -26,10 +26,9 @@ import pyarrow as pa
 from mops.child.buffers import Tables
 from mops.child.channel import Message
 from mops.child.columns import is_of
+from mops.child.leftovers import ProcessState, ReplacementPolicy, enter_temporary_folder
 from mops.child.modules import CannotLoad, PythonModules, attribute, file_of, imported, refusal, shadowing_files
 from mops.child.outputs import as_tables, is_writable
-from mops.child.process_state import ProcessState, enter_temporary_folder
-from mops.child.replacement import ReplacementPolicy
 from mops.child.shared_state import BeforeImport
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.entry_point import EntryPoint

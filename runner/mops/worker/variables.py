@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from mops.child.process_state import TEMPORARY_FOLDERS
+from mops.child.leftovers import TEMPORARY_FOLDERS
 from mops.errors import OptionsError, Problem
 
 Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
