@@ -41,7 +41,7 @@ from mops.system.signals import adopt_orphans, die_with_parent
 #          retirement_size, keep_folder, encode,
 #          part_folder}                         ──►
 #       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
-#                                               ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
+#                                               ◄──    file {} + descriptor: a part (child/buffers.py), 0 or more
 #                                               ◄──    results {simulations, outputs, losses, failures, done, files,
 #                                                      encoded} + memfd, repeated
 #                                               ◄──    ended {seconds, replace_reason, replace_code, written}
