@@ -25,9 +25,8 @@ from mops.child.load import UserCode, enter_import_folder
 from mops.child.main import prepare_process
 from mops.child.modules import CannotLoad
 from mops.child.outputs import Results
-from mops.child.prints import flush_prints
 from mops.child.task_run import score, simulate
-from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.texts import failure_of, failure_of_target, flush_prints
 from mops.study.output_schema import InvalidOutput
 from mops.system.clock import monotonic
 

@@ -25,9 +25,8 @@ from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import UserCode, enter_import_folder
 from mops.child.modules import CannotLoad
-from mops.child.prints import flush_prints, replace_streams
 from mops.child.task_run import TaskRun
-from mops.child.tracebacks import describe
+from mops.child.texts import describe, flush_prints, replace_streams
 from mops.child.working_folder import obey_modes
 from mops.system.signals import adopt_orphans, die_with_parent
 

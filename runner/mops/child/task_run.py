@@ -21,8 +21,7 @@ from mops.child.buffers import BufferWriter, GroupName, Tables
 from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
-from mops.child.prints import flush_prints, name_step
-from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.texts import failure_of, failure_of_target, flush_prints, name_step
 from mops.parquet.schemas import storage_schema
 from mops.study.casts import converted_table
 from mops.study.column_families import join_families

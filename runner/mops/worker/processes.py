@@ -17,7 +17,7 @@ from typing import IO
 
 from filelock import lock_descriptor
 
-from mops.child.prints import without_headings
+from mops.child.texts import without_headings
 from mops.errors import ClusterError
 from mops.system import folders
 from mops.system.signals import readable
