@@ -163,8 +163,8 @@ def send_tables(
     """Send a message with tables in an anonymous file; ``message["outputs"]`` lists the contents."""
     by_output: dict[str, list[_Placed]] = {}
     for position, replicate, outputs in simulations:
-        for name, output in outputs.items():
-            by_output.setdefault(name, []).append((position, replicate, output))
+        for output_name, output in outputs.items():
+            by_output.setdefault(output_name, []).append((position, replicate, output))
     fd = anonymous_file(name)
     try:
         # Buffered: the kernel writes at most 2 GiB at once, and a raw file would not write the rest.

@@ -64,7 +64,7 @@ def main() -> None:
     die_with_parent(lifeline_fd)
     prepare_process()
     replace_streams()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return a part
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return what it has
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()

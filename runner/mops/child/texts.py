@@ -132,19 +132,19 @@ def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
     while todo:
-        error, part = todo.pop()
+        error, summary = todo.pop()
         if id(error) in seen:
             continue
         seen.add(id(error))
-        part.stack = _without_mops(part.stack)
+        summary.stack = _without_mops(summary.stack)
         if output := _output_of_command(error):
-            part.__notes__ = [*(part.__notes__ or ()), *output]
+            summary.__notes__ = [*(summary.__notes__ or ()), *output]
         # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
         if not keep_frames:
             traceback.clear_frames(error.__traceback__)
-        pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
+        pairs = [(error.__cause__, summary.__cause__), (error.__context__, summary.__context__)]
         if isinstance(error, BaseExceptionGroup):
-            pairs += zip(error.exceptions, part.exceptions or (), strict=False)
+            pairs += zip(error.exceptions, summary.exceptions or (), strict=False)
         todo += [(inner, its) for inner, its in pairs if inner is not None and its is not None]
     return "".join(told.format())
 

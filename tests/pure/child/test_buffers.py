@@ -170,6 +170,15 @@ class TestWriter:
             None,
         )
 
+    def test_a_buffer_has_the_name_of_its_writer(self, writer, ends):
+        """The drain check finds by this name whose buffers are left. Regression: it was the name of the last output."""
+        out = writer()
+        out.finished(0, 0, 1, {"a": rows(1), "b": rows(1)})
+        out.flush()
+        _, fd = ends[1].receive()
+        assert "mops-part-test" in os.readlink(f"/proc/self/fd/{fd}")
+        os.close(fd)
+
     def test_results_are_sent_once(self, writer, hand_over, ends):
         out = writer()
         out.finished(0, 0, 1, {"a": rows(1)})
