@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ Arrays: TypeAlias = "list[np.ndarray[Any, Any]]"
 Memory: TypeAlias = "list[memoryview]"  # bytes for each column of a block
 
 
-class Rows(NamedTuple):
+class BlockRows(NamedTuple):
     """The rows of one simulation in a block."""
 
     block: Block
@@ -46,48 +45,33 @@ class Rows(NamedTuple):
     @property
     def nbytes(self) -> int:
         """As of a table."""
-        return math.ceil((self.stop - self.start) * self.block.layout.row_bytes)
+        return math.ceil(self.num_rows * self.block.layout.row_bytes)
 
 
-Part: TypeAlias = pa.Table | Rows  # one output of a simulation
-Parts = dict[str, Part]  # all outputs of a simulation, by name
+Output: TypeAlias = pa.Table | BlockRows  # of a simulation
+Outputs = dict[str, Output]  # all outputs of a simulation, by name
 
 
-class Simulation(NamedTuple):
-    """A good simulation: its group by position in the task, its replicate and seed, and what it returned."""
-
-    position: int
-    replicate: int
-    seed: int
-    parts: Parts
+def table_of(output: Output) -> pa.Table:
+    """Return an output as a table: rows as a slice of their block's."""
+    return output.block.table(output.start, output.stop) if isinstance(output, BlockRows) else output
 
 
-class GroupName(NamedTuple):
-    """What rows say about their group: its number in the study, and its param_id."""
-
-    number: int
-    param_id: str
-
-
-def table_of(part: Part) -> pa.Table:
-    """Return a part as a table: rows as a slice of their block's."""
-    return part.block.table().slice(part.start, part.num_rows) if isinstance(part, Rows) else part
-
-
-def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
-    """Yield the rows of all parts in turn, those of neighbours in a block as one table."""
-    for block, group in groupby(parts, lambda part: part.block if isinstance(part, Rows) else None):
-        some = list(group)
-        if block is None:
-            yield from some
+def joined(outputs: Iterable[Output]) -> Iterator[pa.Table]:
+    """Yield the rows of all outputs in turn, those of neighbours in a block as one table."""
+    block, start, stop = None, 0, 0  # rows that are not yielded yet
+    for output in outputs:
+        is_in_block = isinstance(output, BlockRows)
+        if is_in_block and output.block is block and output.start == stop:
+            stop = output.stop
             continue
-        start, stop = some[0].start, some[0].stop
-        for rows in some[1:]:
-            if rows.start != stop:
-                yield block.table().slice(start, stop - start)
-                start = rows.start
-            stop = rows.stop
-        yield block.table().slice(start, stop - start)
+        if block is not None:
+            yield block.table(start, stop)
+        block, start, stop = output if is_in_block else (None, 0, 0)
+        if block is None:
+            yield output
+    if block is not None:
+        yield block.table(start, stop)
 
 
 class _Layout:
@@ -106,8 +90,9 @@ class _Layout:
         if type(value) not in (dict, pa.Table):
             return None
         source = value.schema if type(value) is pa.Table else None
-        names, kinds = table.column_names, table.schema.types
-        if not all(map(_is_numeric, kinds)) or {*names} != {*(value if source is None else source.names)}:
+        names, kinds, is_ = table.column_names, table.schema.types, pa.types
+        are_numbers = all(is_.is_integer(k) or is_.is_boolean(k) or k in (pa.float32(), pa.float64()) for k in kinds)
+        if not are_numbers or {*names} != {*(value if source is None else source.names)}:
             return None
         # Other types of arrays become the same Arrow types: float16 becomes float32.
         if source is not None and any(source.field(name).type != kind for name, kind in zip(names, kinds, strict=True)):
@@ -141,10 +126,6 @@ class _Layout:
         return [] if any(column.null_count for column in columns) else [column.to_numpy() for column in columns]
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or kind in (pa.float32(), pa.float64()))
-
-
 class Block:
     """The rows of some simulations, in memory that may have held others before, and that only mops can change."""
 
@@ -152,38 +133,32 @@ class Block:
         self.layout, self.memory = layout, memory
         # A view of such an array keeps it alive. If its memory were an array, the view would keep only that (numpy).
         self._columns = [np.frombuffer(some, dtype) for some, dtype in zip(memory, layout.dtypes, strict=True)]
-        self._n_taken = 0
+        # They end once this block, its tables and their views no longer exist.
+        self.users = [weakref.ref(column) for column in self._columns]
+        self.n_rows = 0
         self._table: pa.Table | None = None
 
-    def users(self) -> list[weakref.ref[Any]]:
-        """Return references that end once this block, its tables and their views no longer exist."""
-        return [weakref.ref(column) for column in self._columns]
-
-    def append(self, arrays: Arrays) -> Rows | None:
+    def append(self, arrays: Arrays) -> BlockRows | None:
         """Copy the rows of a simulation; None: they do not fit."""
-        start = self._n_taken
+        start = self.n_rows
         stop = start + len(arrays[0])
         if stop > len(self._columns[0]):
             return None
         for column, array in zip(self._columns, arrays, strict=True):
             column[start:stop] = array
-        self._n_taken = stop
-        return Rows(self, start, stop)
+        self.n_rows = stop
+        return BlockRows(self, start, stop)
 
-    def table(self) -> pa.Table:
-        """Return a table with all rows so far, which shares the block's memory and cannot be written through."""
-        if self._table is None or self._table.num_rows < self._n_taken:
+    def table(self, start: int, stop: int) -> pa.Table:
+        """Return some rows as a table, which shares the block's memory and cannot be written through."""
+        if self._table is None or self._table.num_rows < stop:
             # Rows of later simulations are in it too, but not with booleans: Arrow has bits, and copies them.
-            n_rows = self._n_taken if bool in self.layout.dtypes else len(self._columns[0])
-            taken = [column[:n_rows] for column in self._columns]
-            for array in taken:
-                array.flags.writeable = False
-            self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
-        return self._table
-
-    def taken(self) -> pa.Table:
-        """Return a table of only the rows so far."""
-        return self.table().slice(0, self._n_taken)
+            n_rows = self.n_rows if bool in self.layout.dtypes else len(self._columns[0])
+            columns = [column[:n_rows] for column in self._columns]
+            for column in columns:
+                column.flags.writeable = False
+            self._table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=self.layout.schema)
+        return self._table.slice(start, stop - start)
 
 
 class Blocks:
@@ -192,6 +167,7 @@ class Blocks:
     def __init__(self) -> None:
         self._layouts: dict[str, _Layout] = {}
         self._blocks: dict[str, list[Block]] = {}
+        # Memory of blocks that were handed over, with those who may still use it.
         self._earlier: dict[str, list[tuple[Memory, list[weakref.ref[Any]]]]] = {}
 
     def learn(self, result: object, tables: Mapping[str, pa.Table]) -> None:
@@ -202,7 +178,7 @@ class Blocks:
             if None not in found.values():
                 self._layouts, self._earlier = found, {}  # type: ignore[assignment]
 
-    def take(self, result: object) -> Parts | None:
+    def take(self, result: object) -> Outputs | None:
         """Copy a result; None: its layout is not that of the checked result."""
         if not self._layouts:
             return None
@@ -214,7 +190,7 @@ class Blocks:
             return None
         return {output: self._append(output, arrays) for output, arrays in found.items() if arrays is not None}
 
-    def _append(self, output: str, arrays: Arrays) -> Rows:
+    def _append(self, output: str, arrays: Arrays) -> BlockRows:
         blocks = self._blocks.setdefault(output, [])
         rows = blocks[-1].append(arrays) if blocks else None
         while rows is None:
@@ -239,12 +215,12 @@ class Blocks:
             output, blocks = self._blocks.popitem()
             block = blocks[0]
             if sum(map(len, block.memory)) < 2 * _BLOCK_BYTES:
-                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users())]
+                self._earlier[output] = [*self._earlier.get(output, [])[-1:], (block.memory, block.users)]
 
     def release(self) -> dict[str, list[pa.Table]]:
         """Forget the layout, and return the blocks so far as tables."""
         self._layouts = {}
-        tables = {output: [block.taken() for block in blocks] for output, blocks in self._blocks.items()}
+        tables = {output: [block.table(0, block.n_rows) for block in blocks] for output, blocks in self._blocks.items()}
         self._blocks.clear()
         return tables
 

@@ -1,33 +1,55 @@
-"""Buffers hand finished simulations to the worker: many simulations in one table, in one anonymous file.
+"""Hands finished simulations from a child process to its worker: as buffers, or as parts of large tasks.
 
-The worker reads them, and so does a later child if an earlier one died or left a group unfinished. Runs in children:
-the standard library and pyarrow only.
+A buffer is many simulations in one table, in one anonymous file. The worker reads it, and so does a later child if an
+earlier one died or left a group unfinished. A part is a Parquet file without a name, with an output of finished groups:
+so the rows of large results are copied once less, and the runner need not encode them. Runs in children: the standard
+library, numpy and pyarrow only.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from mops.child.blocks import GroupName, Part, Parts, Rows, Simulation, joined_parts
+from mops.child.blocks import BlockRows, Output, Outputs, joined
 from mops.child.channel import Channel, Message, anonymous_file
-from mops.study.column_families import Columns, Families
+from mops.study.column_families import Columns, Families, join_columns
 from mops.study.column_types import families_in
 from mops.study.output_schema import narrowed
+from mops.system.folders import nameless_file
 
 if TYPE_CHECKING:
-    from mops.child.part_files import PartFiles
+    from mops.parquet.output_file import OutputFile
 
 FAILURE_BYTES = 500  # about what a failure takes in memory, without its message and traceback
 LOSS_BYTES = 200  # about what a loss takes in memory
 _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
 Tables = dict[str, pa.Table]
-_Simulation: TypeAlias = tuple[int, int, Part]
+_Placed: TypeAlias = tuple[int, int, Output]  # with its group's position and its replicate
+
+
+class Simulation(NamedTuple):
+    """A good simulation: its group by position in the task, its replicate and seed, and what it returned."""
+
+    position: int
+    replicate: int
+    seed: int
+    outputs: Outputs
+
+
+class GroupName(NamedTuple):
+    """What rows say about their group: its number in the study, and its param_id."""
+
+    number: int
+    param_id: str
 
 
 class BufferWriter:
@@ -47,13 +69,13 @@ class BufferWriter:
         self.kept_bytes = 0  # of all rows of the outputs that the study keeps
         self.groups_done = 0
 
-    def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
+    def finished(self, position: int, replicate: int, seed: int, outputs: Outputs) -> None:
         """Take what a good simulation returned."""
-        self._open.append(Simulation(position, replicate, seed, parts))
-        for output, part in parts.items():
-            size = _size(part)
+        self._open.append(Simulation(position, replicate, seed, outputs))
+        for name, output in outputs.items():
+            size = _size(output)
             self._count(size)
-            if self._keep is None or output in self._keep:
+            if self._keep is None or name in self._keep:
                 self.kept_bytes += size
 
     def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
@@ -86,11 +108,9 @@ class BufferWriter:
 
     def encode(self, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None) -> Families:
         """Encode the open rows, whose groups are all done, as Parquet until the next flush; return their families."""
-        from mops.child.part_files import PartFiles  # noqa: PLC0415 - Parquet takes 2 MiB of each process, if needed
-
         self._files = self._files or PartFiles(self._name, groups, known, folder)
         families = self._files.add(self._open, self._keep)
-        self._encoded += [simulation._replace(parts={}) for simulation in self._open]
+        self._encoded += [simulation._replace(outputs={}) for simulation in self._open]
         self._open, self.bytes_open = [], 0
         return families
 
@@ -113,13 +133,13 @@ class BufferWriter:
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
 
-    def _kept(self) -> Iterator[tuple[int, int, Parts]]:
+    def _kept(self) -> Iterator[tuple[int, int, Outputs]]:
         # All outputs of an unfinished group, because its targets may have to run in another child.
         done = set(self._events["done"])
-        for position, replicate, _, parts in self._open:
+        for position, replicate, _, outputs in self._open:
             if self._keep is not None and position in done:
-                parts = {name: parts[name] for name in self._keep if name in parts}
-            yield position, replicate, parts
+                outputs = {name: outputs[name] for name in self._keep if name in outputs}
+            yield position, replicate, outputs
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
         """Tell the worker that this task has no further results."""
@@ -127,24 +147,24 @@ class BufferWriter:
         self._channel.send({"kind": "ended", "seconds": seconds, "written": written, **reasons})
 
 
-def _size(part: Part) -> int:
-    if isinstance(part, Rows):
-        return part.nbytes
+def _size(output: Output) -> int:
+    if isinstance(output, BlockRows):
+        return output.nbytes
     try:  # nbytes of a table looks into every buffer, which takes 7 us for four columns
-        row_bits = sum(kind.bit_width for kind in part.schema.types)
+        row_bits = sum(kind.bit_width for kind in output.schema.types)
     except ValueError:  # strings, lists: no fixed width
-        return int(part.nbytes)
-    return int(part.num_rows * row_bits // 8)
+        return int(output.nbytes)
+    return int(output.num_rows * row_bits // 8)
 
 
 def send_tables(
-    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Mapping[str, Part]]], name: str
+    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Mapping[str, Output]]], name: str
 ) -> None:
     """Send a message with tables in an anonymous file; ``message["outputs"]`` lists the contents."""
-    by_output: dict[str, list[_Simulation]] = {}
-    for position, replicate, parts in simulations:
-        for output, part in parts.items():
-            by_output.setdefault(output, []).append((position, replicate, part))
+    by_output: dict[str, list[_Placed]] = {}
+    for position, replicate, outputs in simulations:
+        for output_name, output in outputs.items():
+            by_output.setdefault(output_name, []).append((position, replicate, output))
     fd = anonymous_file(name)
     try:
         # Buffered: the kernel writes at most 2 GiB at once, and a raw file would not write the rest.
@@ -155,22 +175,22 @@ def send_tables(
         os.close(fd)
 
 
-def _segments(file: pa.NativeFile, simulations: list[_Simulation]) -> Iterator[dict[str, Any]]:
+def _segments(file: pa.NativeFile, simulations: list[_Placed]) -> Iterator[dict[str, Any]]:
     # An Arrow stream of one batch for each schema.
-    by_schema: dict[pa.Schema, list[_Simulation]] = {}
+    by_schema: dict[pa.Schema, list[_Placed]] = {}
     for schema, group in groupby(simulations, lambda simulation: simulation[2].schema):
         by_schema.setdefault(schema, []).extend(group)  # types that change back and forth make only a few segments
     for schema, rows in by_schema.items():
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()
-        table = pa.concat_tables(joined_parts(part for _, _, part in rows)).combine_chunks()
+        table = pa.concat_tables(joined(output for _, _, output in rows)).combine_chunks()
         with pa.ipc.new_stream(file, schema) as stream:
             stream.write_table(table)
         yield {
             "offset": start,
             "length": file.tell() - start,
             "simulations": [[position, replicate] for position, replicate, _ in rows],
-            "rows": [part.num_rows for _, _, part in rows],
+            "rows": [output.num_rows for _, _, output in rows],
             "families": families_in(table),
         }
 
@@ -203,3 +223,84 @@ def tables_of(outputs: dict[str, list[dict[str, Any]]], fd: int) -> dict[tuple[i
                 found.setdefault((position, replicate), {})[name] = table.slice(start, rows)
                 start += rows
     return found
+
+
+class _NamelessFile:
+    """The content of a file without a name."""
+
+    def __init__(self, folder: str | None, name: str):
+        # In a folder, so that the runner can link it; else, or if the folder can have no such files, in memory.
+        descriptor = None if folder is None else nameless_file(Path(folder))
+        descriptor = anonymous_file(name) if descriptor is None else descriptor
+        self.file: IO[bytes] = os.fdopen(descriptor, "w+b")
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+        self.file.write(data)
+
+    def opened(self) -> pa.NativeFile:
+        """Return the content as a file for reading at any position."""
+        self.file.seek(0)
+        return pa.PythonFile(self.file, mode="r")
+
+
+class PartFiles:
+    """Encodes the rows of a task's finished groups as Parquet: one part for each output."""
+
+    def __init__(
+        self,
+        name: str,  # of files in memory
+        groups: Mapping[int, GroupName],  # by position in the task
+        known: Callable[[str], Columns],  # returns the families of an output's columns, as far as they are known
+        folder: str | None,  # None: in memory
+    ):
+        from mops.parquet.output_file import OutputFile, StoredTypes  # noqa: PLC0415 - 2 MiB, which few children need
+
+        self._groups = groups
+        families: dict[str, Columns] = {}
+        # These two do not hold this object: in a cycle, encoders would stay until Python's next collection of garbage.
+        self._types = StoredTypes(lambda output: join_columns(known(output), families[output]))
+        self._new_file = partial(OutputFile, partial(_NamelessFile, folder, name))
+        self._families = families
+        self._files: dict[str, OutputFile[_NamelessFile]] = {}
+        self._row_bytes: dict[str, int] = {}
+
+    def add(self, simulations: Sequence[Simulation], outputs: Sequence[str] | None) -> Families:
+        """Encode the rows of simulations, of these outputs or of all; return the families of their values."""
+        names = {name for simulation in simulations for name in simulation.outputs} if outputs is None else outputs
+        found: Families = {}
+        for output in names:
+            pairs = [(each, each.outputs[output]) for each in simulations if output in each.outputs]
+            for _, same in groupby(pairs, lambda pair: pair[1].schema):
+                found[output] = join_columns(found.get(output, {}), self._write(output, list(same)))
+        return found
+
+    def _write(self, output: str, pairs: list[tuple[Simulation, Output]]) -> Columns:
+        from mops.study.groups import identity_columns, with_identity  # noqa: PLC0415 - as in __init__
+
+        simulations, outputs = zip(*pairs, strict=True)
+        table = pa.concat_tables(joined(outputs))
+        families = families_in(table)
+        self._families[output] = join_columns(self._families.get(output, {}), families)
+        self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
+        positions, codes = np.unique([simulation.position for simulation in simulations], return_inverse=True)
+        groups = [self._groups[position] for position in positions.tolist()]
+        indices = np.array([group.number for group in groups])[codes]
+        replicates = np.array([simulation.replicate for simulation in simulations])
+        seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
+        ids = pa.array([group.param_id for group in groups], pa.string())
+        rows = [one.num_rows for one in outputs]
+        identity = identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+        if output not in self._files:
+            self._files[output] = self._new_file()
+        self._files[output].write(with_identity(self._types.stored(output, table), identity))
+        return families
+
+    def finish(self) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
+        """Yield each file with its facts: those of :class:`mops.task.PartFile`."""
+        for output, file in self._files.items():
+            encoded = file.finish()
+            encoded.content.file.flush()
+            facts = {"rows": encoded.rows, "bytes": encoded.bytes, "digest": encoded.digest}
+            families, row_bytes = self._families[output], self._row_bytes[output]
+            yield {"output": output, **facts, "families": families, "row_bytes": row_bytes}, encoded.content.file

@@ -21,12 +21,12 @@ import pyarrow as pa
 from mops.child.blocks import table_of
 from mops.child.buffers import Tables
 from mops.child.channel import Message
-from mops.child.load import CannotLoad, UserCode, enter_import_folder
+from mops.child.load import UserCode, enter_import_folder
 from mops.child.main import prepare_process
+from mops.child.modules import CannotLoad
 from mops.child.outputs import Results
-from mops.child.prints import flush_prints
 from mops.child.task_run import score, simulate
-from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.texts import failure_of, failure_of_target, flush_prints
 from mops.study.output_schema import InvalidOutput
 from mops.system.clock import monotonic
 
@@ -74,8 +74,8 @@ class ForegroundRun:
 
     def _simulate(self, code: UserCode, results: Results, replicate: int, seed: int) -> Tables:
         def tables_of_model() -> Tables:
-            parts = results.read(simulate(code, dict(self._request["params"]), seed), seed)
-            return {name: table_of(part) for name, part in parts.items()}
+            outputs = results.read(simulate(code, dict(self._request["params"]), seed), seed)
+            return {name: table_of(output) for name, output in outputs.items()}
 
         began = monotonic()
         _enter(code)

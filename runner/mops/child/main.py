@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import CannotLoad, UserCode, enter_import_folder
-from mops.child.prints import flush_prints, replace_streams
+from mops.child.load import UserCode, enter_import_folder
+from mops.child.modules import CannotLoad
 from mops.child.task_run import TaskRun
-from mops.child.tracebacks import describe
+from mops.child.texts import describe, flush_prints, replace_streams
 from mops.child.working_folder import obey_modes
 from mops.system.signals import adopt_orphans, die_with_parent
 
@@ -40,7 +40,7 @@ from mops.system.signals import adopt_orphans, die_with_parent
 #          retirement_size, keep_folder, encode,
 #          part_folder}                         ──►
 #       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
-#                                               ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
+#                                               ◄──    file {} + descriptor: a part (child/buffers.py), 0 or more
 #                                               ◄──    results {simulations, outputs, losses, failures, done, files,
 #                                                      encoded} + memfd, repeated
 #                                               ◄──    ended {seconds, replace_reason, replace_code, written}
@@ -64,7 +64,7 @@ def main() -> None:
     die_with_parent(lifeline_fd)
     prepare_process()
     replace_streams()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return a part
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a model may catch KeyboardInterrupt and return what it has
     channel = Channel(socket.socket(fileno=channel_fd))
     with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()

@@ -1,12 +1,15 @@
 """Reads what a model returns as Arrow tables. study/output_schema.py checks them against the job's reference schema.
 
-Children import this: the standard library, numpy and pyarrow only. See docs/reference/models.md.
+The type of a table tells its form, and each form has a reader. A value of xarray, polars or DuckDB exists only if the
+model has imported the library, so mops imports none: it knows their types by name and module. Runs in children: the
+standard library, numpy and pyarrow only. See docs/reference/result-forms.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -14,17 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.child.blocks import Blocks, Parts
-from mops.child.columns import by_type, fields_of, is_pandas, is_record, is_scalar, of_exported, of_frame, of_mapping
-from mops.child.libraries import is_tree, of_data_array, reader_of
+from mops.child.blocks import Blocks, Outputs
+from mops.child.columns import (
+    by_type,
+    fields_of,
+    is_of,
+    is_pandas,
+    is_record,
+    is_scalar,
+    of_exported,
+    of_frame,
+    of_mapping,
+)
 from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
 IDENTITY = ("param_id", "group", "replicate", "seed")
-
-_ONE_TABLE = frozenset({"frame", "record", "records", "rows"})
-_TABLES = _ONE_TABLE | {"mapping"}
 
 _MOST_NAME = 255 - len("output-") - len(".parquet.partial")  # an exported file has this name too
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
@@ -41,17 +50,17 @@ class Results:
         self._blocks = Blocks()
         self.first: Families | None = None  # those of the first result, if it has become the reference
 
-    def read(self, result: object, seed: int) -> Parts:
+    def read(self, result: object, seed: int) -> Outputs:
         """Return what a simulation returned; raise InvalidOutput if mops cannot store it, or it has another schema."""
-        parts = self._blocks.take(result)
-        return parts if parts is not None else self._checked(result, seed)
+        copied = self._blocks.take(result)
+        return copied if copied is not None else self._checked(result, seed)
 
-    def _checked(self, result: object, seed: int) -> Parts:
+    def _checked(self, result: object, seed: int) -> Outputs:
         tables = as_tables(result, seed, self._schema.families if self._schema else None)
         if self._schema is None:
             self.first = {output: families_in(table) for output, table in tables.items()}
             self._schema = OutputSchema(self.first)
-        # The schema has not seen what is in the blocks, which this result must fit.
+        # The schema has not seen the values that were only copied, which this result must fit.
         for output, earlier in self._blocks.release().items():
             for table in earlier:
                 self._schema.learn({output: families_in(table)})
@@ -85,7 +94,7 @@ def as_tables(
 
 def _outputs(result: object, known: Families) -> Mapping[str, object]:
     form = _form(result)
-    if form in _ONE_TABLE:
+    if form in _READERS and form != "mapping":
         return {DEFAULT_OUTPUT: result}
     if result is None:
         raise InvalidOutput("the model returned None; add a return statement with a table or a mapping of columns")
@@ -96,7 +105,7 @@ def _outputs(result: object, known: Families) -> Mapping[str, object]:
     if not result:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
     forms = {_form(value) for value in result.values()}
-    if forms - {"empty"} and forms <= _TABLES | {"empty"}:
+    if forms - {"empty"} and forms <= _READERS.keys() | {"empty"}:
         return {_name(key): _no_rows(key, known) if _form(value) == "empty" else value for key, value in result.items()}
     if forms == {"scalar"}:
         return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
@@ -129,7 +138,7 @@ def _advice(result: object) -> str:
         return f"it holds {kind}; give the column a name: {{'value': values}}"
     if form == "column":
         return f"it holds {kind}; for rows, return dictionaries: [{{'day': 0, 'cases': 5}}, {{'day': 1, 'cases': 7}}]"
-    if form in _TABLES:
+    if form in _READERS:
         return f"it holds tables ({kind}); give each a name: {{'first': tables[0], 'second': tables[1]}}, or join them"
     return f"it holds {kind}; return a table, or a list of dictionaries, which are rows"
 
@@ -164,41 +173,47 @@ def is_writable(name: str) -> bool:
 def _form(value: Any) -> str:
     """Tell the form of a value: one of those of a type, a list of records or of dictionaries, or an empty list."""
     form = _form_of(type(value))
-    if form == "column":
-        if getattr(value, "ndim", 1) == 0:
-            return "scalar"
-        if isinstance(value, list | tuple):
-            first = _form_of(type(value[0])) if value else "empty"
-            return {"record": "records", "mapping": "rows", "empty": "empty"}.get(first, "column")
-    if form == "arrow":
-        return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
-    if form == "labelled":
-        return "frame" if value.ndim else "scalar"
+    if form in ("column", "data array") and getattr(value, "ndim", 1) == 0:
+        return "scalar"
+    if form == "column" and isinstance(value, list | tuple):
+        first = _form_of(type(value[0])) if value else "empty"
+        return {"record": "records", "mapping": "rows", "empty": "empty"}.get(first, "column")
+    if form == "column or batch":
+        return "export" if pa.types.is_struct(pa.array(value).type) else "column"
     return form
+
+
+_FORMS = {
+    ("xarray", "Dataset"): "dataset",
+    ("xarray", "DataArray"): "data array",
+    ("polars", "LazyFrame"): "query of polars",
+    ("duckdb", "DuckDBPyRelation"): "query of DuckDB",
+}
 
 
 @by_type
 def _form_of(kind: type) -> str:
+    """Tell the form of a type's values: a key of _READERS, or column, scalar, tree, other."""
     if is_pandas(kind) and hasattr(kind, "columns"):
-        return "frame"
+        return "pandas frame"
     if is_scalar(kind):
         return "scalar"
     # Before mappings, arrays and streams: some of these are that too, and would lose their coordinates.
-    if (reader := reader_of(kind)) is not None:
-        return "labelled" if reader is of_data_array else "frame"
+    for base in kind.__mro__:
+        if (form := _FORMS.get((base.__module__.partition(".")[0].lstrip("_"), base.__name__))) is not None:
+            return form
     if issubclass(kind, Mapping):
-        return "tree" if is_tree(kind) else "mapping"
+        return "tree" if is_of("xarray", kind) else "mapping"  # the columns of a DataTree are in its nodes
     # A series streams too, as one column; unlike a frame, it has to_frame.
     is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
-        return "frame"
-    is_column = is_series or issubclass(kind, Sequence | np.ndarray | pa.Array)
-    if not is_column and hasattr(kind, "__arrow_c_array__"):
-        return "arrow"  # a column, or a batch of them
-    if not is_column and hasattr(kind, "to_dataframe"):
-        return "other"  # an array with labels, which a column would lose
-    is_column = is_column or hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")
-    if is_column and not issubclass(kind, bytes):
+        return "export"
+    if is_series or issubclass(kind, Sequence | np.ndarray | pa.Array):
+        return "other" if issubclass(kind, bytes) else "column"
+    if hasattr(kind, "__arrow_c_array__"):
+        return "column or batch"
+    has_labels = hasattr(kind, "to_dataframe")  # which a column would lose
+    if not has_labels and (hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")):
         return "column"
     return "record" if is_record(kind) else "other"
 
@@ -210,45 +225,12 @@ def _called(value: object) -> str:
 
 def _table(output: str, value: Any) -> pa.Table:
     """Return a value as a table of plain types, in memory that no other code can change."""
-    kind = type(value)
     try:
-        if kind is not dict and (reader := reader_of(kind)) is not None:
-            return reader(value)
-        if isinstance(value, Mapping):
-            return of_mapping(value)
-        if is_pandas(kind):
-            return of_frame(value)
-        if isinstance(value, list | tuple):
-            return _of_rows(value)
-        if _form_of(kind) == "record":
-            return _of_rows([value])
-        return of_exported(value)
+        return _READERS[_form(value)](value)
     except MemoryError:
         raise
     except Exception as refused:  # raised by code of any library whose tables a model returns
         raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from refused
-
-
-def _of_rows(values: Sequence[Any]) -> pa.Table:
-    kind = type(values[0])
-    are_records = is_record(kind)
-    for value in values:
-        if is_record(type(value)) != are_records or not (are_records or isinstance(value, Mapping)):
-            raise TypeError(f"it mixes rows and {type(value).__name__}; return only rows of one type")
-    rows: Sequence[Mapping[Any, Any]] = [fields_of(value) for value in values] if are_records else values
-    for name, value in rows[0].items():
-        if _form_of(type(value)) == "frame":
-            table = f"result.{name}" if are_records else f"row[{name!r}]"
-            raise TypeError(
-                f"field {name!r} holds a table, but {kind.__name__} is a row; return a dictionary of tables: "
-                f"{{{name!r}: {table}}}"
-            )
-    names = rows[0].keys()
-    for number, row in enumerate(rows):
-        if row.keys() != names:
-            differing = ", ".join(sorted(map(str, row.keys() ^ names)))
-            raise TypeError(f"rows 0 and {number} differ in their fields: {differing}; give all rows the same fields")
-    return of_mapping({name: [row[name] for row in rows] for name in names})
 
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
@@ -279,3 +261,73 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
     if table.num_columns == 1:
         raise InvalidOutput(f"output {output!r} has no column but {own!r}, which mops adds; return another column")
     return table.drop_columns([own])
+
+
+def _of_rows(values: Sequence[Any]) -> pa.Table:
+    kind = type(values[0])
+    are_records = is_record(kind)
+    for value in values:
+        if not isinstance(value, Mapping) and not (are_records and is_record(type(value))):
+            raise TypeError(f"it mixes rows and {type(value).__name__}; return only rows of one type")
+    rows: Sequence[Mapping[Any, Any]] = [fields_of(value) for value in values] if are_records else values
+    for name, value in rows[0].items():
+        if _form_of(type(value)) in ("export", "pandas frame", "dataset", "query of polars", "query of DuckDB"):
+            table = f"result.{name}" if are_records else f"row[{name!r}]"
+            raise TypeError(
+                f"field {name!r} holds a table, but {kind.__name__} is a row; return a dictionary of tables: "
+                f"{{{name!r}: {table}}}"
+            )
+    names = rows[0].keys()
+    for number, row in enumerate(rows):
+        if row.keys() != names:
+            differing = ", ".join(sorted(map(str, row.keys() ^ names)))
+            raise TypeError(f"rows 0 and {number} differ in their fields: {differing}; give all rows the same fields")
+    return of_mapping({name: [row[name] for row in rows] for name in names})
+
+
+def _of_dataset(dataset: Any) -> pa.Table:  # tidy: a row for each combination of coordinates
+    by_dimensions: dict[frozenset[Hashable], list[Hashable]] = defaultdict(list)
+    for name, variable in dataset.data_vars.items():
+        by_dimensions[frozenset(variable.dims)].append(name)
+    if not by_dimensions:
+        raise ValueError("the Dataset has no data variables")
+    if len(by_dimensions) > 1:
+        sets = [f"{names} of ({', '.join(sorted(map(str, dims)))})" for dims, names in by_dimensions.items()]
+        outputs = [f"'name{number}': dataset[{names}]" for number, names in enumerate(by_dimensions.values(), 1)]
+        raise ValueError(
+            f"the Dataset has variables of different dimensions: {', '.join(sets)}; return an output for each set of "
+            f"dimensions: {{{', '.join(outputs)}}}"
+        )
+    # Without coordinates of other dimensions, which would repeat the rows.
+    dataset = dataset[list(dataset.data_vars)]
+    if not dataset.sizes:
+        return of_mapping({**dataset.data_vars, **dataset.coords})
+    return of_frame(dataset.to_dataframe())
+
+
+def _of_relation(relation: Any) -> pa.Table:
+    try:
+        # Early versions export no stream. A stream needs less memory than a table.
+        is_stream = hasattr(relation, "__arrow_c_stream__")
+        return of_exported(relation if is_stream else relation.to_arrow_table())
+    except Exception as error:
+        if type(error).__name__ != "ConnectionException":
+            raise
+        # DuckDB 1 closes a connection with the last reference to it, and relations hold none.
+        advice = "keep the connection in a global variable, or return relation.to_arrow_table()"
+        raise ValueError(f"{error}; {advice}") from error
+
+
+_READERS: dict[str, Callable[[Any], pa.Table]] = {  # by form
+    "mapping": of_mapping,
+    "pandas frame": of_frame,
+    "export": of_exported,
+    "record": lambda record: _of_rows([record]),
+    "records": _of_rows,
+    "rows": _of_rows,
+    "dataset": _of_dataset,
+    # xarray exports an array without a name under the name "values" to Arrow too.
+    "data array": lambda array: of_frame(array.to_dataframe(name="values" if array.name is None else array.name)),
+    "query of polars": lambda frame: of_exported(frame.collect()),
+    "query of DuckDB": _of_relation,
+}

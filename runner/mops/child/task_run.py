@@ -10,23 +10,26 @@ import os
 import random
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mops.child.blocks import GroupName, Parts, table_of
-from mops.child.buffers import BufferWriter, Tables
+from mops.child.blocks import Outputs, table_of
+from mops.child.buffers import BufferWriter, GroupName, Tables
 from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
 from mops.child.load import UserCode
 from mops.child.outputs import Results
-from mops.child.prints import flush_prints, name_step
-from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.texts import failure_of, failure_of_target, flush_prints, name_step
 from mops.parquet.schemas import storage_schema
 from mops.study.casts import converted_table
 from mops.study.column_families import join_families
 from mops.study.column_types import families_in
 from mops.study.ids_and_seeds import target_seed
 from mops.system.clock import monotonic
+
+T = TypeVar("T")
 
 # A child keeps finished results for at most this long, or until they have so many bytes.
 HANDOVER_SECONDS = 0.5
@@ -105,23 +108,23 @@ class TaskRun:
         return is_used_up and n_finished > 0  # at least one: without progress, the task would be sent endlessly
 
     def _run_group(self, group: dict[str, Any]) -> None:
-        position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
+        position, handed_over_at = group["position"], self._handed_over_at
         self._group_began = monotonic()
-        replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
-        given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
+        replicates: dict[int, Outputs] = {replicate: self._given[position, replicate] for replicate in group["given"]}
+        given_bytes = sum(output.nbytes for outputs in replicates.values() for output in outputs.values())
         bytes_before, has_targets, stored = self._writer.bytes_total, bool(group["targets"]), set(group["reused"])
         for n_before, (replicate, seed) in enumerate(group["simulations"]):
             must_end = self._must_end(n_before) if group["in_pieces"] else self._page.stop_asked
             if self._code.replacement.reason or must_end:
                 return
             reused = self._given[position, replicate] if replicate in stored else None
-            parts = self._simulate(position, replicate, dict(params), seed, reused)
-            if parts is None:  # without this replicate the group has no losses
+            outputs = self._simulate(group, replicate, seed, reused)
+            if outputs is None:  # without this replicate the group has no losses
                 has_targets = False
                 replicates.clear()
             elif has_targets:
-                replicates[replicate] = parts
-            parts = None  # or they would stay in memory while the next simulation runs
+                replicates[replicate] = outputs
+            outputs = None  # or they would stay in memory while the next simulation runs
             kept_bytes = given_bytes + self._writer.bytes_total - bytes_before
             self._code.replacement.finished(kept_bytes if has_targets else self._writer.bytes_open)
             self._hand_over_in_time(group_done=False)
@@ -136,59 +139,63 @@ class TaskRun:
         else:  # the worker has buffers that count only with their group: a stop in the next simulation would lose them
             self._hand_over()
 
-    def _simulate(
-        self, position: int, replicate: int, params: dict[str, Any], seed: int, reused: Tables | None
-    ) -> Parts | None:
+    def _simulate(self, group: dict[str, Any], replicate: int, seed: int, reused: Tables | None) -> Outputs | None:
         """Run a simulation, or take what another job has stored of it; return None if it fails."""
-        must_enter = self._renew_folder()
         self._n_run += 1
-        self._page.begin(position, replicate, self._code.replacement.size_bytes)
-        name_step(*self._names[position], replicate)
+
+        def read() -> Outputs:
+            result = simulate(self._code, dict(group["params"]), seed) if reused is None else reused
+            self._page.returned()
+            return self._results.read(result, seed)
+
+        outputs = self._run_step(group, replicate, read, failure_of)
+        if outputs is not None:
+            self._writer.reference = self._results.first
+            self._writer.finished(group["position"], replicate, seed, outputs)
+        return outputs
+
+    def _score(self, group: dict[str, Any], replicates: list[Outputs]) -> None:
+        params = group["params"]
+        ordered = [{name: table_of(output) for name, output in outputs.items()} for outputs in replicates]
+        if group["given"] or group["reused"]:
+            ordered = with_one_schema(ordered)
+        describe = partial(failure_of_target, params=params, replicates=ordered)
+        for target in group["targets"]:
+            run = partial(score, self._code, target, params, group["param_id"], ordered)
+            losses = self._run_step(group, group["n_replicates"] + target, run, describe)
+            if losses is not None:
+                self._writer.scored(group["position"], target, losses)
+
+    def _run_step(
+        self,
+        group: dict[str, Any],
+        number: int,  # as in mops.child.channel.Step
+        run: Callable[[], T],
+        describe: Callable[[BaseException], dict[str, str]],
+    ) -> T | None:
+        """Run a simulation or a target, and undo what it changes in the process; return None if it fails."""
+        must_enter, position = self._renew_folder(), group["position"]
+        n_replicates = group["n_replicates"]
+        replicate, target = (number, None) if number < n_replicates else (None, number - n_replicates)
+        self._page.begin(position, number, self._code.replacement.size_bytes)
+        name_step(*self._names[position], number if target is None else self._code.target_names[target])
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            parts = self._read(simulate(self._code, params, seed) if reused is None else reused, seed)
-        except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
+            return run()
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
             self._end_if_files_are_lost()
-            self._writer.failed(position, replicate, None, self._with_hint(failure_of(error), error))
+            self._writer.failed(position, replicate, target, self._with_hint(describe(error), error))
             return None
         finally:
             self._page.finished()
-            signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
-            self._end_if_channel_is_closed()
+            signal.alarm(0)  # a timer that a step left would end a later one, which would be blamed for it
+            if not self._channel.intact:
+                # While the step still counts as running, so that no other is blamed for the silence.
+                with contextlib.suppress(OSError):
+                    os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
+                os._exit(_CHANNEL_CLOSED)
             self._code.state.restore()
-        self._writer.reference = self._results.first
-        self._writer.finished(position, replicate, seed, parts)
-        return parts
-
-    def _read(self, result: object, seed: int) -> Parts:  # a function, so that the result does not outlive the reading
-        self._page.returned()
-        return self._results.read(result, seed)
-
-    def _score(self, group: dict[str, Any], replicates: list[Parts]) -> None:
-        position, params = group["position"], group["params"]
-        ordered = [{output: table_of(part) for output, part in parts.items()} for parts in replicates]
-        if group["given"] or group["reused"]:
-            ordered = with_one_schema(ordered)
-        for target in group["targets"]:
-            must_enter = self._renew_folder()
-            self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
-            name_step(*self._names[position], self._code.target_names[target])
-            try:
-                if must_enter:
-                    os.chdir(self._code.folder.path)
-                losses = score(self._code, target, params, group["param_id"], ordered)
-            except BaseException as error:  # noqa: BLE001 - as for the model
-                self._end_if_files_are_lost()
-                failure = failure_of_target(error, params, ordered)
-                self._writer.failed(position, None, target, self._with_hint(failure, error))
-            else:
-                self._writer.scored(position, target, losses)
-            finally:
-                self._page.finished()
-                self._end_if_channel_is_closed()
-                self._code.state.restore()
-        signal.alarm(0)  # as after a simulation
 
     def _with_hint(self, failure: dict[str, str], error: BaseException) -> dict[str, str]:
         with contextlib.suppress(BaseException):  # the model may have raised an error with any file
@@ -205,13 +212,6 @@ class TaskRun:
             self._page.idle()  # no step is to blame for a failure here
             folder.renew()
         return True
-
-    def _end_if_channel_is_closed(self) -> None:
-        if not self._channel.intact:
-            # While the step still counts as running, so that no other is blamed for the silence.
-            with contextlib.suppress(OSError):
-                os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
-            os._exit(_CHANNEL_CLOSED)
 
     def _end_if_files_are_lost(self) -> None:
         """End this process if another program has removed files of the step that failed, which then runs again."""

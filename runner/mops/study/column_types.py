@@ -1,6 +1,6 @@
 """Finds the families of the values in Arrow columns (column_families.py explains them).
 
-Columns have the types that child/arrow_copy.py makes. Child processes import this: only the standard library, numpy and
+Columns have the types that child/columns.py makes. Child processes import this: only the standard library, numpy and
 pyarrow.
 """
 

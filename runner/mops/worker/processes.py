@@ -25,7 +25,7 @@ from typing import IO
 from filelock import lock_descriptor
 
 from mops.child.channel import Channel, Message
-from mops.child.prints import without_headings
+from mops.child.texts import without_headings
 from mops.errors import ClusterError, SystemUnfit
 from mops.system import folders
 from mops.system.signals import readable

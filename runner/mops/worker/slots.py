@@ -41,7 +41,7 @@ LEFTOVERS = ("descriptors", "threads", "processes", "files")
 """What simulations leave and the system has only a limited number of; see the next."""
 
 REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", *LEFTOVERS)
-"""Why a child was replaced between two simulations (:attr:`mops.child.replacement.ReplacementPolicy.code`)."""
+"""Why a child was replaced between two simulations (:attr:`mops.child.leftovers.ReplacementPolicy.code`)."""
 
 _FOR_ROOM = "room"  # an idle child was closed to make room for another child
 

@@ -22,10 +22,9 @@ from pyarrow.fs import LocalFileSystem
 
 from mops.attempt.commit import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
-from mops.child.arrow_copy import plain
-from mops.child.blocks import GroupName
-from mops.child.buffers import BufferWriter, map_buffer
+from mops.child.buffers import BufferWriter, GroupName, map_buffer
 from mops.child.channel import Channel
+from mops.child.columns import plain
 from mops.child.task_run import with_one_schema
 from mops.parquet.output_file import StoredTypes
 from mops.parquet.schemas import unified

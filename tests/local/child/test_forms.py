@@ -347,8 +347,8 @@ class TestEmptyLists:
     )
     def test_it_is_a_table_without_rows(self, first: object, then: object, n_rows: dict[str, int]) -> None:
         results = Results({name: families_in(table) for name, table in as_tables(first, 1).items()})
-        parts = results.read(then, 2)
-        assert {output: part.num_rows for output, part in parts.items()} == n_rows
+        outputs = results.read(then, 2)
+        assert {name: output.num_rows for name, output in outputs.items()} == n_rows
         assert results.read(first, 3)["output" if "output" in n_rows else "events"].num_rows == 1
 
     @pytest.mark.parametrize("result", [[], {"events": [], "summary": {"n": 1}}])

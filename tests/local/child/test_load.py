@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.child.load import CannotLoad, load_model, load_target
+from mops.child.load import load_model, load_target
+from mops.child.modules import CannotLoad
 from mops.study.output_schema import InvalidOutput
 
 PARAMS = {"beta": 0.3}

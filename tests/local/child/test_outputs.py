@@ -209,7 +209,7 @@ def test_a_result_that_is_no_table_is_refused_with_its_type(make, says):
 
 def tables_or_refusal(read):
     try:
-        return {output: table_of(part) for output, part in read().items()}
+        return {name: table_of(output) for name, output in read().items()}
     except InvalidOutput as refused:
         return str(refused)
 

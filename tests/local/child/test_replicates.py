@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from mops.child.load import CannotLoad, Target, load_target
+from mops.child.load import Target, load_target
+from mops.child.modules import CannotLoad
 from mops.study.output_schema import InvalidOutput
 
 ONE = [{"daily": pa.table({"n": [1, 2]})}, {"daily": pa.table({"n": [5, 0]})}]
@@ -34,6 +35,7 @@ LATER = f"from __future__ import annotations\n{IMPORTS}"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Target]]:
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two texts of one length and second have one cache
 
     def load(code: str) -> Target:
         (tmp_path / "the_targets.py").write_text(textwrap.dedent(code))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pool_lab import PoolLab, values
 
-from mops.child.replacement import ReplacementPolicy
+from mops.child.leftovers import ReplacementPolicy
 from mops.task import TaskResult
 
 PIDS = "import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pool_lab import PoolLab
 
-from mops.child.replacement import ReplacementPolicy
+from mops.child.leftovers import ReplacementPolicy
 from mops.recovery import EndedBy
 from mops.worker import slots
 

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from mops.child.blocks import Rows, joined_parts, table_of
+from mops.child.blocks import BlockRows, joined, table_of
 from mops.child.buffers import BufferWriter, tables_of
 from mops.child.channel import Channel
 from mops.child.outputs import Results
@@ -16,9 +16,9 @@ from mops.study.output_schema import InvalidOutput
 
 def read(task, result):
     """Return the columns of a result as lists, by output, and whether it was copied into a block."""
-    parts = task.read(result, 1)
-    tables = {output: table_of(part).to_pydict() for output, part in parts.items()}
-    return tables, all(isinstance(part, Rows) for part in parts.values())
+    outputs = task.read(result, 1)
+    tables = {name: table_of(output).to_pydict() for name, output in outputs.items()}
+    return tables, all(isinstance(output, BlockRows) for output in outputs.values())
 
 
 def task_after(*results):
@@ -93,7 +93,7 @@ def test_a_model_that_returns_the_same_arrays_again_does_not_change_earlier_resu
         mine["x"][:] = number
         found.append(task.read(mine, 1))
     mine["x"][:] = 99
-    assert [table_of(parts["output"]).to_pydict() for parts in found] == [
+    assert [table_of(outputs["output"]).to_pydict() for outputs in found] == [
         {"x": [number] * 2, "again": [number] * 2} for number in range(4)
     ]
 
@@ -117,11 +117,11 @@ def test_tables_stay_as_they_are_when_more_results_come():
 
 
 KEPT = {
-    "the rows": lambda part: part,
+    "the rows": lambda output: output,
     "a table": table_of,
-    "an array": lambda part: table_of(part)["x"].to_numpy(),
-    "a slice of an array": lambda part: table_of(part)["x"].to_numpy()[1:],
-    "polars": lambda part: pl.from_arrow(table_of(part)),
+    "an array": lambda output: table_of(output)["x"].to_numpy(),
+    "a slice of an array": lambda output: table_of(output)["x"].to_numpy()[1:],
+    "polars": lambda output: pl.from_arrow(table_of(output)),
 }
 
 
@@ -129,14 +129,14 @@ class TestMemoryOfEarlierResults:
     """After results are handed over, later ones take their memory, unless a target has kept something of them."""
 
     @staticmethod
-    def address(part):
-        return table_of(part)["x"].chunk(0).buffers()[1].address
+    def address(output):
+        return table_of(output)["x"].chunk(0).buffers()[1].address
 
     def handed_over(self, task, number):
         """Return a result that is handed over."""
-        part = task.read({"x": np.full(2, float(number))}, 1)["output"]
+        output = task.read({"x": np.full(2, float(number))}, 1)["output"]
         task.handed_over({})
-        return part
+        return output
 
     def test_it_serves_again(self):
         task = task_after({"x": np.zeros(2)})
@@ -146,9 +146,9 @@ class TestMemoryOfEarlierResults:
     def test_what_a_target_keeps_does_not_change(self, keep):
         task = task_after({"x": np.zeros(2)})
         kept = [keep(self.handed_over(task, n)) for n in range(5)]
-        assert [self.values(each) for each in kept] == [self.values(keep(part)) for part in self.new_parts(5)]
+        assert [self.values(each) for each in kept] == [self.values(keep(output)) for output in self.new_outputs(5)]
 
-    def new_parts(self, n):
+    def new_outputs(self, n):
         return [task_after({"x": np.zeros(2)}).read({"x": np.full(2, float(i))}, 1)["output"] for i in range(n)]
 
     def values(self, kept):
@@ -193,7 +193,7 @@ class TestArrowTables:
         for number in range(3):
             memory[:] = number
             found.append(task.read(table, 1))
-        assert [table_of(parts["output"])["x"].to_pylist() for parts in found] == [[n, n] for n in range(3)]
+        assert [table_of(outputs["output"])["x"].to_pylist() for outputs in found] == [[n, n] for n in range(3)]
 
 
 def test_several_outputs_are_copied_together():
@@ -211,15 +211,15 @@ def test_several_outputs_are_copied_together():
 def test_columns_have_the_order_of_the_reference():
     task = Results({"output": {"b": "number float", "a": "number float"}})
     for _ in range(2):
-        parts = task.read({"a": np.zeros(1), "b": np.ones(1)}, 1)
-        assert table_of(parts["output"]).column_names == ["b", "a"]
+        outputs = task.read({"a": np.zeros(1), "b": np.ones(1)}, 1)
+        assert table_of(outputs["output"]).column_names == ["b", "a"]
 
 
 def test_a_column_with_the_seed_is_dropped_from_every_result():
     task = Results(None)
     for _ in range(2):
-        parts = task.read({"seed": np.full(2, 1), "x": np.zeros(2)}, 1)
-        assert table_of(parts["output"]).column_names == ["x"]
+        outputs = task.read({"seed": np.full(2, 1), "x": np.zeros(2)}, 1)
+        assert table_of(outputs["output"]).column_names == ["x"]
     with pytest.raises(InvalidOutput, match="'seed' that is not the simulation's seed"):
         task.read({"seed": np.full(2, 2), "x": np.zeros(2)}, 1)
 
@@ -242,9 +242,9 @@ def test_all_rows_arrive_in_one_segment(keep):
                 "a": {"x": np.full(replicate + 200, float(position))},
                 "b": {"y": np.arange(replicate), "on": np.arange(replicate) % 2 == 0},
             }
-            parts = task.read(result, 1)
-            writer.finished(position, replicate, 1, parts)
-            sent[position, replicate] = {output: table_of(part) for output, part in parts.items()}
+            outputs = task.read(result, 1)
+            writer.finished(position, replicate, 1, outputs)
+            sent[position, replicate] = {name: table_of(output) for name, output in outputs.items()}
         if position % 2:
             writer.done(position)
             if keep is not None:
@@ -259,7 +259,7 @@ def test_all_rows_arrive_in_one_segment(keep):
 
 def test_neighbours_are_joined_to_one_table():
     task = task_after({"x": np.zeros(1)})
-    parts = [task.read({"x": np.full(1, float(n))}, 1)["output"] for n in range(5)]
-    assert [table.num_rows for table in joined_parts(parts)] == [5]
-    without_one = [*parts[:2], *parts[3:]]
-    assert [table["x"].to_pylist() for table in joined_parts(without_one)] == [[0, 1], [3, 4]]
+    outputs = [task.read({"x": np.full(1, float(n))}, 1)["output"] for n in range(5)]
+    assert [table.num_rows for table in joined(outputs)] == [5]
+    without_one = [*outputs[:2], *outputs[3:]]
+    assert [table["x"].to_pylist() for table in joined(without_one)] == [[0, 1], [3, 4]]

@@ -5,6 +5,7 @@ import io
 import math
 import os
 import socket
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -169,6 +170,15 @@ class TestWriter:
             },
             None,
         )
+
+    def test_a_buffer_has_the_name_of_its_writer(self, writer, ends):
+        """The drain check finds by this name whose buffers are left."""
+        out = writer()
+        out.finished(0, 0, 1, {"a": rows(1), "b": rows(1)})
+        out.flush()
+        _, fd = ends[1].receive()
+        assert "mops-part-test" in str(Path(f"/proc/self/fd/{fd}").readlink())
+        os.close(fd)
 
     def test_results_are_sent_once(self, writer, hand_over, ends):
         out = writer()

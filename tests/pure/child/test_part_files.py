@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from mops.child.blocks import GroupName, Simulation
-from mops.child.part_files import PartFiles
+from mops.child.buffers import GroupName, PartFiles, Simulation
 
 
 @pytest.fixture

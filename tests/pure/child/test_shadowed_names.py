@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mops.child.shadowed_names import PythonModules, refusal, shadowing_files
+from mops.child.modules import PythonModules, refusal, shadowing_files
 
 
 def refused(root: Path, files: dict[str, str], *entries: str, folders: tuple[str, ...] = (".",)) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.child.tracebacks import failure_of, failure_of_target
+from mops.child.texts import failure_of, failure_of_target
 from mops.study.output_schema import InvalidOutput
 
 PROGRAM = "import sys, time; print('mesh 1 read'); sys.stderr.write('no mesh 2\\n' * {lines}); {then}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.child.prints import without_headings
+from mops.child.texts import without_headings
 from mops.errors import TrialFailed
 from mops.jobs.trial.trial import Trial
 from mops.study.ids_and_seeds import canonical_json

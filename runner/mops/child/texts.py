@@ -1,21 +1,26 @@
-"""Turns a user's exception into a type, a message and a traceback without the frames of mops.
+"""The texts of user code: which simulation or target has printed what follows, and what an exception says.
 
-The class of the exception is user code: its text, notes, causes and attributes may raise anything, or have any type. An
-exception that cannot be described in full is described in part, because its simulation has failed as ``error`` all the
-same. Runs in children: the standard library and pyarrow only.
+Prints that bypass ``sys.stdout`` and ``sys.stderr``, such as those of other programs, get no heading. The class of an
+exception is user code: its text, notes, causes and attributes may raise anything, or have any type. An exception that
+cannot be described in full is described in part, because its simulation has failed as ``error`` all the same. Runs in
+children: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import io
+import re
 import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mops.child.buffers import Tables
+from mops.study.ids_and_seeds import short_id
 from mops.study.output_schema import InvalidOutput
 from mops.units import counted, shortened_in_middle
 
@@ -24,6 +29,62 @@ _TRACEBACK_LIMIT = 8_000
 _OUTPUT_LIMIT = 2_000  # of each stream of a command
 _COLUMNS_SHOWN = 20
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+
+_HEADING = re.compile(r"^group \d+ \([0-9a-f]+\) (?:replicate \d+|target .+) printed:\n", re.MULTILINE)
+
+_unnamed: tuple[int, str, int | str] | None = None  # what runs, if it has printed nothing yet
+_is_line_open = False
+_kept: list[object] = []  # a stream without a reference closes its descriptor
+
+
+class _Output(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        global _unnamed, _is_line_open  # both streams lead to one pipe
+        if text:
+            if _unnamed is not None:
+                (group, param_id, step), _unnamed = _unnamed, None
+                flush_prints()  # or the end of an earlier text could follow
+                what = f"target {step}" if isinstance(step, str) else f"replicate {step}"
+                heading = f"group {group} ({short_id(param_id)}) {what} printed:\n"
+                super().write(f"\n{heading}" if _is_line_open else heading)
+            _is_line_open = not text.endswith("\n")
+        return super().write(text)
+
+
+def flush_prints() -> None:
+    """Write out what user code has printed."""
+    for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def replace_streams() -> None:
+    """Let ``sys.stdout`` and ``sys.stderr`` name what prints, as soon as :func:`name_step` has said it."""
+    for name in ("stdout", "stderr"):
+        before = getattr(sys, name)
+        before.flush()
+        # Shared and not detached: a handler of logging may have the stream from before.
+        now = _Output(
+            before.buffer,
+            before.encoding,
+            before.errors,
+            line_buffering=before.line_buffering,
+            write_through=before.write_through,
+        )
+        _kept.append(before)
+        setattr(sys, name, now)
+        setattr(sys, f"__{name}__", now)
+
+
+def name_step(group: int, param_id: str, step: int | str) -> None:
+    """Say what prints from now on: a replicate of a group, or a target by its name."""
+    global _unnamed
+    _unnamed = (group, param_id, step)
+
+
+def without_headings(text: str) -> str:
+    """Return what the model printed, which is the same in all simulations that fail alike."""
+    return _HEADING.sub("", text)
 
 
 def describe(error: BaseException, *, keep_frames: bool = False) -> dict[str, str]:
@@ -71,19 +132,19 @@ def _users_traceback(error: BaseException, *, keep_frames: bool) -> str:
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
     while todo:
-        error, part = todo.pop()
+        error, summary = todo.pop()
         if id(error) in seen:
             continue
         seen.add(id(error))
-        part.stack = _without_mops(part.stack)
+        summary.stack = _without_mops(summary.stack)
         if output := _output_of_command(error):
-            part.__notes__ = [*(part.__notes__ or ()), *output]
+            summary.__notes__ = [*(summary.__notes__ or ()), *output]
         # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
         if not keep_frames:
             traceback.clear_frames(error.__traceback__)
-        pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
+        pairs = [(error.__cause__, summary.__cause__), (error.__context__, summary.__context__)]
         if isinstance(error, BaseExceptionGroup):
-            pairs += zip(error.exceptions, part.exceptions or (), strict=False)
+            pairs += zip(error.exceptions, summary.exceptions or (), strict=False)
         todo += [(inner, its) for inner, its in pairs if inner is not None and its is not None]
     return "".join(told.format())
 
