@@ -24,7 +24,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from mops.child.process_state import TEMPORARY_FOLDERS
+from mops.child.leftovers import TEMPORARY_FOLDERS
 from mops.errors import ModelError, OptionsError, Problem, nearest, path_fault, path_refused, printable_path
 from mops.task import JobContext
 
