@@ -232,9 +232,10 @@ def as_csv(folder: Path, n: int) -> str:
 
 
 def as_csv_of_a_grid(folder: Path, n: int) -> str:
-    """Write a grid of sets, whose columns have few values, as a CSV file next to the study."""
+    """Write a grid of sets, whose columns have few values, one of them texts, as a CSV file next to the study."""
     grid = {name: np.arange(n) // 20**power % 20 / 20 for power, name in enumerate(("beta", "gamma", "sigma"))}
-    pa.csv.write_csv(pa.table(grid | {"n": np.arange(n) // 20**3}), folder / "sets.csv")
+    policies = np.array(["none", "masks", "schools closed"])[np.arange(n) % 3]
+    pa.csv.write_csv(pa.table(grid | {"n": np.arange(n) // 20**3, "policy": policies}), folder / "sets.csv")
     return "sets.csv"
 
 

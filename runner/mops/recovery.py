@@ -295,7 +295,7 @@ class Then(Enum):
 
     AGAIN = "it runs again"
     ELSEWHERE = "it runs again, on another worker if there is one"
-    SMALLER = "it runs in smaller tasks, in the end alone"
+    SMALLER = "it is cut"
     FAILED = "recorded as failed"
     END = "the attempt ends"
 

@@ -212,7 +212,7 @@ def _no_answer(when: str) -> NoAnswer:
 
 def new_client(address: str, timeout_s: float = CONNECT_SECONDS, *, direct_to_workers: bool | None = None) -> Client:
     """Connect to a scheduler, and silence Dask's log: the errors of mops say the same about tasks and connections."""
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    names = [name for name in list(logging.root.manager.loggerDict) if name.startswith("distributed.")]
     for name in ("distributed", "tornado.application", *names):  # for callbacks in Dask's event loop
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return Client(address, timeout=timeout_s, set_as_default=False, direct_to_workers=direct_to_workers)

@@ -27,7 +27,7 @@ WEIGHTS = {"low": 1, "normal": 4, "high": 16}  # of a job in the division, by it
 
 TASKS_PER_SHARED_SLOT = 2  # in flight for each slot of a share: one runs, and the next one waits on the cluster
 
-METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by the name of the connection's pools
+METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by its runner's pool_id
 
 # A runner whose record has not changed for this time does not count, because it may be out of reach. A runner renews
 # its record several times as often.
@@ -83,7 +83,7 @@ class OtherJobs:
         self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 
     def exchange(self, calls: DaskCalls, name: str, request: ShareRequest) -> list[ShareRequest]:
-        """Publish what this job asks for under the name of this connection's pools; return the others' requests."""
+        """Publish what this job asks for under its pool_id; return the others' requests."""
         self._n_records += 1
         record = {"format": _FORMAT, "n": self._n_records} | self._card | asdict(request)
         calls.set_metadata([METADATA, name], record)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Literal, NamedTuple
 
@@ -91,6 +92,8 @@ def are_booleans(letters: set[str], *, has_words: bool) -> bool:
     return letters in _LETTER_PAIRS or (has_words and not letters)
 
 
+# For columns of few texts: bench/tricks.py, check of a grid in CSV. 65,536 cells took 30 MiB.
+@lru_cache(maxsize=1 << 10)
 def read_cell(cell: str) -> Cell:
     """Read one cell as JSON. A cell that is not JSON is a string."""
     bare = cell.strip(" \t\r\n")

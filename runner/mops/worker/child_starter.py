@@ -139,19 +139,20 @@ class ChildStarter:
                 if self._slots.template() is None:
                     self._start_template()
                 return
-            while self._slots.n_children < self._slots.n:
+            while (before := self._slots.n_children) < self._slots.n:
                 child = self.start()
                 if child is None:
                     return
                 if not self._slots.keep(child):  # the children of other pools are busy
                     close_all([child])
                     self._slots.remove(child)
+                if self._slots.n_children <= before:  # it has replaced another one, for the same reason
                     return
 
     def warm_child(self) -> ChildProcess | None:
         """Return an idle child, or a new one if :meth:`warm` has started none; None once the pool is stopped."""
         with self._preparing:
-            return self._slots.take() or self.start()
+            return None if self._slots.stopped() else self._slots.take() or self.start()
 
     def _start_template(self) -> Template | None:
         """Start a template, which imports the model meanwhile; None once the pool is stopped."""

@@ -373,7 +373,7 @@ class TaskProgress:
         """Yield how often each step of what runs again alone was tried, by group and number of the step."""
         for position, progress in enumerate(self._groups):
             if progress.alone_later:
-                finished = progress.good - progress.given
+                finished = (progress.good - progress.given) | progress.losses.keys()
                 for number in sorted(finished | progress.alone_later):
                     yield (
                         (progress.group.index, number),

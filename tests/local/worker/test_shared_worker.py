@@ -239,3 +239,15 @@ def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, worker: Wo
     let_go(lab, "r", runs)
     waits.join(30)
     assert (lab.folder / "started-w").exists()
+
+
+def test_warming_a_pool_beside_a_busy_one_ends(lab: PoolLab, worker: WorkerSlots) -> None:
+    """Regression: each new child replaced an idle one of the same pool, without end."""
+    busy, other = (lab.pool(HOLDS, slots=4, worker=worker, start="spawn", job=job) for job in ("busy", "other"))
+    running = {name: held(lab, busy, name)[0] for name in ("a", "b")}
+    warming = threading.Thread(target=other.warm, daemon=True)
+    warming.start()
+    warming.join(30)
+    assert not warming.is_alive()
+    for name, thread in running.items():
+        let_go(lab, name, thread)
