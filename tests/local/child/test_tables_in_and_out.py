@@ -38,7 +38,7 @@ EXAMPLES = max(200, settings().max_examples)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 # Polars renames a column without a name, and Arrow's C interface ends a name at NUL.
-NAMES = TEXT.filter(lambda name: name and "\0" not in name and name not in IDENTITY)
+NAMES = TEXT.filter(lambda name: name and "\0" not in name and name.casefold() not in IDENTITY)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ FORMS = {
 @st.composite
 def results(draw: st.DrawFn, form: Form) -> list[Columns]:
     """Draw a few results with the same columns."""
-    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique_by=str.casefold))
     kinds = {name: draw(st.sampled_from(form.kinds)) for name in names}
     encodings = {name: draw(st.sampled_from((kind.type, *kind.encodings))) for name, kind in kinds.items()}
     found = []
