@@ -41,7 +41,7 @@ MODULES = {
         "tests/pure/attempt/test_batch_size.py",
     ],
     "cluster/shares.py": ["tests/pure/cluster/test_shares.py"],
-    "attempt/results.py": ["tests/pure/attempt/test_partial_groups.py"],
+    "attempt/partial_groups.py": ["tests/pure/attempt/test_partial_groups.py"],
     "attempt/commit.py": ["tests/pure/attempt/test_kept_tracebacks.py"],
     "storage/paths.py": ["tests/pure/storage/test_job_paths.py"],
     "k8s/job_phase.py": ["tests/pure/k8s/test_job_phase.py"],

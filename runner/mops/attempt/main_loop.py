@@ -19,10 +19,11 @@ from mops.attempt.commit import CancelRequested, Committed, Committer
 from mops.attempt.concurrency import Concurrency
 from mops.attempt.display import slow_text
 from mops.attempt.drain import DrainThread
+from mops.attempt.partial_groups import PartialGroups, PartialResult
 from mops.attempt.plan import Plan
 from mops.attempt.progress import Observer, ProgressCallback, ProgressMeter, ResultsSoFar, earlier_best
 from mops.attempt.recovery import TaskRecovery, quarantine_result
-from mops.attempt.results import GroupFinished, PartialGroups, PartialResult, ResultReceiver, TaskFinished
+from mops.attempt.results import GroupFinished, ResultReceiver, TaskFinished
 from mops.attempt.sizing import TaskSizer
 from mops.attempt.tasks import Reconnected, Released, TaskLost, TaskRaised, TasksInFlight
 from mops.attempt.text_log import TextLogBuffer

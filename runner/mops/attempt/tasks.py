@@ -123,6 +123,7 @@ class TasksInFlight:
         self._fetch_limit = FetchLimit(room_bytes)
         self._flights: dict[int, _Flight] = {}
         self._ready: deque[_Flight] = deque()  # there is a result, or the task is lost
+        # Held for each delivery, which may wait for room at the committer: so a slow storage holds up all fetches.
         self._delivering = threading.Lock()
         self._closing = False
 

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from mops.attempt.results import PartialGroups
+from mops.attempt.partial_groups import PartialGroups
 from mops.storage.backends.base import Spool
 from mops.task import Failure, Loss, ResultBuffer, Segment, TaskResult
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.attempt.results import ResultShelf
+from mops.attempt.partial_groups import ResultShelf
 from mops.errors import StorageError
 from mops.storage.backends.base import Spool
 from small_disk import small_disk
@@ -110,7 +110,7 @@ MANY_READ = """
 import resource
 import pyarrow as pa
 from mops.errors import StorageError
-from mops.attempt.results import ResultShelf
+from mops.attempt.partial_groups import ResultShelf
 from mops.storage.backends.base import Spool
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
