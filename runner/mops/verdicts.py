@@ -19,8 +19,8 @@ class Report:
         return f"{self.kind}: {self.what}; {self.then}"
 
 
-# The values of a failure's ``reason``. The report has advice for each (`_ADVICE`), worker/task_progress.py retries
-# some, and docs/reference/failures.md lists them.
+# The values of a failure's ``reason``. The report has advice for each (`_ADVICE`), recovery.py says which are
+# retried, and docs/reference/failures.md lists them.
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
 
 
