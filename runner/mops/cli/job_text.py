@@ -13,7 +13,7 @@ from mops.settings import PREFIX, limit_texts
 from mops.units import counted, shortened_in_middle
 
 if TYPE_CHECKING:
-    from mops.jobs.results import Reason
+    from mops.jobs.causes import Reason
 
 _REASONS_SHOWN = 5
 _MESSAGE_COLUMNS = 240

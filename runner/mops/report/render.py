@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
         .get_template("page.html.j2")
         .render(
             facts=facts,
+            made=f"{datetime.fromtimestamp(facts.data.time_s).astimezone():%Y-%m-%d %H:%M}",
             verdict=verdict(facts),
             sections=_sections(facts),
             style=_file("look.css") + _file("page.css"),
@@ -60,7 +62,7 @@ def _section(facts: Facts, anchor: str, title: str, make: Callable[[Facts], Sect
     try:
         return make(facts)
     except READING_FAULTS as fault:
-        damaged = damage_of(facts.job, fault)
+        damaged = damage_of(facts.data, fault)
         text = f"This section is missing: {damaged.what} ({damaged.where}). List all damaged parts, to restore them "
         data = {"text": f"{text}from a backup:", "command": command(facts, "verify")}
         return Section(anchor, title, [Block("damaged", data)])

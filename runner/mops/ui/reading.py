@@ -98,5 +98,5 @@ class JobReader:
         """Read the stored log again if it may have grown: a runner stores it with each commit."""
         version = (now.attempt, now.groups, now.state)
         if version != self._log_of:
-            self._log = "".join(text_log.read(self._job, tail=LOG_LINES)).splitlines()
+            self._log = text_log.last_lines(self._job.files, self._record.paths, LOG_LINES).splitlines()
             self._log_of = version

@@ -21,9 +21,9 @@ from mops.cli.options import (
     read_weights,
 )
 from mops.errors import UsageError
+from mops.jobs.data import TableSummary
 from mops.jobs.export import Format
 from mops.jobs.job import open_job
-from mops.jobs.results import TableSummary
 from mops.jobs.tables.ranking import RANKED_BY
 from mops.study.ids_and_seeds import short_id
 

@@ -20,8 +20,8 @@ from mops.storage.kept_options import read_options
 from mops.storage.progress_record import Progress
 
 if TYPE_CHECKING:
+    from mops.jobs.causes import Reason
     from mops.jobs.plots.loss_summary import LossSummary
-    from mops.jobs.results import Reason
     from mops.k8s.job_phase import Phase
 
 
@@ -72,10 +72,10 @@ def _as_json(job: JobState, now: Status, summary: LossSummary | None) -> dict[st
 
 
 def _summary(job: JobState) -> LossSummary:
-    from mops.jobs.job import Job  # noqa: PLC0415 - Arrow, as in _reasons
+    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow, as in _reasons
     from mops.jobs.plots.loss_summary import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
 
-    return loss_summary_of(Job(job.files, job.name))
+    return loss_summary_of(JobData.read(job.files, job.name))
 
 
 def _reasons(job: JobState, now: Status) -> list[Reason]:

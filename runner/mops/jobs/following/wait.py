@@ -25,6 +25,8 @@ from mops.errors import (
 from mops.jobs import text_log
 from mops.jobs.following.phases import Phases
 from mops.jobs.status import JobState, Status
+from mops.storage.files import Files
+from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress
 
 POLL_SECONDS = 1.0
@@ -65,7 +67,8 @@ def _raise_failure(job: JobState, now: Status) -> None:
     """Raise if a job ended without a result: the runner's error from the job's log, else JobFailed or RunnerEnded."""
     if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
         return
-    kind, cause = cause_of(job, now.attempt)
+    paths = job.record.paths
+    kind, cause = cause_of(job.files, paths, now.attempt)
     if now.state == "failed":
         what = cause or f"job {job.name!r} has failed"
         raise kind(what, where=job.name, hint=f"read the log: mops jobs logs {job.name}")
@@ -73,16 +76,16 @@ def _raise_failure(job: JobState, now: Status) -> None:
         raise kind(cause, where=job.name, hint=f"run the rest: mops jobs resume {job.name}")
     raise RunnerEnded(
         None,
-        "".join(text_log.read(job, tail=5)),
+        text_log.last_lines(job.files, paths, 5),
         when="before the end of the job",
         where=job.files.url,
         hint=f"run the rest: mops jobs resume {job.name}",
     )
 
 
-def cause_of(job: JobState, attempt: int) -> tuple[type[MopsError], str]:
+def cause_of(files: Files, paths: JobPaths, attempt: int) -> tuple[type[MopsError], str]:
     """Return the class and the first line of the error that ended an attempt, from its log; else JobFailed, no text."""
-    text = "".join(text_log.read(job, attempt, tail=_CAUSE_LINES))
+    text = text_log.last_lines(files, paths, _CAUSE_LINES, attempt)
     _, found, end = text.rpartition(_END.format(attempt=attempt))
     match = _ERROR.match(end) if found else None
     kind = getattr(errors, match["kind"], None) if match else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
-from mops.jobs.plots.figure_data import JobTables, scored_without_parameters
+from mops.jobs.data import JobData
+from mops.jobs.plots.figure_data import scored_without_parameters
 
 # mops reads all losses for a summary. Up to this number, that takes less time than the start of the command.
 MOST_LOSSES = 100_000
@@ -42,12 +43,12 @@ class LossSummary:
     best: list[BestSet] | None  # by the first loss, the best first, then those by the next one; None as for `spreads`
 
 
-def loss_summary_of(job: JobTables, n_best: int = 5, most_losses: int = MOST_LOSSES) -> LossSummary:
+def loss_summary_of(data: JobData, n_best: int = 5, most_losses: int = MOST_LOSSES) -> LossSummary:
     """Return the summary of a job's losses; it reads the losses only if there are at most ``most_losses``."""
-    n_losses = len(job.losses())
+    n_losses = data.dataset("losses").count_rows()
     if n_losses > most_losses:
         return LossSummary(n_losses, None, None)
-    scored = scored_without_parameters(job)
+    scored = scored_without_parameters(data)
     spreads = [spread for label in scored.shown_labels if (spread := _spread(scored, label))]
     return LossSummary(n_losses, spreads, [best for one in scored.criteria() for best in _best(one, n_best)])
 

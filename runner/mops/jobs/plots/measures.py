@@ -15,18 +15,14 @@ from mops.figures.fan import MOST_VALUES, last_values, sample_of_sets
 from mops.figures.row_keys import division_text, of_each_division
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
+from mops.jobs.data import JobData
 from mops.jobs.plots.figure_data import (
-    JobTables,
     divisions_of,
-    groups_run,
     is_single_row,
     keys_of,
-    parameters_of,
-    rows_of,
     scored_of,
 )
 from mops.jobs.tables.conditions import Where
-from mops.jobs.tables.parameters import Parameters
 from mops.units import counted
 
 MOST_MEASURES, MOST_NAMED = 8, 24
@@ -73,21 +69,21 @@ class _Measures:
     notes: list[str] = field(default_factory=list)
 
 
-def measured_of(job: JobTables, wanted: Wanted = Wanted()) -> MeasuredSets:
+def measured_of(data: JobData, wanted: Wanted = Wanted()) -> MeasuredSets:
     """Return the sets with each loss and the last values of the outputs; raise UsageError if a name is wrong."""
     # Without a named output, these are at most 8 measures: the losses, then the results with one row for each
     # simulation, then the last values of the others. In a large job they come from the sample of sets that a fan chart
     # shows. A sample would break the blocks of a Saltelli design, so mops reads all its sets, some at a time.
-    design = saltelli_design(parameters_of(job))
-    found = _losses_of(job) if wanted.output is None else _Measures(_no_sets(), [])
+    design = saltelli_design(data.parameters.next_to(()))
+    found = _losses_of(data) if wanted.output is None else _Measures(_no_sets(), [])
     most = MOST_MEASURES if wanted.output is None else MOST_NAMED
-    for output in _in_order(job, wanted):
+    for output in _in_order(data, wanted):
         try:
-            results = _results_of(job, output, wanted)
+            results = _results_of(data, output, wanted)
             n_read = max(most - len(found.names), 0)
             found.left_out += [f"{result.output}.{result.y}" for result in results[n_read:]]
             if results[:n_read]:
-                last = _last_values_of(job, results[:n_read], wanted.where, is_whole=design is not None)
+                last = _last_values_of(data, results[:n_read], wanted.where, is_whole=design is not None)
                 _add(found, results[:n_read], last, most)
         except UsageError as several:
             if wanted.output is not None:
@@ -95,13 +91,13 @@ def measured_of(job: JobTables, wanted: Wanted = Wanted()) -> MeasuredSets:
             found.notes.append(f"No measure shows {output!r}: {several.what}.")
     if found.left_out:
         found.notes.append(_left_out_note(found.left_out, most))
-    table = Parameters(job.files, job.record.paths).joined(found.sets)
+    table = data.parameters.joined(found.sets)
     parameters = tuple(table.column_names[found.sets.num_columns :])
     return MeasuredSets(table, tuple(found.names), parameters, design, tuple(found.notes))
 
 
-def _losses_of(job: JobTables) -> _Measures:
-    scored = scored_of(job)
+def _losses_of(data: JobData) -> _Measures:
+    scored = scored_of(data)
     names = [scored.title(label) for label in scored.shown_labels]
     return _Measures(scored.table.select(["group", *scored.shown_labels]).rename_columns(["group", *names]), names)
 
@@ -110,21 +106,21 @@ def _no_sets() -> pa.Table:
     return pa.table({"group": pa.array([], pa.int32())})
 
 
-def _in_order(job: JobTables, wanted: Wanted) -> list[str]:
+def _in_order(data: JobData, wanted: Wanted) -> list[str]:
     """Return the outputs: those with one row for each simulation, then the others."""
-    names = job.output_names()
+    names = data.output_names
     if wanted.output is None:
-        return sorted(names, key=lambda name: not is_single_row(job, name))
+        return sorted(names, key=lambda name: not is_single_row(data, name))
     if wanted.output not in names:
         hint = known_name(wanted.output, names, f"the names are {', '.join(names) or 'none'}")
         raise UsageError(f"there is no output {wanted.output!r}", where="output", hint=hint)
     return [wanted.output]
 
 
-def _results_of(job: JobTables, output: str, wanted: Wanted) -> list[_Result]:
+def _results_of(data: JobData, output: str, wanted: Wanted) -> list[_Result]:
     """Return the columns of an output that can be measures; raise UsageError if a named one cannot."""
-    schema = job.dataset("outputs", output).schema
-    x = None if is_single_row(job, output) else index_column(schema)
+    schema = data.dataset("outputs", output).schema
+    x = None if is_single_row(data, output) else index_column(schema)
     known = number_columns(schema, [x])
     for name in wanted.ys:
         if name not in known:
@@ -132,19 +128,19 @@ def _results_of(job: JobTables, output: str, wanted: Wanted) -> list[_Result]:
             raise UsageError(f"the output {output!r} has no number {name!r}", where="y", hint=hint)
     if not known:
         return []
-    keys = keys_of(job, output, [] if x is None else [x], wanted.ys, wanted.where)
+    keys = keys_of(data, output, [] if x is None else [x], wanted.ys, wanted.where)
     return [_Result(output, y, x, keys) for y in (wanted.ys or known) if y not in keys]
 
 
 def _last_values_of(
-    job: JobTables, results: Sequence[_Result], where: Where | None, *, is_whole: bool
+    data: JobData, results: Sequence[_Result], where: Where | None, *, is_whole: bool
 ) -> dict[str | None, pa.Table]:
     """Return the last values of columns of one output, for each value of its keys."""
     one, ys = results[0], [result.y for result in results]
-    own = job.dataset("outputs", one.output).schema.names
+    own = data.dataset("outputs", one.output).schema.names
     last: dict[str | None, list[pa.Table]] = {}
-    for rows in _pieces_of(job, one, ys, where, is_whole=is_whole):
-        for division, some in of_each_division(rows, divisions_of(job, own, rows, one.keys)):
+    for rows in _pieces_of(data, one, ys, where, is_whole=is_whole):
+        for division, some in of_each_division(rows, divisions_of(data, own, rows, one.keys)):
             last.setdefault(division, []).append(last_values(some, one.output, one.x, ys))
     return {division: pa.concat_tables(tables) for division, tables in last.items()}
 
@@ -162,15 +158,15 @@ def _add(found: _Measures, results: Sequence[_Result], last: Mapping[str | None,
 
 
 def _pieces_of(
-    job: JobTables, one: _Result, ys: Sequence[str], where: Where | None, *, is_whole: bool
+    data: JobData, one: _Result, ys: Sequence[str], where: Where | None, *, is_whole: bool
 ) -> Iterator[pa.Table]:
     """Yield the rows of all sets, or of a sample if the job is large, some sets at a time."""
-    every, n_rows = groups_run(job), len(job.outputs(one.output))
+    every, n_rows = data.groups_run, data.n_rows(one.output)
     read = every if is_whole else sample_of_sets(every, n_rows)
     n_read = n_rows * len(read) // max(len(every), 1)
     columns = [*([one.x] if one.x else []), *ys, *one.keys]
     for groups in np.array_split(read, max(1, -(-n_read // MOST_VALUES))):
-        yield rows_of(job, one.output, columns, groups, where)
+        yield data.rows(one.output, columns, groups, where)
 
 
 def _left_out_note(names: Sequence[str], most: int) -> str:

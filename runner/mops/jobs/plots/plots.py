@@ -14,19 +14,19 @@ from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.profiles import pairs, profile, telling_parameters
 from mops.figures.sensitivity import LEAST_SETS
 from mops.figures.sobol import LEAST_BLOCKS
+from mops.jobs.data import JobData
 from mops.jobs.plots.figure_data import (
-    JobTables,
     axes_of,
     best_groups,
     course_of,
     data_of,
     declared,
     fans_of,
-    observed_of,
     scored_of,
     timeline_of,
 )
 from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of, sobol_of
+from mops.jobs.status import JobState
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.ranking import require_total
 from mops.project.mops_toml import Observed
@@ -49,8 +49,11 @@ class Plots:
     Methods with ``ax`` can draw one picture on axes that you have made, without a caption.
     """
 
-    def __init__(self, job: JobTables):
+    def __init__(self, job: JobState):
         self._job = job
+
+    def _data(self) -> JobData:
+        return JobData.read(self._job.files, self._job.name)
 
     def losses(
         self, loss: str | None = None, *, weights: Mapping[str, float] | None = None, ax: Axes | None = None
@@ -227,24 +230,25 @@ class Plots:
         """
         drawing, style = _matplotlib()
         ys = [y] if isinstance(y, str) else list(y or ())
-        observed = observed_of(self._job)
-        course = course_of(self._job, output, x, ys, declared(observed), by, where)
+        data = self._data()
+        observed = data.observed
+        course = course_of(data, output, x, ys, declared(observed), by, where)
         if course is None:
-            names = ", ".join(self._job.output_names()) or "none"
+            names = ", ".join(data.output_names) or "none"
             what = f"no output of job {self._job.name!r} has a column such as 'day' or 't'"
             raise UsageError(
                 what, where=f"outputs: {names}", hint="name the columns: job.plot.fan(OUTPUT, x=..., y=...)"
             )
-        groups = None if best is None else best_groups(scored_of(self._job, weights=weights), best)
-        figures = fans_of(self._job, course, by, groups, where)[: None if ax is None else 1]
-        is_fitting = [where is None or not _other_columns(self._job, observed, figure) for figure in figures]
-        data = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
-        scales = axes_of(figures, data)
+        groups = None if best is None else best_groups(scored_of(data, weights=weights), best)
+        figures = fans_of(data, course, by, groups, where)[: None if ax is None else 1]
+        is_fitting = [where is None or not _other_columns(data, figure) for figure in figures]
+        points = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
+        scales = axes_of(figures, points)
         with style.look():
             plot, axes = style.panels(len(figures), columns=1, share=True) if ax is None else (ax.get_figure(), [ax])
-            for one, figure, points, scale in zip(axes, figures, data, scales, strict=True):
-                drawing.draw_fan(one, figure, points, scale)
-                if points is not None:
+            for one, figure, its, scale in zip(axes, figures, points, scales, strict=True):
+                drawing.draw_fan(one, figure, its, scale)
+                if its is not None:
                     one.legend()
             axes[0].legend()
             if ax is None:
@@ -269,7 +273,7 @@ class Plots:
             matplotlib is not installed.
         """
         drawing, style = _matplotlib()
-        figure = timeline_of(self._job)
+        figure = timeline_of(self._data())
         with style.look():
             return _figure(drawing.draw_timeline(figure))
 
@@ -300,7 +304,7 @@ class Plots:
         apart has a measure.
         """
         drawing, style = _matplotlib()
-        measured = measured_of(self._job, _wanted(output, y, where))
+        measured = measured_of(self._data(), _wanted(output, y, where))
         found = sensitivity_of(measured)
         figure, notes = found.known(), [*found.notes, *measured.notes]
         if figure.n_sets < LEAST_SETS:
@@ -340,7 +344,7 @@ class Plots:
         bootstrap over the blocks of the design.
         """
         drawing, style = _matplotlib()
-        measured = measured_of(self._job, _wanted(output, y, where))
+        measured = measured_of(self._data(), _wanted(output, y, where))
         figure = sobol_of(measured)
         if figure is None:
             what = f"the parameter sets of job {self._job.name!r} are not a Saltelli design"
@@ -361,7 +365,7 @@ class Plots:
 
     def _scored(self, loss: str | None, weights: Mapping[str, float] | None) -> ScoredSets:
         """Return the sets; the total is the loss with this label, if one is named."""
-        scored = scored_of(self._job, weights=weights)
+        scored = scored_of(self._data(), weights=weights)
         if not scored.labels:
             what = f"job {self._job.name!r} has no losses"
             raise UsageError(what, where="job.plot", hint="losses come from targets: mops jobs extend adds some")
@@ -379,11 +383,11 @@ def _notes_of(axes: Sequence[Decades | None], figures: Sequence[Fan]) -> str:
     )
 
 
-def _other_columns(job: JobTables, observed: list[Observed] | MopsError, figure: Fan) -> set[str]:
+def _other_columns(data: JobData, figure: Fan) -> set[str]:
     """Return the columns of the output that the data of a figure have too, and by which the figure is not divided."""
-    data = data_of(observed, figure)
-    own = set(job.dataset("outputs", figure.output).schema.names)
-    return set() if data is None else own & set(data.table.column_names) - {figure.x, figure.y, *figure.keys}
+    observed = data_of(data.observed, figure)
+    own = set(data.dataset("outputs", figure.output).schema.names)
+    return set() if observed is None else own & set(observed.table.column_names) - {figure.x, figure.y, *figure.keys}
 
 
 def _without_data(observed: list[Observed] | MopsError) -> str:
@@ -407,7 +411,7 @@ def _names(scored: ScoredSets, parameters: str | Sequence[str] | None) -> tuple[
     return names
 
 
-def _no_parameters(job: JobTables) -> UsageError:
+def _no_parameters(job: JobState) -> UsageError:
     what = "every parameter has one value in all sets with a loss"
     return UsageError(what, where=f"job {job.name!r}", hint="job.params() shows the parameters of all sets")
 

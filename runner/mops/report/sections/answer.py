@@ -31,12 +31,12 @@ def answers(facts: Facts) -> list[Answer]:
     try:
         return [*_best_set(facts), *_posterior(facts)]
     except READING_FAULTS as fault:
-        damage_of(facts.job, fault)  # raises a fault of another kind
+        damage_of(facts.data, fault)  # raises a fault of another kind
         return []
 
 
 def _best_set(facts: Facts) -> Iterator[Answer]:
-    if not facts.record.spec.targets or not facts.n_scored:
+    if not facts.data.record.spec.targets or not facts.scored.n_complete:
         return
     for scored in facts.scored.criteria()[:MOST_RANKINGS]:
         yield from _best_by(scored)

@@ -35,7 +35,7 @@ def failures(facts: Facts) -> Section | None:
         raise causes
     if not causes:
         return None
-    found = failure_bins_of(facts.job)
+    found = failure_bins_of(facts.data)
     intro = f"{counted(len(causes), 'cause')}. {found.n_failed:,} of {counted(found.n_sets, 'parameter set')} "
     intro += f"that {'has' if found.n_sets == 1 else 'have'} run {'has' if found.n_failed == 1 else 'have'} a failure."
     parts: list[Gallery | Block] = [Block("causes", _causes(facts, causes))]
@@ -138,7 +138,7 @@ def _intervals(bins: Bins, share: dict[str, Any]) -> dict[str, Any]:
 
 
 def _map(facts: Facts, found: FailureBins, x: str, y: str) -> Figure:
-    cells = failure_map(found, facts.parameters, facts.has_run, x, y)
+    cells = failure_map(found, facts.data.parameters.next_to(()), facts.data.has_run, x, y)
     at_x, at_y = bin_rows(cells.x, "x"), bin_rows(cells.y, "y")
     rows = [row | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in cells.table.to_pylist()]
     full, empty = [row for row in rows if row["sets"]], [row for row in rows if not row["sets"]]

@@ -15,6 +15,7 @@ from mops.report.facts import Facts
 from mops.report.numbers import cell
 from mops.report.sections.answer import Answer, answers
 from mops.report.tones import Tone, tone_of
+from mops.storage.joblog.records import Claim
 from mops.units import bytes_text, counted, duration, moment, rate, shortened
 
 # The states that a report calls otherwise.
@@ -75,7 +76,7 @@ def verdict(facts: Facts) -> Verdict:
 
 def command(facts: Facts, verb: str, *more: str) -> str:
     """Return a command for the job. It names the storage, because a report is read anywhere."""
-    return shlex.join(["mops", "jobs", verb, facts.name, *more, "--storage", facts.job.files.url])
+    return shlex.join(["mops", "jobs", verb, facts.data.name, *more, "--storage", facts.data.files.url])
 
 
 def percent_of(n: int, of: int) -> str:
@@ -100,7 +101,7 @@ def _headline(facts: Facts) -> str:
     if state == "running":
         return f"{done} have finished{after}{_left(facts)}. {_failed(facts)}".strip()
     if state == "failed":
-        _, cause = cause_of(facts.job, facts.status.attempt)
+        _, cause = cause_of(facts.data.files, facts.data.record.paths, facts.status.attempt)
         why = shortened(cause, _HEADLINE_CHARACTERS).rstrip(".")
         return f"The job stopped{after}{': ' if why else ''}{why}. {done} have finished."
     if state == "submitted":
@@ -138,7 +139,7 @@ def _failures(facts: Facts) -> str:
 
 
 def _left(facts: Facts) -> str:
-    text = facts.status.to_go(facts.at.timestamp())
+    text = facts.status.to_go(facts.data.time_s)
     return f", {text}" if text else ""
 
 
@@ -154,7 +155,7 @@ def _segments(facts: Facts) -> list[tuple[str, int, str]]:
 
 
 def _tiles(facts: Facts) -> Iterator[Tile]:
-    status, counts, live = facts.status, facts.status.finished, facts.last_live
+    status, counts, live = facts.status, facts.status.finished, facts.data.last_live
     yield Tile("parameter sets", f"{status.groups:,}", f"of {status.n_groups:,} committed")
     yield Tile("simulations", f"{counts.simulations:,}", f"{counts.simulations_failed:,} failed")
     if counts.targets_good or counts.targets_failed:
@@ -207,7 +208,7 @@ def _next(facts: Facts, causes: list[dict[str, Any]]) -> Step:
 
 
 def _about(facts: Facts) -> Iterator[tuple[str, str]]:
-    record, live = facts.record, facts.last_live
+    record, live = facts.data.record, facts.data.last_live
     yield "study", record.study_file or record.study
     yield "model", record.spec.model
     yield "targets", ", ".join(record.spec.targets)
@@ -216,18 +217,23 @@ def _about(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "derived from", facts.status.parent or ""
     yield "mixed code", ", ".join(facts.status.mixed_code)
     yield "submitted", moment(record.created)
-    if facts.claims:
-        yield "started", _moment(facts.claims[-1].time)
-    if facts.end is not None:
-        yield "ended", _moment(facts.end.time)
-    yield "ran on", ", ".join(dict.fromkeys(claim.host for claim in facts.claims))
+    if _claims(facts):
+        yield "started", _moment(_claims(facts)[-1].time)
+    if (end := facts.data.view.end) is not None:
+        yield "ended", _moment(end.time)
+    yield "ran on", ", ".join(dict.fromkeys(claim.host for claim in _claims(facts)))
     yield "at once", counted(live.slots, "simulation") if live and live.slots else ""
-    yield "storage", facts.job.files.url
+    yield "storage", facts.data.files.url
+
+
+def _claims(facts: Facts) -> list[Claim]:
+    return [mark for mark in facts.data.view.marks if isinstance(mark, Claim)]
 
 
 def _fixed(facts: Facts) -> str:
     """Return the parameters that have one value in all sets, with this value."""
-    columns = {name: facts.parameters[name] for name in facts.parameters.column_names}
+    parameters = facts.data.parameters.next_to(())
+    columns = {name: parameters[name] for name in parameters.column_names}
     fixed = [
         f"{shortened(name, 40)} = {shortened(cell(column[0].as_py()), 40)}"
         for name, column in columns.items()
