@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.jobs.narrow_ranges import narrow_ranges
+from mops.jobs.summary import Reason
 from mops.jobs.tables.parameters import Parameters
 from mops.study.ranges import Ranges
 from mops.units import VARYING
@@ -75,15 +76,6 @@ class Cause:
     def text(self) -> str:
         """The first line of the message of the first failure."""
         return str(self.first["message"].strip().partition("\n")[0])
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A reason of failures: how many simulations and targets, the verdict, the first line of the message."""
-
-    n: int
-    verdict: str
-    message: str
 
 
 def without_varying(messages: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -17,8 +17,9 @@ import pyarrow.dataset as ds
 from mops.errors import CorruptRecord, JobError, MopsError, UsageError
 from mops.figures.columns import Flags, Integers, is_number
 from mops.figures.fan import MOST_VALUES, sample_of_sets
-from mops.jobs.causes import CAUSES, COLUMNS, Cause, Reason, cause_table, causes_of, reasons_of
+from mops.jobs.causes import CAUSES, COLUMNS, Cause, cause_table, causes_of, reasons_of
 from mops.jobs.status import JobMoment
+from mops.jobs.summary import Reason
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import CHUNK_ROWS, Parameters
 from mops.jobs.tables.scan import Scan, Selection
@@ -238,11 +239,6 @@ class JobData(JobMoment):
         return {}
 
     # Failures
-
-    @property
-    def n_failed(self) -> int:
-        """The number of failed simulations and scores."""
-        return (self.record.taken_over_counts + self.view.counts).failed
 
     def _failures(self, columns: Collection[str], use: Callable[[ds.Scanner], T]) -> T:
         dataset = self.dataset("failures")

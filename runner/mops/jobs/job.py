@@ -11,16 +11,16 @@ from urllib.parse import quote
 import pyarrow.dataset as ds
 
 import mops
+from mops.attempt.display import bar
 from mops.errors import MopsError, UsageError, known_name
 from mops.jobs import text_log
-from mops.jobs.causes import Reason
 from mops.jobs.data import JobData, TableSummary, verify
 from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Exported, Format, export
-from mops.jobs.following.html_status import as_html
 from mops.jobs.following.phases import Phases
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status, storage_of
+from mops.jobs.summary import Reason, line_of
 from mops.jobs.tables.conditions import Where
 from mops.jobs.tables.parameters import Parameters
 from mops.jobs.tables.ranking import RANKED_BY, ranked
@@ -605,6 +605,8 @@ class Job(JobState):
 
     def _repr_html_(self) -> str:
         try:
-            return as_html(self.status())
+            now = self.status()
+            text = ", ".join([line_of(now), *now.finished.by_verdict])
+            return bar(now.job, now.finished.simulations, now.n_simulations, text)
         except MopsError as error:
             return f"<div><strong>{html.escape(self.name)}</strong> {html.escape(error.what)}</div>"

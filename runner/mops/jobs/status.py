@@ -25,7 +25,7 @@ from mops.storage.joblog.records import Commit
 from mops.storage.joblog.view import LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress, SlowStep, read_live
-from mops.units import counted, to_go
+from mops.units import counted, duration, to_go
 from mops.verdicts import Counts
 
 # A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
@@ -141,6 +141,12 @@ def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Progre
     return "running" if running else idle, live
 
 
+def seen_text(live: Progress, time_s: float) -> str:
+    """Return which process runs or ran a job, and when it was last seen."""
+    age = round(max(time_s - live.at, 0.0))
+    return f"process {live.pid} on {live.host}, last seen {f'{age} s' if age < 60 else duration(age)} ago"
+
+
 def is_alive(
     live: Progress,
     *,
@@ -210,6 +216,11 @@ class JobMoment:
         return self.record.job
 
     @property
+    def n_failed(self) -> int:
+        """The number of failed simulations and scores."""
+        return (self.record.taken_over_counts + self.view.counts).failed
+
+    @property
     def status(self) -> Status:
         """The state for people."""
         record, view, last = self.record, self.view, self.last_live
@@ -238,7 +249,7 @@ class JobMoment:
 def _runner_text(now: JobMoment) -> str:
     """Return which process runs the job, and when it was last seen."""
     if now.live:
-        return f"process {now.live.pid} on {now.live.host}, last seen {max(now.time_s - now.live.at, 0):.0f} s ago"
+        return seen_text(now.live, now.time_s)
     assert now.view.claim is not None
     return f"on {now.view.claim.host}, started {max(now.time_s - now.view.claim.time, 0):.0f} s ago"
 

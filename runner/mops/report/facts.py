@@ -11,10 +11,12 @@ from mops.calibration.calibration import Calibration
 from mops.calibration.fitted import calibration_with
 from mops.errors import CorruptRecord
 from mops.figures.losses import ScoredSets
+from mops.jobs import text_log
 from mops.jobs.data import JobData
+from mops.jobs.following.wait import CAUSE_LINES, cause_in
 from mops.jobs.job import Job
 from mops.jobs.plots.figure_data import scored_of
-from mops.jobs.status import Status
+from mops.jobs.summary import JobSummary, command, reasons_in, summary_of
 from mops.report.damage import READING_FAULTS, damage_of
 
 
@@ -32,11 +34,6 @@ class Facts:
         return cls(JobData.read(job.files, job.name), target, weights)
 
     @cached_property
-    def status(self) -> Status:
-        """The state of the job."""
-        return self.data.status
-
-    @cached_property
     def causes(self) -> list[dict[str, Any]] | CorruptRecord:
         """The rows of ``Job.causes``, or why they cannot be read."""
         try:
@@ -46,12 +43,26 @@ class Facts:
             return damage_of(self.data, fault)
 
     @cached_property
-    def n_without_loss(self) -> int | None:
-        """The number of sets that have run and lack a loss; None: the job has no targets, or the losses are damaged."""
+    def summary(self) -> JobSummary:
+        """The job in words."""
+        now, paths, why = self.data.status, self.data.record.paths, ""
+        if now.state == "failed":
+            text = text_log.last_lines(self.data.files, paths, CAUSE_LINES, now.attempt)
+            _, why = cause_in(text, now.attempt)
+        reasons, place = reasons_in(self.causes if isinstance(self.causes, list) else [])
+        lacking = self._n_lacking()
+        return summary_of(now, self.data.time_s, reasons=reasons, place=place, why=why, n_lacking=lacking)
+
+    def _n_lacking(self) -> int:
+        """Return the number of sets that have run and lack a loss; 0 if that is unknown."""
         try:
-            return self.scored.n_run - self.scored.n_complete if self.data.record.spec.targets else None
+            return len(self.data.groups_run) - self.scored.n_complete if self.data.record.spec.targets else 0
         except READING_FAULTS:
-            return None
+            return 0
+
+    def command(self, *verb: str) -> str:
+        """Return a command for the job. It names the storage, because a report is read anywhere."""
+        return command(verb, self.data.name, "--storage", self.data.files.url)
 
     def data_of(self, job: str) -> JobData:
         """Return a job of the calibration at one moment."""

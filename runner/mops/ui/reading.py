@@ -78,8 +78,16 @@ class JobReader:
         self._read_causes(now)
         self._read_log(now)
         log = joined_tail(self._log, now.live.lines if now.live else [], LOG_LINES)
-        kubernetes = phase_text(now, phase)
-        return JobNow(now, time.time(), tuple(self._points), *self._causes, log, kubernetes, self._causes_error)
+        return JobNow(
+            now,
+            time.time(),
+            tuple(self._points),
+            *self._causes,
+            log,
+            phase_text(now, phase),
+            is_waiting=phase is not None and not phase.over,
+            causes_error=self._causes_error,
+        )
 
     def _read_causes(self, now: Status) -> None:
         """Read the causes again if failures were committed, and if the last read does not take much of the time."""

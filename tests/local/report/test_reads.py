@@ -80,4 +80,4 @@ def test_a_report_of_a_job_that_grows_tells_of_one_moment(tmp_path: Path) -> Non
     counts.count = count  # type: ignore[method-assign]
     page = Job(files, job.name, local=True).report(weights=WEIGHTS).html
     assert job.status().counts.simulations > finished
-    assert f"<dt>simulations</dt><dd>{finished}<" in page
+    assert f"<dt>Simulations</dt><dd>{finished}<" in page

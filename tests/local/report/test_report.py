@@ -28,15 +28,16 @@ from mops.figures.choices import Course
 from mops.jobs.job import Job
 from mops.jobs.plots.figure_data import scored_of
 from mops.jobs.plots.measures import measured_of, sensitivity_of
+from mops.jobs.summary import percent_of
 from mops.report.content import Block, Gallery
 from mops.report.damage import damage_of
 from mops.report.drawing.axes import place
 from mops.report.facts import Facts
 from mops.report.render import render
 from mops.report.sections.best_courses import best_courses
+from mops.report.sections.head import head
 from mops.report.sections.losses import Shades
 from mops.report.sections.outputs import outputs
-from mops.report.sections.verdict import percent_of, verdict
 from mops.settings import Settings
 from programs import environment
 from waiting import until
@@ -63,7 +64,7 @@ def html(partial_page: Path) -> str:
 
 def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: Job) -> None:
     assert "24 simulations failed (30 %)" in html
-    assert "finished with failures" in html
+    assert '<span class="state warning">partial</span>' in html
     assert "After a repair, run the failed sets again, in a new job that takes over all other results." in html
     assert "Repair the code at model.py:10 in run" in html
     assert "model:run" in html
@@ -277,8 +278,8 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     job = submit(tmp_path, sets)
     best = job.losses().to_pandas().groupby("param_id")["loss"].agg(["sum", "count"]).query("count == 2")["sum"]
     params = job.params().to_pandas().set_index("param_id")
-    head = verdict(Facts.of(job, weights=WEIGHTS))
-    (answer,) = head.answers
+    top = head(Facts.of(job, weights=WEIGHTS))
+    (answer,) = top.answers
     identity = best.idxmin()
     beta, policy = params.loc[identity, ["beta", "policy"]]
     found = re.fullmatch(r"Best set (\w+): weighted sum of losses (\S+) at beta (\S+), policy (\w)\.", answer.text)
@@ -286,8 +287,8 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     assert identity.startswith(found[1])
     assert float(found[2]) == pytest.approx(best.min(), rel=1e-2)
     assert (float(found[3]), found[4]) == (pytest.approx(beta, rel=1e-2), policy)
-    assert ("fixed parameters", "rate = 1.5") in head.about
-    one = verdict(Facts.of(submit(tmp_path, sets[:1], name="one")))
+    assert ("fixed parameters", "rate = 1.5") in top.about
+    one = head(Facts.of(submit(tmp_path, sets[:1], name="one")))
     text = f"beta {sets[0]['beta']:.4g}, rate 1.5, policy a."
     assert one.answers[0].text.endswith(text), "a single set is not the best of any"
     assert one.answers[0].text.startswith("Set ")
@@ -469,7 +470,7 @@ def test_a_job_in_which_every_simulation_failed_says_why_and_has_no_maps(tmp_pat
     assert '<span class="state bad">every simulation failed</span>' in page
     assert "Failures over" not in page
     assert "No parameter set has all losses." in page
-    assert "Write the results to files." not in page
+    assert "List the results." not in page
 
 
 def test_a_job_without_results_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

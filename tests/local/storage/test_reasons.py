@@ -10,8 +10,8 @@ import pytest
 from made import ID, claimed, created
 
 from mops.errors import CorruptRecord
-from mops.jobs.causes import Reason
 from mops.jobs.job import Job
+from mops.jobs.summary import Reason
 from mops.parquet.encoder import encode
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files

@@ -9,7 +9,8 @@ import pytest
 
 from mops import units
 from mops.jobs import causes
-from mops.jobs.causes import COLUMNS, Cause, Reason, causes_of, place_in_project, reasons_of, without_varying
+from mops.jobs.causes import COLUMNS, Cause, causes_of, place_in_project, reasons_of, without_varying
+from mops.jobs.summary import Reason
 from mops.task import FAILURES
 
 TRACE = """Traceback (most recent call last):

@@ -13,15 +13,15 @@ from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.loss_table import loss_fields, print_losses
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.following.phases import with_later_phase
+from mops.jobs.following.phases import with_runner
 from mops.jobs.location import service_with
-from mops.jobs.status import JobState, Status, storage_of
+from mops.jobs.status import JobMoment, JobState, Status, seen_text, storage_of
 from mops.storage.kept_options import read_options
 from mops.storage.progress_record import Progress
 
 if TYPE_CHECKING:
-    from mops.jobs.causes import Reason
     from mops.jobs.plots.loss_summary import LossSummary
+    from mops.jobs.summary import Reason
     from mops.k8s.job_phase import Phase
 
 
@@ -46,44 +46,46 @@ def status(
         mops jobs status waves --losses
     """
     found = JobState(storage_of(job, storage, local=local), job)
-    now = found.status()
-    complete = now.state in ("succeeded", "partial")
-    service = None if complete else service_with(found.files, local=local)
+    moment = JobMoment.read(found.files, job)
+    service = None if moment.view.complete else service_with(found.files, local=local)
     phase = service.phase(job) if service else None
-    now = with_later_phase(now, phase, found.status)
+    if phase is not None:  # the runner may have finished the job before Kubernetes answered
+        moment = JobMoment.read(found.files, job)
+    now = with_runner(moment.status, phase)
+    reasons = _reasons(moment)
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
-    summary = _summary(found) if losses else None
+    summary = _summary(moment) if losses else None
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
-        terminal.data_json(_as_json(found, now, summary) | kubernetes)
+        terminal.data_json(_as_json(now, reasons, summary) | kubernetes)
         return
-    terminal.data_fields([*_fields(found, now, phase, cluster), *loss_fields(found, now, summary)])
+    terminal.data_fields([*_fields(found, moment, now, reasons, phase, cluster), *loss_fields(found, now, summary)])
     if summary is not None and summary.spreads and summary.best is not None:
         print_losses(summary.spreads, summary.best)
 
 
-def _as_json(job: JobState, now: Status, summary: LossSummary | None) -> dict[str, object]:
+def _as_json(now: Status, reasons: list[Reason], summary: LossSummary | None) -> dict[str, object]:
     finished = {
         "simulations_finished": now.finished.simulations,
         "simulations_durable": now.counts.simulations,
-        "reasons": [asdict(reason) for reason in _reasons(job, now)],
+        "reasons": [asdict(reason) for reason in reasons],
     }
     return asdict(now) | finished | ({"losses": asdict(summary)} if summary is not None else {})
 
 
-def _summary(job: JobState) -> LossSummary:
+def _summary(moment: JobMoment) -> LossSummary:
     from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow, as in _reasons
     from mops.jobs.plots.loss_summary import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
 
-    return loss_summary_of(JobData.read(job.files, job.name))
+    return loss_summary_of(JobData(**vars(moment)))
 
 
-def _reasons(job: JobState, now: Status) -> list[Reason]:
-    if not now.counts.failed and now.parent is None:
+def _reasons(moment: JobMoment) -> list[Reason]:
+    if not moment.n_failed:
         return []
-    from mops.jobs.job import Job  # noqa: PLC0415 - Arrow: 0.3 s, and most jobs have no failures
+    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most jobs have no failures
 
-    return Job(job.files, job.name).reasons()
+    return JobData(**vars(moment)).reasons
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
@@ -96,7 +98,9 @@ def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
         yield "Dask cluster", dask_cluster
 
 
-def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
+def _fields(
+    job: JobState, moment: JobMoment, now: Status, reasons: list[Reason], phase: Phase | None, dask_cluster: str
+) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", job_text.state_of(now)
     if now.state == "running" and now.cancel_requested:
@@ -106,14 +110,13 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
     yield "submitted", units.moment(now.created)
     yield from _origins(now)
     yield "attempts", str(now.attempt)
-    if limits := job_text.limits_of(read_options(job.files, job.record).options.limits):
+    if limits := job_text.limits_of(read_options(job.files, moment.record).options.limits):
         yield "limits", limits
     finished = now.finished.simulations
     yield "finished", f"{finished:,} of {now.n_simulations:,} simulations"
     yield "durable", f"{now.counts.simulations:,} of {finished:,} finished"
     yield from job_text.counts_of(now)
-    yield from job_text.reasons_of(_reasons(job, now))
-    yield from job_text.after_failures(job, now)
+    yield from job_text.reasons_of(reasons)
     yield from job_text.slow_of(now)
     if now.live is not None:
         yield from _runner(now.live, is_running=now.state == "running")
@@ -121,10 +124,7 @@ def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) 
         yield "child processes", now.children
     if now.sizing:
         yield "batch size", now.sizing
-    if now.state in ("interrupted", "cancelled", "submitted") and (phase is None or phase.over):
-        yield "continue", job_text.command("resume", job)
-    if now.state == "failed":
-        yield "why", job_text.command("logs", job)
+    yield from job_text.steps_of(job, now, reasons, is_waiting=phase is not None and not phase.over)
 
 
 def _origins(now: Status) -> Iterator[tuple[str, str]]:
@@ -137,8 +137,7 @@ def _origins(now: Status) -> Iterator[tuple[str, str]]:
 
 
 def _runner(live: Progress, *, is_running: bool) -> Iterator[tuple[str, str]]:
-    age = units.duration(max(time.time() - live.at, 0))
-    yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
+    yield "runner", seen_text(live, time.time())
     if not is_running:
         return
     yield "", f"rate {units.rate(live.rate)}" if live.rate else "no rate yet"

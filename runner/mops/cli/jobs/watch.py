@@ -21,7 +21,8 @@ from mops.jobs.following.phases import Phases
 from mops.jobs.following.wait import progress_of
 from mops.jobs.job import Job, open_job
 from mops.jobs.location import service_with
-from mops.jobs.status import Status
+from mops.jobs.status import Status, seen_text
+from mops.jobs.summary import line_of
 from mops.service.service import Service
 from mops.storage.progress_record import Progress
 
@@ -83,7 +84,7 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         took = f" after {units.duration(now.seconds)}" if now.seconds else ""
         ended = ": its runner ended without a result" if now.state == "interrupted" else ""
         terminal.data(f"{now.job}: {job_text.state_of(now, took)}{ended}")
-        terminal.data_fields(_summary(job, now))
+        terminal.data_fields(job_text.ended_of(job, now, job.reasons()))
     raise typer.Exit(terminal.EXIT_CODES.get(now.state, INTERRUPTED_EXIT))
 
 
@@ -148,10 +149,8 @@ def line(now: Status, kubernetes: str = "") -> str:
     more = f"; Kubernetes: {kubernetes}" if kubernetes else ""
     if now.live is None:
         return f"{now.state}: {now.groups:,} of {now.n_groups:,} parameter sets committed{more}"
-    done = now.finished
     parts = [
-        f"{now.state}: {done.simulations:,} of {now.n_simulations:,} simulations",
-        f"{done.simulations_failed:,} failed",
+        line_of(now),
         f"{now.counts.simulations:,} durable",
         *_pace(now, now.live),
         terminal.size(now.live.memory_bytes),
@@ -188,8 +187,7 @@ def _state(now: Status, time_s: float) -> str:
         return "submitted, waiting for a runner"
     if now.live is None:
         return f"{now.state}, attempt {now.attempt}, starting"
-    age = units.duration(max(time_s - now.live.at, 0.0))
-    return f"{now.state}, attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last seen {age} ago"
+    return f"{now.state}, attempt {now.attempt}, {seen_text(now.live, time_s)}"
 
 
 def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
@@ -200,15 +198,3 @@ def _fields(seen: History, now: Status, time_s: float) -> Iterator[Field]:
     yield from fields_of(progress_of(now), list(seen.rates.kept), time_s)
     memory = [f"{terminal.size(live.runner_bytes)} of memory", f"{terminal.size(live.open_bytes)} not durable"]
     yield Field("runner", memory, is_detail=True)
-
-
-def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
-    yield from job_text.counts_of(now)
-    yield from job_text.reasons_of(job.reasons())
-    yield from job_text.slow_of(now)
-    if now.peak_bytes:
-        yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the runner"
-    if now.state in ("interrupted", "cancelled", "failed"):
-        yield "continue", job_text.command("resume", job)
-    yield from job_text.after_failures(job, now)
-    yield "results", job_text.command("results", job)

@@ -25,15 +25,13 @@ from mops.errors import (
 from mops.jobs import text_log
 from mops.jobs.following.phases import Phases
 from mops.jobs.status import JobState, Status
-from mops.storage.files import Files
-from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress
 
 POLL_SECONDS = 1.0
 
 _END = ": attempt {attempt} ends"
 _ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
-_CAUSE_LINES = 200
+CAUSE_LINES = 200  # of a log, for `cause_in`
 # The errors that an attempt may end with; those that derive from them take other arguments.
 _KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError, ClusterError, JobFailed)
 
@@ -68,7 +66,7 @@ def _raise_failure(job: JobState, now: Status) -> None:
     if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
         return
     paths = job.record.paths
-    kind, cause = cause_of(job.files, paths, now.attempt)
+    kind, cause = cause_in(text_log.last_lines(job.files, paths, CAUSE_LINES, now.attempt), now.attempt)
     if now.state == "failed":
         what = cause or f"job {job.name!r} has failed"
         raise kind(what, where=job.name, hint=f"read the log: mops jobs logs {job.name}")
@@ -83,9 +81,11 @@ def _raise_failure(job: JobState, now: Status) -> None:
     )
 
 
-def cause_of(files: Files, paths: JobPaths, attempt: int) -> tuple[type[MopsError], str]:
-    """Return the class and the first line of the error that ended an attempt, from its log; else JobFailed, no text."""
-    text = text_log.last_lines(files, paths, _CAUSE_LINES, attempt)
+def cause_in(text: str, attempt: int) -> tuple[type[MopsError], str]:
+    """Return the class and the first line of the error that ended an attempt, by the end of its log.
+
+    If the log does not say it, these are JobFailed and no text.
+    """
     _, found, end = text.rpartition(_END.format(attempt=attempt))
     match = _ERROR.match(end) if found else None
     kind = getattr(errors, match["kind"], None) if match else None
