@@ -15,7 +15,7 @@ from mops.jobs.status import JobState, Status
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
-    from mops.jobs.plots.loss_summary import BestSet, LossSpread, LossSummary
+    from mops.jobs.figure_data import BestSet, LossSpread, LossSummary
 
 _BAR_COLUMNS = 24
 _LEAST_WIDTH_WITH_BARS = 60

@@ -18,11 +18,10 @@ from mops.errors import CorruptRecord, JobError, MopsError, UsageError
 from mops.figures.columns import Flags, Integers, is_number
 from mops.figures.fan import MOST_VALUES, sample_of_sets
 from mops.jobs.causes import CAUSES, COLUMNS, Cause, cause_table, causes_of, reasons_of
+from mops.jobs.conditions import Where
+from mops.jobs.scan import CHUNK_ROWS, Parameters, Scan, Selection
 from mops.jobs.status import JobMoment
 from mops.jobs.summary import Reason
-from mops.jobs.tables.conditions import Where
-from mops.jobs.tables.parameters import CHUNK_ROWS, Parameters
-from mops.jobs.tables.scan import Scan, Selection
 from mops.project.mops_toml import Observed, read_observed
 from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.files import Files

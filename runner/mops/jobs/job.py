@@ -14,24 +14,23 @@ import mops
 from mops.attempt.display import bar
 from mops.errors import MopsError, UsageError, known_name
 from mops.jobs import text_log
+from mops.jobs.conditions import Where
 from mops.jobs.data import JobData, TableSummary, verify
-from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Exported, Format, export
-from mops.jobs.following.phases import Phases
+from mops.jobs.following import Phases
 from mops.jobs.location import service_with
+from mops.jobs.ranking import RANKED_BY, ranked
+from mops.jobs.removal import delete, plan_deletion
+from mops.jobs.scan import Computed, Parameters, Selection
 from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.summary import Reason, line_of
-from mops.jobs.tables.conditions import Where
-from mops.jobs.tables.parameters import Parameters
-from mops.jobs.tables.ranking import RANKED_BY, ranked
-from mops.jobs.tables.scan import Computed, Selection
-from mops.jobs.tables.table import Table
+from mops.jobs.table import Table
 from mops.storage.compaction import Compacted, compact
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
 
 if TYPE_CHECKING:
-    from mops.jobs.plots.plots import Plots
+    from mops.jobs.plots import Plots
     from mops.service.service import Service
     from mops.storage.progress_record import Progress
 
@@ -102,7 +101,7 @@ class Job(JobState):
         >>> job.wait().status().state
         'succeeded'
         """
-        from mops.jobs.following.wait import wait_for  # noqa: PLC0415 - readers of results do not need it
+        from mops.jobs.following import wait_for  # noqa: PLC0415 - readers of results do not need it
 
         wait_for(self, Phases(self.name, self._service()), on_progress)
         return self
@@ -112,7 +111,7 @@ class Job(JobState):
 
         Ctrl-C stops this call, and the job continues.
         """
-        from mops.jobs.following.wait import follow  # noqa: PLC0415 - readers of results do not need it
+        from mops.jobs.following import follow  # noqa: PLC0415 - readers of results do not need it
 
         return follow(self, Phases(self.name, self._service()), None)
 
@@ -575,7 +574,7 @@ class Job(JobState):
     @property
     def plot(self) -> Plots:
         """Pictures of the job: ``job.plot.losses()``, ``job.plot.fan("daily")`` and others. Needs matplotlib."""
-        from mops.jobs.plots.plots import Plots  # noqa: PLC0415 - readers of results do not need it
+        from mops.jobs.plots import Plots  # noqa: PLC0415 - readers of results do not need it
 
         return Plots(self)
 

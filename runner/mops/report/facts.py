@@ -13,9 +13,9 @@ from mops.errors import CorruptRecord
 from mops.figures.losses import ScoredSets
 from mops.jobs import text_log
 from mops.jobs.data import JobData
-from mops.jobs.following.wait import CAUSE_LINES, cause_in
+from mops.jobs.figure_data import scored_of
+from mops.jobs.following import CAUSE_LINES, cause_in
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import scored_of
 from mops.jobs.summary import JobSummary, command, reasons_in, summary_of
 from mops.report.damage import READING_FAULTS, damage_of
 

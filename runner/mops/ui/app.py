@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from mops.errors import InternalError, JobError, MopsError, UsageError
-from mops.jobs.compare.jobs import Comparison, compare
+from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
 from mops.report.render import render
 from mops.storage.files import Files

@@ -7,7 +7,7 @@ from typing import Any
 
 from mops.errors import MopsError
 from mops.jobs import text_log
-from mops.jobs.following.phases import phase_text, with_runner
+from mops.jobs.following import phase_text, with_runner
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
 from mops.jobs.status import Status

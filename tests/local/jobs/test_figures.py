@@ -23,17 +23,19 @@ from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
 from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
-from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import (
+from mops.jobs.figure_data import (
+    LossSummary,
     best_groups,
     course_of,
     failure_bins_of,
     fans_of,
+    loss_summary_of,
+    measured_of,
     scored_of,
+    sensitivity_of,
     timeline_of,
 )
-from mops.jobs.plots.loss_summary import LossSummary, loss_summary_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
+from mops.jobs.job import Job
 
 LABELS = {"fit": ("model:fit", "loss"), "shape.low": ("model:shape", "low"), "shape.high": ("model:shape", "high")}
 
@@ -211,7 +213,7 @@ def test_a_fan_of_the_best_sets_has_only_those(job: Job, raw: dict[str, pd.DataF
 def test_a_sample_of_a_large_output_has_the_quantiles_of_its_sets(
     job: Job, raw: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mops.jobs.plots import figure_data
+    from mops.jobs import figure_data
 
     whole = figure_data.sample_of_sets
     monkeypatch.setattr(figure_data, "sample_of_sets", lambda groups, n_rows: whole(groups, n_rows, most=7))

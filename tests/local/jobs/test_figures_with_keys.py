@@ -19,9 +19,8 @@ from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES, Fan
+from mops.jobs.figure_data import Wanted, course_of, declared, fans_of, measured_of, sensitivity_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import course_of, declared, fans_of
-from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of
 from mops.report.content import Block, Gallery, Section
 from mops.report.facts import Facts
 from mops.report.sections.influence import influence

@@ -23,10 +23,9 @@ from mops.figures.choices import Course
 from mops.figures.fan import fans_caption
 from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
+from mops.jobs.drawing import Plot, use_log_scale
+from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of, timeline_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import fans_of, scored_of, timeline_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
-from mops.jobs.plots.style import Plot, use_log_scale
 from mops.project.bundle import pack
 from mops.storage.paths import bundle_path
 
@@ -361,7 +360,7 @@ def test_a_picture_in_a_format_without_metadata_can_be_written(tmp_path: Path) -
 
 @pytest.mark.parametrize("dpi", [60, 80, 150])
 def test_a_caption_is_inside_the_figure_at_each_resolution(dpi: int) -> None:
-    style = importlib.import_module("mops.jobs.plots.style")
+    style = importlib.import_module("mops.jobs.drawing")
     plot, _ = style.panels(1)
     style.add_caption(plot, "Wide WWWW MMMM and the middle 50 % of all simulations of many parameter sets. " * 4)
     plot.set_dpi(dpi)

@@ -14,7 +14,7 @@ from kubernetes_in_memory import Kubernetes
 from mops.cli.jobs import delete
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.jobs import submit
-from mops.jobs.derived.derive import retry
+from mops.jobs.derive import retry
 from mops.jobs.job import Job
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object

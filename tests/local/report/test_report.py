@@ -25,9 +25,8 @@ from job_folders import folder_of
 from job_reads import data_of
 from mops.errors import CorruptRecord, JobFailed
 from mops.figures.choices import Course
+from mops.jobs.figure_data import measured_of, scored_of, sensitivity_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import scored_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
 from mops.jobs.summary import percent_of
 from mops.report.content import Block, Gallery
 from mops.report.damage import damage_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mops.jobs.following.phases import phase_text, with_runner
+from mops.jobs.following import phase_text, with_runner
 from mops.jobs.listing import Listed
 from mops.jobs.status import Status
 from mops.jobs.summary import TONES, Reason, summary_of

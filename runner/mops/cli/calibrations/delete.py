@@ -12,8 +12,8 @@ from mops.calibration.stored import jobs_of, stored_calibration
 from mops.cli import terminal
 from mops.cli.jobs.delete import delete_jobs, say_plan
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.delete import plan_deletion
 from mops.jobs.location import locate
+from mops.jobs.removal import plan_deletion
 
 
 def delete_(

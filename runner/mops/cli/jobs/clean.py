@@ -10,8 +10,8 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.clean import clean as clean_job
 from mops.jobs.job import open_job
+from mops.jobs.removal import clean as clean_job
 
 
 def clean(

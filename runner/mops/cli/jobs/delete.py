@@ -11,8 +11,8 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.delete import Deleted, DeletionPlan, delete, plan_deletion
 from mops.jobs.location import locate, service_with
+from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
 from mops.storage.files import Files
 
 
@@ -49,7 +49,7 @@ def say_plan(plan: Iterable[DeletionPlan]) -> None:
 
 
 def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> list[Deleted]:
-    """Delete jobs, print each, and return what was deleted; errors as :func:`mops.jobs.delete.delete`."""
+    """Delete jobs, print each, and return what was deleted; errors as :func:`mops.jobs.removal.delete`."""
     # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
     service = service_with(files, local=local) if plan else None
     for job in plan:

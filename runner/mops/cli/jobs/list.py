@@ -11,7 +11,7 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.following.phases import OPEN_STATES, phases_of
+from mops.jobs.following import OPEN_STATES, phases_of
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate
 

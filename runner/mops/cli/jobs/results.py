@@ -24,7 +24,7 @@ from mops.errors import UsageError
 from mops.jobs.data import TableSummary
 from mops.jobs.export import Format
 from mops.jobs.job import open_job
-from mops.jobs.tables.ranking import RANKED_BY
+from mops.jobs.ranking import RANKED_BY
 from mops.study.ids_and_seeds import short_id
 
 

@@ -13,14 +13,14 @@ from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.loss_table import loss_fields, print_losses
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.following.phases import with_runner
+from mops.jobs.following import with_runner
 from mops.jobs.location import service_with
 from mops.jobs.status import JobMoment, JobState, Status, seen_text, storage_of
 from mops.storage.kept_options import read_options
 from mops.storage.progress_record import Progress
 
 if TYPE_CHECKING:
-    from mops.jobs.plots.loss_summary import LossSummary
+    from mops.jobs.figure_data import LossSummary
     from mops.jobs.summary import Reason
     from mops.k8s.job_phase import Phase
 
@@ -75,7 +75,7 @@ def _as_json(now: Status, reasons: list[Reason], summary: LossSummary | None) ->
 
 def _summary(moment: JobMoment) -> LossSummary:
     from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow, as in _reasons
-    from mops.jobs.plots.loss_summary import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
+    from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
 
     return loss_summary_of(JobData(**vars(moment)))
 

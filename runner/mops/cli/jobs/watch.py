@@ -17,8 +17,7 @@ from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.job_screen import MOST_POINTS, Field, JobScreen, Rates, fields_of, plain
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.following.phases import Phases
-from mops.jobs.following.wait import progress_of
+from mops.jobs.following import Phases, progress_of
 from mops.jobs.job import Job, open_job
 from mops.jobs.location import service_with
 from mops.jobs.status import Status, seen_text

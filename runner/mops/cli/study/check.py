@@ -17,8 +17,7 @@ from mops.cli import job_text, terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, say_warnings, to_json
 from mops.jobs.prepare import PreparedStudy, prepare
-from mops.jobs.trial.failure import raise_failure
-from mops.jobs.trial.trial import check_model, try_model
+from mops.jobs.trial import check_model, raise_failure, try_model
 from mops.settings import Settings
 from mops.study.ids_and_seeds import short_id
 from mops.worker.install import child_environment

@@ -19,9 +19,9 @@ from mops.cli.options import (
     StorageOption,
 )
 from mops.errors import TrialFailed, UsageError
+from mops.jobs.foreground import Foreground, Source, of_job, of_study, run_in_foreground
 from mops.jobs.job import open_job
 from mops.jobs.prepare import prepare
-from mops.jobs.trial.foreground import Foreground, Source, of_job, of_study, run_in_foreground
 from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import canonical_json, short_id

@@ -24,7 +24,7 @@ from mops.cli.options import (
 )
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job, open_job
-from mops.jobs.tables.ranking import require_total, scored_sets
+from mops.jobs.ranking import require_total, scored_sets
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import Around

@@ -8,8 +8,7 @@ from typing import Any
 
 from mops import units
 from mops.cli import terminal
-from mops.jobs.trial.failure import why
-from mops.jobs.trial.trial import Trial
+from mops.jobs.trial import Trial, why
 from mops.study.ids_and_seeds import short_id
 
 _DIFFERENCES_SHOWN = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mops.figures.choices import Course
 from mops.figures.fan import Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, named
-from mops.jobs.plots.figure_data import best_groups, data_of, fans_of
+from mops.jobs.figure_data import best_groups, data_of, fans_of
 from mops.project.mops_toml import Observed
 from mops.report.content import Figure, Width
 from mops.report.facts import Facts

@@ -10,7 +10,7 @@ import numpy as np
 from mops.errors import CorruptRecord
 from mops.figures.bins import Bins
 from mops.figures.failures import FailureBins, failure_map
-from mops.jobs.plots.figure_data import failure_bins_of
+from mops.jobs.figure_data import failure_bins_of
 from mops.jobs.summary import shown_cause
 from mops.report.content import Block, Figure, Gallery, Key, Section
 from mops.report.drawing.axes import bin_axis, bin_rows, point_axis, values

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from mops.figures.sensitivity import LEAST_SETS, Sensitivity
 from mops.figures.sobol import LEAST_BLOCKS, SaltelliDesign, Sobol
-from mops.jobs.plots.measures import measured_of, sensitivity_of, sobol_of
+from mops.jobs.figure_data import measured_of, sensitivity_of, sobol_of
 from mops.report.content import Block, Figure, Gallery, Key, Section
 from mops.report.drawing.axes import values
 from mops.report.drawing.look import AMBER, AXIS, BLUE, INK

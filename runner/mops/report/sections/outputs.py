@@ -13,7 +13,7 @@ from mops.figures.columns import numbers
 from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
 from mops.figures.losses import ScoredSets
 from mops.figures.row_keys import division_text
-from mops.jobs.plots.figure_data import course_of, data_of, declared, fans_of, is_single_row
+from mops.jobs.figure_data import course_of, data_of, declared, fans_of, is_single_row
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.decades import value_axis

@@ -18,7 +18,7 @@ from mops.figures.choices import Course
 from mops.figures.columns import Floats
 from mops.figures.fan import Fan, FanSource, fans, have_decades
 from mops.figures.row_keys import division_texts
-from mops.jobs.plots.figure_data import data_of, declared
+from mops.jobs.figure_data import data_of, declared
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Width
 from mops.report.drawing.axes import place

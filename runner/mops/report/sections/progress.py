@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mops.figures.timeline import Timeline, slot_time
-from mops.jobs.plots.figure_data import timeline_of
+from mops.jobs.figure_data import timeline_of
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.axes import byte_unit, time_unit, values
 from mops.report.drawing.look import AXIS, BLUE, GREEN, GREY, VERMILION

@@ -9,7 +9,7 @@ import pyarrow as pa
 from mops.figures.choices import IDENTITY, number_columns
 from mops.figures.row_keys import division_text
 from mops.figures.spreads import LEAST_VALUES, Spread
-from mops.jobs.plots.figure_data import spreads_of
+from mops.jobs.figure_data import spreads_of
 from mops.report.content import Block, Figure, Gallery
 from mops.report.drawing.histograms import histogram, strips
 from mops.report.facts import Facts

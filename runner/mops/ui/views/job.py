@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mops import units
-from mops.jobs.following.wait import cause_in
+from mops.jobs.following import cause_in
 from mops.jobs.summary import JobSummary, ShownCause, reasons_in, shown_cause, summary_of
 from mops.ui.facts import CAUSES_SHOWN, JobNow
 from mops.ui.views.chart import Chart, clock, paths

@@ -9,8 +9,8 @@ import typer
 
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.compare.jobs import Comparison
-from mops.jobs.compare.jobs import compare as compare_jobs
+from mops.jobs.compare import Comparison
+from mops.jobs.compare import compare as compare_jobs
 from mops.jobs.job import open_job
 
 

@@ -10,7 +10,7 @@ from mops.cli.jobs.derived.retry import derive
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
 from mops.errors import UsageError
-from mops.jobs.derived.derive import extend as extend_job
+from mops.jobs.derive import extend as extend_job
 
 
 @with_start_options

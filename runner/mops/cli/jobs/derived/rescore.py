@@ -9,7 +9,7 @@ import typer
 from mops.cli.jobs.derived.retry import derive
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
-from mops.jobs.derived.derive import rescore as rescore_job
+from mops.jobs.derive import rescore as rescore_job
 
 
 @with_start_options

@@ -12,7 +12,7 @@ from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_start_options
 from mops.errors import UsageError
-from mops.jobs.derived.derive import retry as retry_job
+from mops.jobs.derive import retry as retry_job
 from mops.jobs.job import Job, open_job
 
 
@@ -69,7 +69,7 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
     Parameters
     ----------
     derive_job
-        A function of :mod:`mops.jobs.derived.derive`.
+        A function of :mod:`mops.jobs.derive`.
     **arguments
         Its arguments, without those of the start.
     """
