@@ -194,11 +194,10 @@ ARROW = ("pyarrow", "numpy", "mops.jobs.job")
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("mops.cli.jobs.list", (*RARELY_NEEDED, *ARROW)),
-        ("mops.cli.jobs.status", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.status", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
-        ("mops.cli.jobs.submit", RARELY_NEEDED),
-        ("mops.cli.study.check", RARELY_NEEDED),
+        ("mops.cli.submit", RARELY_NEEDED),
+        ("mops.cli.check", RARELY_NEEDED),
     ],
 )
 def test_a_command_starts_without_the_libraries_that_it_may_not_need(module: str, absent: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """Runs one simulation of a study several times, to find out whether the model is reproducible, and more.
 
-mops/jobs/compare.py compares results, and mops/cli/study/trial_report.py shows them.
+mops/jobs/compare.py compares results, and mops/cli/check.py shows them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli.jobs import delete
+from mops.cli import tidy
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derive import retry
@@ -286,8 +286,8 @@ def test_a_deleted_job_leaves_the_queue(
     """Regression: its Kubernetes Job stayed in the queue, and days later a runner started and found no job."""
     job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    monkeypatch.setattr(delete, "service_with", lambda files, *, local: None if local else service)
-    delete.delete_([job.name], yes=True, storage=storage)
+    monkeypatch.setattr(tidy, "service_with", lambda files, *, local: None if local else service)
+    tidy.delete_([job.name], yes=True, storage=storage)
     assert in_memory(service).objects == {}
 
 

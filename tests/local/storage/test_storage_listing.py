@@ -10,8 +10,8 @@ import pytest
 from made import ID, claimed, commit, created, ended, finished, hooked, lives
 
 import mops
-from mops.cli.jobs import status
-from mops.cli.jobs.list import list_ as list_command
+from mops.cli import status
+from mops.cli.status import list_ as list_command
 from mops.errors import UsageError
 from mops.jobs import following
 from mops.jobs.job import Job

@@ -1,4 +1,4 @@
-"""``mops jobs retry``."""
+"""``mops jobs retry``, ``extend`` and ``rescore``: new jobs that take over results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import job_progress
-from mops.cli.jobs import watch
+from mops.cli import job_progress, watch
 from mops.cli.options import JobArgument
-from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_start_options
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
 from mops.errors import UsageError
+from mops.jobs.derive import extend as extend_job
+from mops.jobs.derive import rescore as rescore_job
 from mops.jobs.derive import retry as retry_job
 from mops.jobs.job import Job, open_job
 
@@ -81,3 +82,69 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
             shown.ended(child)
     if service is not None and start.wait:
         watch.follow(child, service, as_json=start.as_json)
+
+
+@with_start_options
+def extend(
+    job: JobArgument,
+    replicates: Annotated[
+        int | None, typer.Option(metavar="N", help="Run this many replicates of each parameter set in all")
+    ] = None,
+    sets: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Add the parameter sets of a CSV or Parquet file")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:NAME", help="Add a target, with the present code of the project; repeatable"),
+    ] = None,
+    name: NameOption = None,
+    trust_model: TrustModelOption = False,
+    project: ProjectOption = None,
+    *,
+    start: StartOptions,
+) -> None:
+    """Add replicates, sets or targets, in a new job.
+
+    It computes only what is missing. The new job takes over every good simulation of the old one, and its results are
+    those of the whole study. The old job must be complete, and does not change.
+
+    With --target, mops uses the present code of the project and evaluates all targets again. Without it, the new job
+    runs the files of the old one.
+
+    Example:
+
+        mops jobs extend waves --replicates 15
+    """
+    if replicates is None and sets is None and not target:
+        raise UsageError("nothing is added", where="the command line", hint="give --replicates, --sets or --target")
+    more = {"replicates": replicates, "sets": sets, "targets": target or ()}
+    derive(extend_job, job, start, name=name, trust_model=trust_model, project=project, **more)
+
+
+@with_start_options
+def rescore(
+    job: JobArgument,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:NAME", help="Evaluate this target, not those of the job; repeatable"),
+    ] = None,
+    name: NameOption = None,
+    trust_model: TrustModelOption = False,
+    project: ProjectOption = None,
+    *,
+    start: StartOptions,
+) -> None:
+    """Evaluate targets again on stored simulations.
+
+    The result is a new job. No simulation runs. The new job uses the present code of the project. It is refused if a
+    file has changed that may belong to the model, such as a data file, or a Python file that the model names.
+
+    With --target, the targets that you name replace all targets of the job. Without it, the job keeps its targets.
+
+    Example:
+
+        mops jobs rescore waves
+
+        mops jobs rescore waves --target model:peak --target model:final_size
+    """
+    derive(rescore_job, job, start, name=name, targets=target or (), trust_model=trust_model, project=project)
