@@ -32,7 +32,7 @@ MODULES = {
     "study/sampling/space.py": ["tests/pure/study/test_sampling.py"],
     "study/sampling/draw.py": ["tests/pure/study/test_sampling.py"],
     "study/entry_point.py": ["tests/pure/study/test_entry.py"],
-    "jobs/tables/comparisons.py": ["tests/pure/jobs/test_conditions.py"],
+    "jobs/comparisons.py": ["tests/pure/jobs/test_conditions.py"],
     "project/project.py": ["tests/pure/project/test_project.py"],
     "attempt/plan.py": ["tests/pure/attempt/test_plan.py"],
     "attempt/sizing.py": [

@@ -34,7 +34,7 @@ FLOORS = (
     *("parquet", "figures", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {
-    "command": "cli.jobs.submit",
+    "command": "cli.submit",
     "runner": "attempt.attempt",
     "worker": "worker.run_task",
     "child": "child.main",

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mops.calibration.calibrate import calibrate
-    from mops.jobs.calls.checking import CheckedStudy, check
-    from mops.jobs.calls.connecting import connect, disconnect
-    from mops.jobs.calls.overview import jobs, settings
-    from mops.jobs.calls.sampling import sample
-    from mops.jobs.derived.derive import extend, rescore, retry
+    from mops.jobs.calls import connect, disconnect, jobs, sample, settings
+    from mops.jobs.checking import CheckedStudy, check
+    from mops.jobs.derive import extend, rescore, retry
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, submit
-    from mops.jobs.tables.table import Table
+    from mops.jobs.table import Table
     from mops.report.notebook import Report
 
 __all__ = [
@@ -51,22 +49,22 @@ _HOMES = {
     "calibrate": "mops.calibration.calibrate",
     **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
     **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
-    **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derived.derive"),
-    "Table": "mops.jobs.tables.table",
+    **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derive"),
+    "Table": "mops.jobs.table",
     "Report": "mops.report.notebook",
-    **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.calls.checking"),
-    "connect": "mops.jobs.calls.connecting",
-    "disconnect": "mops.jobs.calls.connecting",
-    "sample": "mops.jobs.calls.sampling",
+    **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.checking"),
+    "connect": "mops.jobs.calls",
+    "disconnect": "mops.jobs.calls",
+    "sample": "mops.jobs.calls",
 }
-_CALLS = "mops.jobs.calls.overview"
+_CALLS = "mops.jobs.calls"
 
 
 class CallableModule(ModuleType):
     """A module that is also a public function of the same name: ``mops.jobs()`` and ``mops.settings()``."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call the public function; ``mops.jobs.calls.overview`` describes it."""
+        """Call the public function; ``mops.jobs.calls`` describes it."""
         function = getattr(importlib.import_module(_CALLS), self.__name__.rpartition(".")[2])
         return function(*arguments, **options)
 

@@ -98,7 +98,9 @@ class Settings(BaseModel):
         description="fork child processes from a template, or spawn; auto: fork if safe",
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; reduces the slots")
-    retries: int = Field(1, ge=0, description="retries of a simulation whose process died; over its memory limit at most 1")
+    retries: int = Field(
+        1, ge=0, description="retries of a simulation whose process died; over its memory limit at most 1"
+    )
     import_timeout: float = Field(
         300.0, gt=0, allow_inf_nan=False, description="seconds that the import of the model may take in one process"
     )

@@ -53,7 +53,7 @@ FLOORS: dict[str, set[str]] = {
     "report": {
         *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),
     },
-    "ui": {"errors", "units", "verdicts", "study", "storage", "k8s", "service", "jobs", "report"},
+    "ui": {"errors", "units", "verdicts", "storage", "k8s", "service", "jobs", "report"},
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "storage"),
         *("worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
@@ -79,8 +79,8 @@ HOMES = {
     "cloudpickle": ("project/function_content.py", "project/functions.py", "project/functions_loader.py"),
     "tenacity": ("storage/",),
     "prometheus_client": ("attempt/metrics.py", "worker/metrics.py"),
-    **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/tables/",)),
-    "matplotlib": ("jobs/plots/drawing.py", "jobs/plots/style.py", "jobs/plots/plots.py"),
+    **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/table.py",)),
+    "matplotlib": ("jobs/drawing.py", "jobs/plots.py"),
     "jinja2": ("report/", "ui/"),
     "vl_convert": ("report/drawing/svg.py",),
     "typer": ("cli/",),
@@ -194,11 +194,10 @@ ARROW = ("pyarrow", "numpy", "mops.jobs.job")
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("mops.cli.jobs.list", (*RARELY_NEEDED, *ARROW)),
-        ("mops.cli.jobs.status", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.status", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
-        ("mops.cli.jobs.submit", RARELY_NEEDED),
-        ("mops.cli.study.check", RARELY_NEEDED),
+        ("mops.cli.submit", RARELY_NEEDED),
+        ("mops.cli.check", RARELY_NEEDED),
     ],
 )
 def test_a_command_starts_without_the_libraries_that_it_may_not_need(module: str, absent: tuple[str, ...]) -> None:

@@ -253,7 +253,7 @@ class Attempt:
             if self.unseen is not None:
                 log = self._claim(self.unseen)
                 attempt = log.view.attempt
-                how = f"{type(bad).__name__}: {bad}"  # jobs/following/wait.py reads it
+                how = f"{type(bad).__name__}: {bad}"  # jobs/following.py reads it
                 logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, how)
                 path, text = self.record.paths.text(attempt, 1), text_log.take().encode(errors="replace")
                 advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))

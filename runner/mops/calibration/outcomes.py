@@ -7,7 +7,7 @@ from typing import Any
 
 from mops.calibration.rounds import NO_LOSS
 from mops.jobs.job import Job
-from mops.jobs.tables.ranking import loss_labels
+from mops.jobs.ranking import loss_labels
 from mops.storage.calibration_records import Outcome
 from mops.study.ids_and_seeds import param_id
 

@@ -19,7 +19,7 @@ from mops.errors import JobError, UsageError
 from mops.jobs.launch import Launch
 from mops.jobs.location import path_text
 from mops.jobs.prepare import PreparedStudy, checked_name, job_name, listed_files, prepare
-from mops.jobs.trial.trial import check_model
+from mops.jobs.trial import check_model
 from mops.project.bundle import checksums
 from mops.project.project import find_root
 from mops.service.service import Service

@@ -10,7 +10,7 @@ from mops.calibration.prepare import Begun
 from mops.calibration.round_of import differs_from_round
 from mops.calibration.seeds import entries_of
 from mops.errors import JobError
-from mops.jobs.following.phases import Phases
+from mops.jobs.following import Phases
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions
 from mops.jobs.prepare import listed_files, unpacked, with_sets

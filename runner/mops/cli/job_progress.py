@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import typer
 
@@ -117,16 +117,9 @@ class JobDisplay:
             terminal.data(job.name)
         took = f" in {units.duration(self._last.seconds)}" if self._last else ""
         terminal.say(job_text.state_of(status, took))
-        fields = [*job_text.counts_of(status), *job_text.reasons_of(reasons)]
-        if reasons:
-            fields.append(("causes", job_text.command("failures", job)))
-        fields += [*job_text.after_failures(job, status), *job_text.slow_of(status)]
         if self._last and self._last.peak_bytes:
-            peak = terminal.size(self._last.peak_bytes)
-            fields.append(("peak memory", f"{peak}, all processes of the runner"))
-        if status.state == "cancelled":
-            fields.append(("continue", job_text.command("resume", job)))
-        terminal.say_fields([*fields, ("results", job_text.command("results", job))])
+            status = replace(status, peak_bytes=self._last.peak_bytes)
+        terminal.say_fields(list(job_text.ended_of(job, status, reasons)))
         raise typer.Exit(terminal.EXIT_CODES[status.state])
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mops.cli import terminal
+from mops.jobs import summary
 from mops.jobs.location import locate
 from mops.jobs.status import ALL_FAILED, JobState, Status
+from mops.jobs.summary import Reason, summary_of
 from mops.settings import PREFIX, limit_texts
 from mops.units import counted, shortened_in_middle
-
-if TYPE_CHECKING:
-    from mops.jobs.results import Reason
 
 _REASONS_SHOWN = 5
 _MESSAGE_COLUMNS = 240
@@ -21,7 +20,7 @@ _MESSAGE_COLUMNS = 240
 
 def command(verb: str, job: JobState) -> str:
     """Return a command for a job, to run in the working directory."""
-    return shlex.join(["mops", "jobs", verb, job.name, *options(job)])
+    return summary.command([verb], job.name, *options(job))
 
 
 def options(job: JobState) -> list[str]:
@@ -92,10 +91,24 @@ def state_of(status: Status, took: str = "") -> str:
     return f"{status.state}{took}{f': {ALL_FAILED}' if status.all_failed else ''}"
 
 
-def after_failures(job: JobState, status: Status) -> Iterator[tuple[str, str]]:
-    """Yield what to do after a job in which all simulations failed."""
-    if status.all_failed:
-        yield "next", f"repair the cause, then: {command('retry', job)} --with-new-code"
+def ended_of(job: JobState, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
+    """Yield what a job that has ended has done, and what to do next."""
+    yield from counts_of(status)
+    yield from reasons_of(reasons)
+    yield from slow_of(status)
+    if status.peak_bytes:
+        yield "peak memory", f"{terminal.size(status.peak_bytes)}, all processes of the runner"
+    yield from steps_of(job, status, reasons)
+
+
+def steps_of(
+    job: JobState, status: Status, reasons: list[Reason], *, is_waiting: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield what to do next with a job; ``is_waiting`` as for :func:`mops.jobs.summary.summary_of`."""
+    for step in summary_of(status, time.time(), reasons=reasons, is_waiting=is_waiting).steps:
+        if step.label:
+            before = "repair the cause, then: " if step.is_after_repair else ""
+            yield step.label, f"{before}{summary.command(step.command, job.name, *options(job))}"
 
 
 def slow_of(status: Status) -> Iterator[tuple[str, str]]:

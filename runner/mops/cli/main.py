@@ -52,79 +52,73 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
-        "init": Verb("mops.cli.study.init:init", "Make a new study from a template."),
-        "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
-        "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
-        "disconnect": Verb("mops.cli.service.disconnect:disconnect", "Run jobs on this machine again."),
-        "profiles": Verb(
-            "mops.cli.service.profiles:profiles", "List the profiles of cluster services.", only_prints=True
-        ),
-        "dashboard": Verb(
-            "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
-        ),
+        "init": Verb("mops.cli.init:init", "Make a new study from a template."),
+        "run": Verb("mops.cli.submit:submit", "Run a study on this machine or on the connected service."),
+        "connect": Verb("mops.cli.service:connect", "Connect to a cluster service, so that jobs run there."),
+        "disconnect": Verb("mops.cli.service:disconnect", "Run jobs on this machine again."),
+        "profiles": Verb("mops.cli.service:profiles", "List the profiles of cluster services.", only_prints=True),
+        "dashboard": Verb("mops.cli.service:dashboard", "Forward the Dask dashboard of the connected service."),
         "ui": Verb("mops.cli.ui:ui", "Show the jobs of a storage in a browser."),
         "settings": Verb(
-            "mops.cli.settings:settings", "List every setting, its value, its source and its meaning.", only_prints=True
+            "mops.cli.service:settings", "List every setting, its value, its source and its meaning.", only_prints=True
         ),
         "doctor": Verb(
-            "mops.cli.service.doctor:doctor",
+            "mops.cli.cluster:doctor",
             "Check whether memory is bounded here or on the cluster.",
             only_prints=True,
         ),
     },
     "jobs": {
-        "submit": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
-        "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first.", only_prints=True),
-        "status": Verb("mops.cli.jobs.status:status", "Show the state of a job.", only_prints=True),
-        "logs": Verb(
-            "mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model.", only_prints=True
-        ),
-        "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends.", only_prints=True),
+        "submit": Verb("mops.cli.submit:submit", "Run a study on this machine or on the connected service."),
+        "list": Verb("mops.cli.status:list_", "List the jobs of a storage, newest first.", only_prints=True),
+        "status": Verb("mops.cli.status:status", "Show the state of a job.", only_prints=True),
+        "logs": Verb("mops.cli.status:logs", "Print the log of a job, with the output of its model.", only_prints=True),
+        "watch": Verb("mops.cli.watch:watch", "Follow a job until it ends.", only_prints=True),
         "results": Verb(
-            "mops.cli.jobs.results:results", "List the committed results of a job, or export them.", only_prints=True
+            "mops.cli.results:results", "List the committed results of a job, or export them.", only_prints=True
         ),
-        "report": Verb("mops.cli.jobs.report:report", "Write a report of a job with figures, as one HTML file."),
+        "report": Verb("mops.cli.results:report", "Write a report of a job with figures, as one HTML file."),
         "failures": Verb(
-            "mops.cli.jobs.failures.failures:failures",
+            "mops.cli.results:failures",
             "Show the causes of a job's failures, the most frequent first.",
             only_prints=True,
         ),
-        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
-        "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
-        "retry": Verb("mops.cli.jobs.derived.retry:retry", "Run the parameter sets with failures again, in a new job."),
-        "extend": Verb("mops.cli.jobs.derived.extend:extend", "Add replicates, sets or targets, in a new job."),
-        "rescore": Verb("mops.cli.jobs.derived.rescore:rescore", "Evaluate targets again on stored simulations."),
+        "resume": Verb("mops.cli.submit:resume", "Continue a job that was stopped or killed."),
+        "cancel": Verb("mops.cli.status:cancel", "Stop a job."),
+        "retry": Verb("mops.cli.derive:retry", "Run the parameter sets with failures again, in a new job."),
+        "extend": Verb("mops.cli.derive:extend", "Add replicates, sets or targets, in a new job."),
+        "rescore": Verb("mops.cli.derive:rescore", "Evaluate targets again on stored simulations."),
         "compare": Verb(
-            "mops.cli.jobs.derived.compare:compare",
+            "mops.cli.results:compare",
             "Count what differs between the results of two jobs.",
             only_prints=True,
         ),
-        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
+        "run": Verb("mops.cli.submit:run", "Run a job that exists.", hidden=True),
         "verify": Verb(
-            "mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
+            "mops.cli.tidy:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
         ),
-        "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
+        "compact": Verb("mops.cli.tidy:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb(
-            "mops.cli.jobs.clean:clean",
+            "mops.cli.tidy:clean",
             "Remove files that are not results.",
         ),
-        "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
+        "delete": Verb("mops.cli.tidy:delete_", "Delete jobs with their results."),
     },
     "study": {
-        "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
-        "run": Verb("mops.cli.study.run:run", "Run one simulation in the foreground, as a job would run it."),
-        "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
-        "calibrate": Verb("mops.cli.study.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
+        "check": Verb("mops.cli.check:check", "Check a study and its model, and print what submit would run."),
+        "run": Verb("mops.cli.study_run:run", "Run one simulation in the foreground, as a job would run it."),
+        "sample": Verb("mops.cli.sample:sample", "Draw parameter sets from a space, and write them to a file."),
+        "calibrate": Verb("mops.cli.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
     },
     "calibrations": {
         "list": Verb(
-            "mops.cli.calibrations.list:list_", "List the calibrations of a storage, newest first.", only_prints=True
+            "mops.cli.calibrations:list_", "List the calibrations of a storage, newest first.", only_prints=True
         ),
-        "delete": Verb("mops.cli.calibrations.delete:delete_", "Delete calibrations with the jobs of their rounds."),
+        "delete": Verb("mops.cli.calibrations:delete_", "Delete calibrations with the jobs of their rounds."),
     },
     "cluster": {
         "status": Verb(
-            "mops.cli.service.status:status",
+            "mops.cli.cluster:status",
             "Show the workers, memory and versions of the connected service.",
             only_prints=True,
         )

@@ -30,7 +30,7 @@ class WithoutPandas:
     If pandas is installed, pyarrow imports it at the first value that it converts (pyarrow 26,
     ``_PandasAPIShim._check_import``). bench/tricks.py, mops jobs status: -30 % of CPU time, -25 % of memory. pyarrow
     needs pandas only for Python objects of times with nanoseconds, which mops does not make
-    (``jobs.compare.values.without_times``).
+    (``jobs.compare.without_times``).
     """
 
     @staticmethod

@@ -14,8 +14,8 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from mops.errors import StorageError, UsageError, path_refused
-from mops.jobs.tables.scan import Rows
-from mops.jobs.tables.table import Table
+from mops.jobs.scan import Rows
+from mops.jobs.table import Table
 from mops.project.bundle import EXPORTED
 
 _ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."

@@ -17,8 +17,7 @@ from mops.attempt.display import displayed
 from mops.errors import OptionsError, Problem, UsageError
 from mops.jobs import detached
 from mops.jobs.detached import DetachedRunner
-from mops.jobs.following.phases import Phases
-from mops.jobs.following.wait import wait_for
+from mops.jobs.following import Phases, wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
 from mops.project.functions import Code

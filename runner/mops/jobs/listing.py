@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, OtherFormat, UsageError, known_name
-from mops.jobs.following.phases import with_later_phase
+from mops.jobs.following import with_later_phase
 from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files

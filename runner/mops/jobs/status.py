@@ -1,4 +1,4 @@
-"""The state of a job, and whether its runner is alive. mops/jobs/parts.py adds the results.
+"""The state of a job, and whether its runner is alive. mops/jobs/data.py adds the results.
 
 It imports no Arrow, which costs a command that prints a state a quarter of its time.
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -20,10 +21,10 @@ from mops.jobs.location import locate
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Claim, LogView, settled_state
+from mops.storage.joblog.records import Commit, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress, SlowStep, read_live
-from mops.units import counted, to_go
+from mops.units import counted, duration, to_go
 from mops.verdicts import Counts
 
 # A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
@@ -139,27 +140,10 @@ def job_state(files: Files, paths: JobPaths, view: LogView) -> tuple[str, Progre
     return "running" if running else idle, live
 
 
-def read_state(files: Files, paths: JobPaths, read: Callable[[], LogView]) -> tuple[LogView, str, Progress | None]:
-    """Read a job's log, and return it with what ``job_state`` returns."""
-    # A runner that is no longer alive may have ended the job after the first read.
-    view = read()
-    state, live = job_state(files, paths, view)
-    if state == "interrupted":
-        view = read()
-        state, live = job_state(files, paths, view)
-    return view, state, live
-
-
-def runner_text(claim: Claim | None, live: Progress | None) -> str:
-    """Return which process runs or ran the job, and when it was last seen."""
-    if live:
-        return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
-    assert claim is not None
-    return f"on {claim.host}, started {_ago(claim.time)}"
-
-
-def _ago(at: float) -> str:
-    return f"{max(time.time() - at, 0):.0f} s ago"
+def seen_text(live: Progress, time_s: float) -> str:
+    """Return which process runs or ran a job, and when it was last seen."""
+    age = round(max(time_s - live.at, 0.0))
+    return f"process {live.pid} on {live.host}, last seen {f'{age} s' if age < 60 else duration(age)} ago"
 
 
 def is_alive(
@@ -192,6 +176,81 @@ def storage_of(name: str, storage: str | Path | None = None, *, local: bool = Fa
         hint = "this machine has a job of this name: add --local, or in Python local=True"
         raise JobError(unknown.what, where=unknown.where, hint=hint) from None
     return files
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JobMoment:
+    """A job at one moment: its record, and its log up to one position. The tables are those of ``JobData``."""
+
+    files: Files
+    record: JobRecord
+    view: LogView
+    commits: tuple[Commit, ...]  # of the log; for ``after``, only the new ones
+    state: str
+    live: Progress | None  # the last sign of life of a runner that is expected
+    last_live: Progress | None  # the last one of the last attempt, even if the attempt has ended
+    time_s: float  # since the epoch
+
+    @classmethod
+    def read(cls, files: Files, name: str) -> Self:
+        """Read the job with this name."""
+        record = load_job(files, name)
+        return cls.after(files, record, JobLog(files, record.paths))
+
+    @classmethod
+    def after(cls, files: Files, record: JobRecord, log: JobLog) -> Self:
+        """Read what is new in a log."""
+        commits = [one for one in log.records() if isinstance(one, Commit)]
+        state, live = job_state(files, record.paths, log.view)
+        if state == "interrupted":
+            # A runner that is no longer alive may have ended the job after the first read.
+            commits += [one for one in log.records() if isinstance(one, Commit)]
+            state, live = job_state(files, record.paths, log.view)
+        last = live if live or not log.view.attempt else read_live(files, record.paths, log.view.attempt)
+        return cls(files, record, log.view, tuple(commits), state, live, last, time.time())
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self.record.job
+
+    @property
+    def n_failed(self) -> int:
+        """The number of failed simulations and scores."""
+        return (self.record.taken_over_counts + self.view.counts).failed
+
+    @property
+    def status(self) -> Status:
+        """The state for people."""
+        record, view, last = self.record, self.view, self.last_live
+        return Status(
+            job=record.job,
+            state=self.state,
+            attempt=view.attempt,
+            groups=len(record.taken_over) + len(view.committed),
+            n_groups=record.n_groups,
+            n_simulations=record.n_simulations,
+            counts=record.taken_over_counts + view.counts,
+            created=record.created,
+            live=self.live,
+            parent=record.parent or None,
+            seconds=last.seconds if last else None,
+            peak_bytes=last.peak_bytes if last else None,
+            children=last.children if last else "",
+            sizing=last.sizing if last else "",
+            origins=record.origins,
+            cancel_requested=view.cancelled,
+            mixed_code=record.mixed_code,
+            slow=last.slow if last and not view.complete else (),
+        )
+
+
+def _runner_text(now: JobMoment) -> str:
+    """Return which process runs the job, and when it was last seen."""
+    if now.live:
+        return seen_text(now.live, now.time_s)
+    assert now.view.claim is not None
+    return f"on {now.view.claim.host}, started {max(now.time_s - now.view.claim.time, 0):.0f} s ago"
 
 
 class JobState:
@@ -232,46 +291,21 @@ class JobState:
         StorageError
             The storage is out of reach, or a record is damaged.
         """
-        return self.follower()()
+        return JobMoment.read(self.files, self.name).status
 
     def follower(self) -> Callable[[], Status]:
         """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
         record = self.record
         log = JobLog(self.files, record.paths)
-        return lambda: self._status(record, log.read)
-
-    def _status(self, record: JobRecord, read: Callable[[], LogView]) -> Status:
-        view, state, live = read_state(self.files, record.paths, read)
-        last = live if live or not view.attempt else read_live(self.files, record.paths, view.attempt)
-        return Status(
-            job=self.name,
-            state=state,
-            attempt=view.attempt,
-            groups=len(record.taken_over) + len(view.committed),
-            n_groups=record.n_groups,
-            n_simulations=record.n_simulations,
-            counts=record.taken_over_counts + view.counts,
-            created=record.created,
-            live=live,
-            parent=record.parent or None,
-            seconds=last.seconds if last else None,
-            peak_bytes=last.peak_bytes if last else None,
-            children=last.children if last else "",
-            sizing=last.sizing if last else "",
-            origins=record.origins,
-            cancel_requested=view.cancelled,
-            mixed_code=record.mixed_code,
-            slow=last.slow if last and not view.complete else (),
-        )
+        return lambda: JobMoment.after(self.files, record, log).status
 
     def require_no_runner(self, hint: str) -> LogView:
         """Raise JobError with this hint if a runner runs the job; else return the log that shows that none does."""
-        paths = self.record.paths
-        view, state, live = read_state(self.files, paths, JobLog(self.files, paths).read)
-        if state == "running":
-            what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
+        now = JobMoment.read(self.files, self.name)
+        if now.state == "running":
+            what = f"job {self.name!r} is running: {_runner_text(now)}"
             raise JobError(what, where=self.files.url, hint=hint)
-        return view
+        return now.view
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop.

@@ -27,7 +27,7 @@ from mops.jobs.prepare import (
     trim_memory,
     unpacked,
 )
-from mops.jobs.reuse.sources import find_reuse
+from mops.jobs.reuse import find_reuse
 from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
 from mops.project.function_files import is_function_file

@@ -36,17 +36,23 @@ def read(
             raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
     over = not follow or _is_over(job.files, paths, attempt, log.read())
     seen = _objects(job.files, paths, attempt)
-    if tail is None:
-        yield from _texts(job, seen)
-    else:
-        yield _last_lines((text for path in reversed(seen) for text in _texts(job, [path])), tail)
+    yield from _texts(job.files, seen) if tail is None else [_end_of(job.files, seen, tail)]
     while not over:
         time.sleep(POLL_SECONDS)
         # Before the listing, so that the listing has all that an ended runner wrote.
         over = _is_over(job.files, paths, attempt, log.read())
         new = [path for path in _objects(job.files, paths, attempt) if path not in seen]
-        yield from _texts(job, new)
+        yield from _texts(job.files, new)
         seen += new
+
+
+def last_lines(files: Files, paths: JobPaths, n: int, attempt: int | None = None) -> str:
+    """Return the last ``n`` lines of the present log of an attempt, or of all attempts."""
+    return _end_of(files, _objects(files, paths, attempt), n)
+
+
+def _end_of(files: Files, objects: Sequence[str], n: int) -> str:
+    return _last_lines((text for path in reversed(objects) for text in _texts(files, [path])), n)
 
 
 def _is_over(files: Files, paths: JobPaths, attempt: int | None, view: LogView) -> bool:
@@ -62,10 +68,10 @@ def _objects(files: Files, paths: JobPaths, attempt: int | None) -> list[str]:
     return sorted(found, key=found.__getitem__)
 
 
-def _texts(job: JobState, paths: Sequence[str]) -> Iterator[str]:
+def _texts(files: Files, paths: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(paths), _OBJECTS_AT_ONCE):
         some = paths[start : start + _OBJECTS_AT_ONCE]
-        texts = advisory.read_many(job.files, some, lambda data, _: data.decode(errors="replace"))
+        texts = advisory.read_many(files, some, lambda data, _: data.decode(errors="replace"))
         yield from (text for text in texts if text)
 
 

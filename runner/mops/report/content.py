@@ -22,15 +22,6 @@ Width = Literal["third", "half", "whole"]
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A key figure with its name and a note."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Key:
     """An entry of a figure's legend: the colour of something."""
 

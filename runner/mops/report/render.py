@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -18,11 +19,11 @@ from mops.report.drawing.svg import check_libraries
 from mops.report.facts import Facts
 from mops.report.sections.failures import failures
 from mops.report.sections.fitting import fitting
+from mops.report.sections.head import head
 from mops.report.sections.influence import influence
 from mops.report.sections.losses import losses
 from mops.report.sections.outputs import outputs
 from mops.report.sections.progress import progress
-from mops.report.sections.verdict import command, verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,7 +40,8 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
         .get_template("page.html.j2")
         .render(
             facts=facts,
-            verdict=verdict(facts),
+            made=f"{datetime.fromtimestamp(facts.data.time_s).astimezone():%Y-%m-%d %H:%M}",
+            head=head(facts),
             sections=_sections(facts),
             style=_file("look.css") + _file("page.css"),
             script=script,
@@ -60,9 +62,9 @@ def _section(facts: Facts, anchor: str, title: str, make: Callable[[Facts], Sect
     try:
         return make(facts)
     except READING_FAULTS as fault:
-        damaged = damage_of(facts.job, fault)
+        damaged = damage_of(facts.data, fault)
         text = f"This section is missing: {damaged.what} ({damaged.where}). List all damaged parts, to restore them "
-        data = {"text": f"{text}from a backup:", "command": command(facts, "verify")}
+        data = {"text": f"{text}from a backup:", "command": facts.command("verify")}
         return Section(anchor, title, [Block("damaged", data)])
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.round_of import is_round
 from mops.figures.calibration import thinned
 from mops.figures.columns import Floats
 from mops.figures.fan import MOST_SETS, MOST_VALUES
+from mops.jobs.data import JobData
 from mops.jobs.job import Job
-from mops.jobs.tables.parameters import Parameters
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.storage.calibration_records import CalibrationRecords
 from mops.storage.files import Files
-from mops.storage.job_records import job_names, load_job
+from mops.storage.job_records import job_names
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,13 @@ def lost_jobs(files: Files, found: Calibration, names: Iterable[str]) -> list[st
     return [name for name in names if not is_there(name)]
 
 
-def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, columns: Sequence[str]) -> TrialRows:
+def trial_rows(
+    data_of: Callable[[str], JobData],  # returns a job of a round
+    trials: pa.Table,
+    weights: Floats,
+    output: str,
+    columns: Sequence[str],
+) -> TrialRows:
     """Return the rows of an output of all trials with a weight above 0; none of their jobs is lost."""
     pairs = zip(trials["job"].to_pylist(), trials["param_id"].to_pylist(), weights.tolist(), strict=True)
     of_set: dict[tuple[str, str], float] = {}
@@ -53,13 +58,13 @@ def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, col
         if weight > 0:
             of_set[job, identity] = of_set.get((job, identity), 0.0) + weight
     names = list(dict.fromkeys(name for name, _ in of_set))
-    rows_of_job = {name: _n_rows(Job(files, name, local=True), output, columns) for name in names}
+    rows_of_job = {name: _n_rows(data_of(name), output, columns) for name in names}
     n_trials = sum(name in names for name in trials["job"].to_pylist())
     most = min(MOST_SETS, max(MOST_VALUES * n_trials // max(sum(rows_of_job.values()), 1), 1))
     kept = thinned(np.array(list(of_set.values())), most)
     number = {key: i for i, key in enumerate(of_set) if kept[i] > 0}
     tables = [
-        _rows_of(Job(files, name, local=True), output, columns, {at: i for (of, at), i in number.items() if of == name})
+        _rows_of(data_of(name), output, columns, {at: i for (of, at), i in number.items() if of == name})
         for name, n in rows_of_job.items()
         if n
     ]
@@ -67,32 +72,26 @@ def trial_rows(files: Files, trials: pa.Table, weights: Floats, output: str, col
     return TrialRows(rows, {i: float(kept[i]) for i in number.values()}, len(of_set))
 
 
-def _n_rows(job: Job, output: str, columns: Sequence[str]) -> int:
+def _n_rows(data: JobData, output: str, columns: Sequence[str]) -> int:
     """Return the rows of an output; 0 if it lacks a column, or if every simulation of the round has failed."""
-    with _damage_of(job):
-        if output not in job.output_names() or not set(columns) <= set(job.dataset("outputs", output).schema.names):
+    with _damage_of(data):
+        if output not in data.output_names or not set(columns) <= set(data.dataset("outputs", output).schema.names):
             return 0
-        return len(job.outputs(output))
+        return data.n_rows(output)
 
 
-def _rows_of(job: Job, output: str, columns: Sequence[str], number: dict[str, int]) -> pa.Table:
+def _rows_of(data: JobData, output: str, columns: Sequence[str], number: dict[str, int]) -> pa.Table:
     """Return the rows of sets, with the number of each set as its group."""
-    numbers = np.array([number.get(identity, -1) for identity in _group_ids(job.files, job.name)], np.int32)
-    groups = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
-    with _damage_of(job):
-        rows = job.outputs(output, where=groups, columns=["group", "replicate", *columns]).to_arrow()
+    numbers = np.array([number.get(identity, -1) for identity in data.parameters.ids().to_pylist()], np.int32)
+    with _damage_of(data):
+        rows = data.rows(output, columns, np.flatnonzero(numbers >= 0))
     return rows.set_column(0, "group", pa.array(numbers[rows["group"].to_numpy()], pa.int32()))
 
 
 @contextmanager
-def _damage_of(job: Job) -> Iterator[None]:
+def _damage_of(data: JobData) -> Iterator[None]:
     """Raise CorruptRecord instead of what reading a damaged part raises."""
     try:
         yield
     except READING_FAULTS as fault:
-        raise damage_of(job, fault) from fault
-
-
-def _group_ids(files: Files, job: str) -> list[str]:
-    ids: list[str] = Parameters(files, load_job(files, job).paths).ids().to_pylist()
-    return ids
+        raise damage_of(data, fault) from fault

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from mops.errors import InternalError, JobError, MopsError, UsageError
-from mops.jobs.compare.jobs import Comparison, compare
+from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
 from mops.report.render import render
 from mops.storage.files import Files
@@ -147,7 +147,7 @@ class Site:
         return read
 
     def _job_parts(self, now: JobNow) -> Parts:
-        view = job_view(now)
+        view = job_view(now, "--storage", self.files.url)
         shown = {
             "read_only": self.access.read_only,
             "has_report": find_spec("vl_convert") is not None,

@@ -35,6 +35,7 @@ class JobNow:
     n_causes: int
     log: Sequence[str]  # the last lines
     kubernetes: str = ""  # the phase of the runner in Kubernetes; empty: unknown, or not needed
+    is_waiting: bool = False  # whether Kubernetes has a runner that starts or runs
     causes_error: MopsError | None = None  # why the last read of the causes has failed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mops.errors import MopsError
 from mops.jobs import text_log
-from mops.jobs.following.phases import phase_text, with_runner
+from mops.jobs.following import phase_text, with_runner
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
 from mops.jobs.status import Status
@@ -78,8 +78,16 @@ class JobReader:
         self._read_causes(now)
         self._read_log(now)
         log = joined_tail(self._log, now.live.lines if now.live else [], LOG_LINES)
-        kubernetes = phase_text(now, phase)
-        return JobNow(now, time.time(), tuple(self._points), *self._causes, log, kubernetes, self._causes_error)
+        return JobNow(
+            now,
+            time.time(),
+            tuple(self._points),
+            *self._causes,
+            log,
+            phase_text(now, phase),
+            is_waiting=phase is not None and not phase.over,
+            causes_error=self._causes_error,
+        )
 
     def _read_causes(self, now: Status) -> None:
         """Read the causes again if failures were committed, and if the last read does not take much of the time."""
@@ -98,5 +106,5 @@ class JobReader:
         """Read the stored log again if it may have grown: a runner stores it with each commit."""
         version = (now.attempt, now.groups, now.state)
         if version != self._log_of:
-            self._log = "".join(text_log.read(self._job, tail=LOG_LINES)).splitlines()
+            self._log = text_log.last_lines(self._job.files, self._record.paths, LOG_LINES).splitlines()
             self._log_of = version

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mops.errors import MopsError
-from mops.jobs.following.phases import PHASE_SECONDS
+from mops.jobs.following import PHASE_SECONDS
 from mops.jobs.location import service_with
 from mops.storage.files import Files
 

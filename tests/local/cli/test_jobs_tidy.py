@@ -156,7 +156,7 @@ def test_a_reader_of_the_log_may_close_the_pipe_early(finished: tuple[CommandLab
 def test_the_log_and_the_status_have_the_reason_of_a_failed_job(lab: CommandLab) -> None:
     lab.write_study(outputs=["dayly"])
     assert lab.submit("--name", "bad").code == 2
-    assert re.search(r"\nwhy +mops jobs logs bad\n", lab.run("jobs", "status", "bad").out)
+    assert re.search(r"\nwhy +mops jobs logs bad --tail 50\n", lab.run("jobs", "status", "bad").out)
     said = lab.run("jobs", "logs", "bad").out
     assert re.search(
         r" attempt 1 ends: UsageError: the model has no output 'dayly'; it has: daily, summary\n  at: \$\.outputs\n",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from mops.cli.loss_table import loss_fields, print_losses
-from mops.jobs.plots.loss_summary import BestSet, LossSpread, LossSummary
+from mops.cli.status import loss_fields, print_losses
+from mops.jobs.figure_data import BestSet, LossSpread, LossSummary
 from mops.jobs.status import JobState
 from mops.storage.files import Files
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.jobs.compare.runs import differing_losses, differing_tables
+from mops.jobs.compare import differing_losses, differing_tables
 
 NAN = math.nan
 DAY = datetime.date(2026, 1, 1)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import mops
 from mops.cli.main import app
-from mops.jobs.compare.jobs import _compared, compare
+from mops.jobs.compare import _compared, compare
 
 Row = tuple[str, int, float | None]
 ROWS = st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([None, float("nan"), 0.0, -0.0, 1.0]))

@@ -14,9 +14,9 @@ import mops
 from job_folders import folder_of
 from mops.cli.main import app
 from mops.errors import OptionsError, UsageError
-from mops.jobs.compare.jobs import compare
+from mops.jobs.compare import compare
 from mops.jobs.job import Job
-from mops.jobs.tables.table import Table
+from mops.jobs.table import Table
 from mops.study.ids_and_seeds import param_id, replicate_seed
 
 MODEL = """

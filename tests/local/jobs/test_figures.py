@@ -17,23 +17,25 @@ from figure_jobs import sets, submitted
 from scipy import stats
 
 from job_folders import folder_of
+from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
 from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
-from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import (
+from mops.jobs.figure_data import (
+    LossSummary,
     best_groups,
     course_of,
-    failed_sets_of,
     failure_bins_of,
     fans_of,
+    loss_summary_of,
+    measured_of,
     scored_of,
+    sensitivity_of,
     timeline_of,
 )
-from mops.jobs.plots.loss_summary import LossSummary, loss_summary_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
+from mops.jobs.job import Job
 
 LABELS = {"fit": ("model:fit", "loss"), "shape.low": ("model:shape", "low"), "shape.high": ("model:shape", "high")}
 
@@ -79,7 +81,7 @@ def test_the_job_has_what_makes_figures_difficult(job: Job, raw: dict[str, pd.Da
 
 
 def test_each_set_has_its_losses_their_sum_and_its_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    found = scored_of(job, weights=WEIGHTS)
+    found = scored_of(data_of(job), weights=WEIGHTS)
     assert set(found.labels) == set(LABELS)
     assert found.parameters == ("beta", "gamma", "kind", "rate", "extra")
     mine, theirs = found.table.to_pandas().set_index("group"), losses_by_set(raw)
@@ -92,14 +94,14 @@ def test_each_set_has_its_losses_their_sum_and_its_parameters(job: Job, raw: dic
 def test_a_distribution_has_numpys_histogram_and_quantiles(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     for label in ("loss", *LABELS):
         values = losses_by_set(raw)[label].dropna()
-        found = distribution(scored_of(job, weights=WEIGHTS), label, most=8)
+        found = distribution(scored_of(data_of(job), weights=WEIGHTS), label, most=8)
         assert found.table["n"].to_pylist() == np.histogram(values, found.bins.edges)[0].tolist()
         assert found.quantiles == pytest.approx(values.quantile([0, 0.25, 0.5, 0.75, 1]).tolist())
         assert found.n_missing == len(raw["params"]) - len(values), "also sets without any loss"
 
 
 def test_a_summary_has_the_spread_of_each_loss_and_the_best_sets(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    found, wide = loss_summary_of(job, n_best=3), losses_by_set(raw)
+    found, wide = loss_summary_of(data_of(job), n_best=3), losses_by_set(raw)
     assert found.n_losses == len(raw["losses"])
     assert found.spreads is not None
     assert found.best is not None
@@ -116,14 +118,14 @@ def test_a_summary_has_the_spread_of_each_loss_and_the_best_sets(job: Job, raw: 
 
 def test_a_summary_does_not_read_too_many_losses(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     n = len(raw["losses"])
-    assert loss_summary_of(job, most_losses=n - 1) == LossSummary(n, None, None)
-    assert loss_summary_of(job, most_losses=n).spreads
+    assert loss_summary_of(data_of(job), most_losses=n - 1) == LossSummary(n, None, None)
+    assert loss_summary_of(data_of(job), most_losses=n).spreads
 
 
 def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="loss").reset_index()
     for parameter in ("beta", "rate", "kind", "extra", "gamma"):
-        found = profile(scored_of(job, weights=WEIGHTS), parameter, most=5)
+        found = profile(scored_of(data_of(job), weights=WEIGHTS), parameter, most=5)
         if found.bins.kind == "values":
             bins = pd.Series(wide[parameter].map({value: i for i, value in enumerate(found.bins.values)}))
         else:
@@ -137,12 +139,12 @@ def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.Dat
         assert filled["median"].tolist() == pytest.approx(by_bin.median().tolist())
         assert filled["group"].astype(int).tolist() == wide.loc[by_bin.idxmin(), "group"].tolist()
         assert found.n_missing == wide[parameter].isna().sum()
-    assert profile(scored_of(job, weights=WEIGHTS), "rate", most=5).bins.kind == "log"
+    assert profile(scored_of(data_of(job), weights=WEIGHTS), "rate", most=5).bins.kind == "log"
 
 
 def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="fit")
-    found = pairs(scored_of(job), "fit")
+    found = pairs(scored_of(data_of(job)), "fit")
     assert found.left_out == ("gamma",)
     cells = found.cells.to_pandas()
     for (x, y), rows in cells.groupby(["x", "y"]):
@@ -159,7 +161,7 @@ def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str,
 
 def test_the_best_sets_are_shown(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="fit")
-    found = shown_sets(scored_of(job), "fit", best=4, others=3)
+    found = shown_sets(scored_of(data_of(job)), "fit", best=4, others=3)
     ordered = wide.sort_values("fit").index.tolist()
     assert found.table["group"].to_pylist()[:4] == ordered[:4]
     assert found.table["group"].to_pylist()[-1] == ordered[-1]
@@ -167,10 +169,10 @@ def test_the_best_sets_are_shown(job: Job, raw: dict[str, pd.DataFrame]) -> None
 
 
 def test_a_fan_has_the_quantiles_of_all_simulations_at_each_x(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    course = course_of(job)
+    course = course_of(data_of(job))
     assert course == Course("daily", "day", ("infected", "share", "same"))
     rows = raw["outputs/daily"]
-    for y, found in zip(course.ys, fans_of(job, course, by=False), strict=True):
+    for y, found in zip(course.ys, fans_of(data_of(job), course, by=False), strict=True):
         assert found.y == y
         check_bands(found.table.to_pandas(), rows[rows[y].notna()], y)
         assert found.n_left_out == rows[y].isna().sum()
@@ -187,7 +189,7 @@ def check_bands(mine: pd.DataFrame, rows: pd.DataFrame, y: str) -> None:
 
 
 def test_a_fan_is_divided_by_a_parameter(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    (found,) = fans_of(job, Course("daily", "day", ("infected",)))
+    (found,) = fans_of(data_of(job), Course("daily", "day", ("infected",)))
     assert found.by == "kind"
     rows = raw["outputs/daily"].merge(raw["params"][["group", "kind"]], on="group")
     for kind in ("a", "b"):
@@ -198,7 +200,10 @@ def test_a_fan_is_divided_by_a_parameter(job: Job, raw: dict[str, pd.DataFrame])
 def test_a_fan_of_the_best_sets_has_only_those(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     best = losses_by_set(raw).nsmallest(4, "loss").index
     (found,) = fans_of(
-        job, Course("daily", "day", ("infected",)), by=False, best=best_groups(scored_of(job, weights=WEIGHTS), 4)
+        data_of(job),
+        Course("daily", "day", ("infected",)),
+        by=False,
+        best=best_groups(scored_of(data_of(job), weights=WEIGHTS), 4),
     )
     rows = raw["outputs/daily"]
     check_bands(found.table.to_pandas(), rows[rows["group"].isin(best)], "infected")
@@ -208,11 +213,11 @@ def test_a_fan_of_the_best_sets_has_only_those(job: Job, raw: dict[str, pd.DataF
 def test_a_sample_of_a_large_output_has_the_quantiles_of_its_sets(
     job: Job, raw: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mops.jobs.plots import figure_data
+    from mops.jobs import figure_data
 
     whole = figure_data.sample_of_sets
     monkeypatch.setattr(figure_data, "sample_of_sets", lambda groups, n_rows: whole(groups, n_rows, most=7))
-    (found,) = fans_of(job, Course("daily", "day", ("infected",)), by=False)
+    (found,) = fans_of(data_of(job), Course("daily", "day", ("infected",)), by=False)
     chosen = np.sort(np.random.default_rng(0).choice(np.arange(30), 7, replace=False))
     rows = raw["outputs/daily"]
     check_bands(found.table.to_pandas(), rows[rows["group"].isin(chosen)], "infected")
@@ -220,7 +225,7 @@ def test_a_sample_of_a_large_output_has_the_quantiles_of_its_sets(
 
 
 def test_rank_correlations_are_those_of_scipy(job: Job, raw: dict[str, pd.DataFrame]) -> None:
-    found = sensitivity_of(measured_of(job)).table.to_pandas().set_index(["parameter", "measure"])
+    found = sensitivity_of(measured_of(data_of(job))).table.to_pandas().set_index(["parameter", "measure"])
     wide = losses_by_set(raw)
     last = raw["outputs/daily"].sort_values("day").groupby(["group", "replicate"])[["infected"]].last()
     daily = last.groupby("group").mean()
@@ -235,7 +240,7 @@ def test_rank_correlations_are_those_of_scipy(job: Job, raw: dict[str, pd.DataFr
             assert row["n"] == len(both)
             assert row["rho"] == pytest.approx(stats.spearmanr(both["x"], both["y"]).statistic)
     assert np.isnan(found.loc["gamma", "fit"]["rho"])
-    assert sensitivity_of(measured_of(job)).left_out == ("kind",)
+    assert sensitivity_of(measured_of(data_of(job))).left_out == ("kind",)
 
 
 def test_failed_sets_are_counted_by_cause_and_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
@@ -243,12 +248,12 @@ def test_failed_sets_are_counted_by_cause_and_bin(job: Job, raw: dict[str, pd.Da
     params = raw["params"].set_index("group")
     simulations = failures[failures["target"].isna()]
     scores = failures[failures["target"].notna()]
-    causes = failed_sets_of(job)
+    causes = data_of(job).causes
     assert [(one.n, len(one.groups)) for one in causes] == [
         (len(simulations), simulations["group"].nunique()),
         (len(scores), scores["group"].nunique()),
     ]
-    found = failure_bins_of(job)
+    found = failure_bins_of(data_of(job))
     assert set(found.bins) == {"beta", "kind", "rate", "extra"}
     assert (found.n_failed, found.n_sets) == (failures["group"].nunique(), 30)
     table = found.table.to_pandas()
@@ -263,7 +268,7 @@ def test_failed_sets_are_counted_by_cause_and_bin(job: Job, raw: dict[str, pd.Da
 
 
 def test_the_timeline_ends_with_all_simulations(job: Job) -> None:
-    found = timeline_of(job)
+    found = timeline_of(data_of(job))
     folder = folder_of(job.files.url, job.name) / "events"
     samples = [sample for path in sorted(folder.rglob("*.json")) for sample in json.loads(path.read_text())["samples"]]
     points = found.points.to_pandas()
@@ -281,34 +286,34 @@ def test_the_timeline_ends_with_all_simulations(job: Job) -> None:
 def test_a_job_of_one_set_without_targets_has_figures(tmp_path: Path) -> None:
     one = {"beta": 0.5, "kind": "a"}
     job = submitted(tmp_path / "one", parameter_sets=[one], n_replicates=1, targets=[])
-    course = course_of(job)
+    course = course_of(data_of(job))
     assert course is not None
-    found = fans_of(job, course)[0]
+    found = fans_of(data_of(job), course)[0]
     rows = raw_of(job)["outputs/daily"]
     for name in BAND_COLUMNS:
         assert found.table[name].to_pylist() == rows["infected"].tolist()
-    scored = scored_of(job)
+    scored = scored_of(data_of(job))
     assert (scored.labels, len(scored.table), scored.shown_labels) == ((), 0, ())
     assert distribution(scored).n == 0
-    assert set(sensitivity_of(measured_of(job)).table["rho"].to_pylist()) == {None}
-    assert failure_bins_of(job).bins == {}
+    assert set(sensitivity_of(measured_of(data_of(job))).table["rho"].to_pylist()) == {None}
+    assert failure_bins_of(data_of(job)).bins == {}
     with pytest.raises(UsageError, match="the job has no losses, so it has no best sets"):
         best_groups(scored, 3)
 
 
 def test_a_job_in_which_all_fails_has_no_outputs(tmp_path: Path) -> None:
     job = submitted(tmp_path / "none", parameter_sets=[{"beta": 0.9, "kind": "a"}, {"beta": 1.0, "kind": "b"}])
-    assert course_of(job) is None
-    assert (len(scored_of(job).table), len(sensitivity_of(measured_of(job)).table)) == (0, 0)
-    found = failure_bins_of(job)
+    assert course_of(data_of(job)) is None
+    assert (len(scored_of(data_of(job)).table), len(sensitivity_of(measured_of(data_of(job))).table)) == (0, 0)
+    found = failure_bins_of(data_of(job))
     assert (found.n_failed, found.n_sets) == (2, 2)
     assert found.table.filter(pc.equal(found.table["cause"], 0))["share"].to_pylist() == [1.0] * 4
 
 
 def test_only_a_time_has_a_last_value(tmp_path: Path) -> None:
     job = submitted(tmp_path / "project", name="ages", targets=None, model="model:ages", parameter_sets=sets()[:3])
-    assert measured_of(job).measures == ("output.mean", "people.n at the greatest age")
+    assert measured_of(data_of(job)).measures == ("output.mean", "people.n at the greatest age")
     n = raw_of(job)["outputs/people"]
     expected = n[n["age"] == 20].groupby("group")["n"].mean()
-    found = measured_of(job).table.sort_by("group")["people.n at the greatest age"].to_pylist()
+    found = measured_of(data_of(job)).table.sort_by("group")["people.n at the greatest age"].to_pylist()
     assert found == pytest.approx(expected.tolist())

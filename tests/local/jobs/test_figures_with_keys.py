@@ -15,12 +15,12 @@ from scipy import stats
 
 import mops
 from job_folders import folder_of
+from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES, Fan
+from mops.jobs.figure_data import Wanted, course_of, declared, fans_of, measured_of, sensitivity_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import course_of, declared, fans_of, observed_of
-from mops.jobs.plots.measures import Wanted, measured_of, sensitivity_of
 from mops.report.content import Block, Gallery, Section
 from mops.report.facts import Facts
 from mops.report.sections.influence import influence
@@ -84,27 +84,31 @@ def check(fan: Fan, rows: pd.DataFrame, keys: list[str]) -> None:
 
 def test_fans_are_apart_for_the_columns_that_tell_rows_apart(job: Job) -> None:
     for output, keys in KEYED.items():
-        course = course_of(job, output)
+        course = course_of(data_of(job), output)
         assert course is not None
         assert list(course.keys) == keys
-        for fan in fans_of(job, course):
+        for fan in fans_of(data_of(job), course):
             check(fan, raw(job, output), keys)
             assert f"for each value of '{' and '.join(keys)}', over 40 simulations of 20" in fan.caption
-    assert course_of(job, "by_age") == Course("by_age", "step", ("n",), ("age",)), "an age is no result"
+    assert course_of(data_of(job), "by_age") == Course("by_age", "step", ("n",), ("age",)), "an age is no result"
 
 
 def test_a_user_chooses_rows_or_what_is_apart(job: Job) -> None:
     rows = raw(job, "by_region").merge(job.params().to_pandas()[["group", "policy"]], on="group")
     where = "sex == 'f' and day > 0"
-    course = course_of(job, "by_region", ys=["cases"], by=["region"], where=where)
+    course = course_of(data_of(job), "by_region", ys=["cases"], by=["region"], where=where)
     assert course is not None
-    check(*fans_of(job, course, by="region", where=where), rows[(rows["sex"] == "f") & (rows["day"] > 0)], ["region"])
+    check(
+        *fans_of(data_of(job), course, by="region", where=where),
+        rows[(rows["sex"] == "f") & (rows["day"] > 0)],
+        ["region"],
+    )
     figure = job.plot.fan("by_region", y="cases", where={"region": "north", "sex": "m"}, by=False)
     assert "no data, because" in " ".join(figure._supxlabel.get_text().split("\n"))  # type: ignore[attr-defined]
     (ax,) = figure.axes
     north = rows[(rows["region"] == "north") & (rows["sex"] == "m")].groupby("day")["cases"].median()
     assert ax.get_lines()[-1].get_ydata().tolist() == pytest.approx(north.tolist())
-    (both,) = fans_of(job, Course("by_region", "day", ("cases",)), by=["policy", "region"], where="sex == 'f'")
+    (both,) = fans_of(data_of(job), Course("by_region", "day", ("cases",)), by=["policy", "region"], where="sex == 'f'")
     found = both.table.filter(pc.equal(both.table["division"], "a, south"))["median"].to_pylist()
     of_a = rows[(rows["policy"] == "a") & (rows["region"] == "south") & (rows["sex"] == "f")]
     assert found == pytest.approx(of_a.groupby("day")["cases"].median().tolist())
@@ -132,11 +136,11 @@ def test_a_figure_that_would_pool_rows_says_why_it_is_not_drawn(
 
 
 def test_the_last_values_are_those_of_each_key(job: Job) -> None:
-    found = measured_of(job)
+    found = measured_of(data_of(job))
     assert found.measures[:3] == ("fit", "result.peak", BY_REGION[0]), "first what has one row"
     params = job.params().to_pandas().set_index("group")["beta"]
     rows = raw(job, "by_region")
-    whole = measured_of(job, Wanted("by_region", ["cases"]))
+    whole = measured_of(data_of(job), Wanted("by_region", ["cases"]))
     assert list(whole.measures) == BY_REGION
     rho = sensitivity_of(whole).table.to_pandas().set_index(["parameter", "measure"])["rho"]
     for name in BY_REGION:
@@ -179,7 +183,7 @@ def test_a_report_has_a_panel_for_each_key_and_its_data_or_says_why_not(job: Job
 
 
 def test_data_with_keys_are_points_in_the_colour_of_their_line(job: Job) -> None:
-    assert len(declared(observed_of(job))) == 2
+    assert len(declared(data_of(job).observed)) == 2
     (ax,) = job.plot.fan("by_region", y="cases").axes
     labels = {line.get_label(): line for line in ax.get_lines()}
     points = labels["data: region and sex = south, m"]

@@ -17,15 +17,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import mops
+from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import fans_caption
 from mops.figures.losses import distribution, shown_sets
 from mops.figures.profiles import pairs, profile
+from mops.jobs.drawing import Plot, use_log_scale
+from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of, timeline_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import fans_of, scored_of, timeline_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
-from mops.jobs.plots.style import Plot, use_log_scale
 from mops.project.bundle import pack
 from mops.storage.paths import bundle_path
 
@@ -46,8 +46,8 @@ def caption(figure: Figure) -> str:
 
 
 def test_the_losses_are_bars_of_the_distribution(job: Job) -> None:
-    weights = dict.fromkeys(scored_of(job).labels, 1.0)
-    scored = scored_of(job, weights=weights)
+    weights = dict.fromkeys(scored_of(data_of(job)).labels, 1.0)
+    scored = scored_of(data_of(job), weights=weights)
     axes = job.plot.losses(weights=weights).axes
     assert [ax.get_title(loc="left") for ax in axes] == ["weighted sum of losses", *scored.labels]
     assert [ax.get_title(loc="left") for ax in job.plot.losses().axes] == list(scored.labels)
@@ -64,20 +64,20 @@ def test_a_profile_has_a_point_for_each_set_and_the_best_of_each_bin(job: Job) -
     figure = job.plot.profile(loss="fit")
     assert [ax.get_xlabel() for ax in figure.axes] == ["beta", "kind", "rate", "extra"]
     for ax in figure.axes:
-        found = profile(scored_of(job), ax.get_xlabel(), "fit")
+        found = profile(scored_of(data_of(job)), ax.get_xlabel(), "fit")
         x, y = line(ax, "least")
         full = found.table["n"].to_numpy() > 0
         assert y.tolist() == found.table["best"].to_numpy()[full].tolist()
         assert x.tolist() == found.bins.middles[full].tolist()
         assert line(ax, "median")[1].tolist() == found.table["median"].to_numpy()[full].tolist()
-        sets = shown_sets(scored_of(job), "fit", 200, 1_800).table
+        sets = shown_sets(scored_of(data_of(job)), "fit", 200, 1_800).table
         assert sorted(ax.collections[0].get_offsets()[:, 1].data) == sorted(sets["fit"].to_pylist())
     assert figure.axes[2].get_xscale() == "log"
 
 
 def test_a_fan_has_the_median_and_both_bands(job: Job) -> None:
     figure = job.plot.fan("daily", x="day", y=["infected", "share"], by=False)
-    fans = fans_of(job, Course("daily", "day", ("infected", "share")), by=False)
+    fans = fans_of(data_of(job), Course("daily", "day", ("infected", "share")), by=False)
     for ax, fan in zip(figure.axes, fans, strict=True):
         x, y = line(ax, "median")
         assert x.tolist() == fan.table["x"].to_pylist()
@@ -135,15 +135,15 @@ def test_a_fan_without_a_bundle_or_with_a_damaged_one_says_so(tmp_path: Path) ->
 def test_a_divided_fan_has_a_line_for_each_value(job: Job) -> None:
     (ax,) = job.plot.fan(y="infected", by="kind").axes
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["kind = a", "kind = b"]
-    (fan,) = fans_of(job, Course("daily", "day", ("infected",)), "kind")
+    (fan,) = fans_of(data_of(job), Course("daily", "day", ("infected",)), "kind")
     drawn = [line(ax, f"kind = {kind}")[1].tolist() for kind in "ab"]
     assert drawn == [fan.table["median"].to_pylist()[:6], fan.table["median"].to_pylist()[6:]]
 
 
 def test_pairs_have_a_point_for_each_shown_set_below_the_diagonal(job: Job) -> None:
-    weights = dict.fromkeys(scored_of(job).labels, 1.0)
+    weights = dict.fromkeys(scored_of(data_of(job)).labels, 1.0)
     figure = job.plot.pairs(weights=weights)
-    found = pairs(scored_of(job, weights=weights))
+    found = pairs(scored_of(data_of(job), weights=weights))
     assert found.parameters == ("beta", "kind", "rate", "extra")
     panels = [ax for ax in figure.axes if ax.collections and ax.get_label() != "<colorbar>"]
     assert len(panels) == 6
@@ -169,7 +169,7 @@ def test_a_logarithmic_axis_has_plain_numbers(job: Job) -> None:
 
 def test_the_timeline_has_progress_rate_and_memory(job: Job) -> None:
     progress, rate, memory = job.plot.timeline().axes
-    points = timeline_of(job).points
+    points = timeline_of(data_of(job)).points
     assert line(progress, "finished")[1].tolist() == points["simulations"].to_pylist()
     assert line(progress, "committed")[1].tolist() == points["durable"].to_pylist()
     assert line(progress, "failed")[1].tolist() == points["failed"].to_pylist()
@@ -180,7 +180,7 @@ def test_the_timeline_has_progress_rate_and_memory(job: Job) -> None:
 
 
 def test_rank_correlations_have_a_point_and_an_interval(job: Job) -> None:
-    figure, found = job.plot.sensitivity(), sensitivity_of(measured_of(job)).known()
+    figure, found = job.plot.sensitivity(), sensitivity_of(measured_of(data_of(job))).known()
     assert [ax.get_title(loc="left") for ax in figure.axes] == found.table["measure"].unique().to_pylist()
     drawn = np.concatenate([ax.get_lines()[1].get_xdata() for ax in figure.axes])
     rows = found.table.to_pandas()
@@ -360,7 +360,7 @@ def test_a_picture_in_a_format_without_metadata_can_be_written(tmp_path: Path) -
 
 @pytest.mark.parametrize("dpi", [60, 80, 150])
 def test_a_caption_is_inside_the_figure_at_each_resolution(dpi: int) -> None:
-    style = importlib.import_module("mops.jobs.plots.style")
+    style = importlib.import_module("mops.jobs.drawing")
     plot, _ = style.panels(1)
     style.add_caption(plot, "Wide WWWW MMMM and the middle 50 % of all simulations of many parameter sets. " * 4)
     plot.set_dpi(dpi)

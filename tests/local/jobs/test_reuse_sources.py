@@ -13,8 +13,7 @@ import pytest
 
 import mops
 from job_folders import folder_of
-from mops.jobs.reuse.matching import Found, Refused, match
-from mops.jobs.reuse.sources import Offer
+from mops.jobs.reuse import Found, Offer, Refused, match
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import keep_options, read_options
 from mops.storage.params_file import NewGroups
@@ -172,7 +171,7 @@ def test_a_job_that_goes_during_the_submit_is_left_out(
         (folder_of(project / "results", "second") / "params.parquet").write_bytes(b"")
         return match(groups, offers, spool, refused)
 
-    monkeypatch.setattr("mops.jobs.reuse.sources.match", match_later)
+    monkeypatch.setattr("mops.jobs.reuse.match", match_later)
     third = submit("third", reuse=True)
     assert "job second is not reused, because it cannot be read" in caplog.text
     assert [source.job for source in third.record.reuse] == ["first"]

@@ -18,7 +18,7 @@ import pytest
 import mops
 from mops.errors import UsageError
 from mops.jobs.job import Job
-from mops.jobs.tables.table import Table
+from mops.jobs.table import Table
 from mops.settings import Settings
 from mops.storage.params_file import free_names
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli.jobs import delete
+from mops.cli import tidy
 from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
-from mops.jobs.derived.derive import retry
+from mops.jobs.derive import retry
 from mops.jobs.job import Job
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object
@@ -286,8 +286,8 @@ def test_a_deleted_job_leaves_the_queue(
     """Regression: its Kubernetes Job stayed in the queue, and days later a runner started and found no job."""
     job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    monkeypatch.setattr(delete, "service_with", lambda files, *, local: None if local else service)
-    delete.delete_([job.name], yes=True, storage=storage)
+    monkeypatch.setattr(tidy, "service_with", lambda files, *, local: None if local else service)
+    tidy.delete_([job.name], yes=True, storage=storage)
     assert in_memory(service).objects == {}
 
 

@@ -133,7 +133,7 @@ def test_a_sample_of_the_sets_has_about_their_quantiles(
 ) -> None:
     monkeypatch.setattr("mops.report.trial_outputs.MOST_SETS", 12)
     weights = np.array([weight or 0.0 for weight in fit.weights])
-    read = trial_rows(facts.job.files, fit.trials(), weights, "daily", ["day", "cases"])
+    read = trial_rows(facts.data_of, fit.trials(), weights, "daily", ["day", "cases"])
     assert len(read.weights) == len(set(read.rows["group"].to_pylist())) <= 12
     assert read.n_sets == np.count_nonzero(weights)
     assert sum(read.weights.values()) == pytest.approx(1)
@@ -175,11 +175,11 @@ def test_deleted_and_damaged_rounds_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(OTHER_MODEL)
     submit(tmp_path, design(2)[:1], name="fit-r1")
     assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted."]
-    assert "Posterior of a" in render(facts.job)
+    assert "Posterior of a" in render(mops.open_job(facts.data.name, facts.data.files.url, local=True))
 
 
 def test_a_job_without_declared_data_has_no_note(fit: Calibration, facts: Facts) -> None:
-    facts.__dict__["observed"] = []
+    facts.data.__dict__["observed"] = []
     assert predictive(facts, fit) == []
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mops.figures.timeline import timeline
 from mops.report.content import Block, Gallery, Section
 from mops.report.sections.progress import progress
 from mops.storage.progress_record import Progress
@@ -24,7 +23,9 @@ def section_of(rates: list[float], n: int) -> Section:
         rows.append(
             (1, Progress(10.0 * i, Counts(done), durable=Counts(durable), rate=rate, memory_bytes=2**30, slots=4))
         )
-    facts: Any = SimpleNamespace(timeline=timeline(as_table(rows), n))
+    record = SimpleNamespace(n_simulations=n)
+    data = SimpleNamespace(samples=as_table(rows), record=record, last_live=None)
+    facts: Any = SimpleNamespace(data=data)
     return progress(facts)
 
 

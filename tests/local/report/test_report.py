@@ -22,20 +22,21 @@ import pytest
 
 import mops
 from job_folders import folder_of
+from job_reads import data_of
 from mops.errors import CorruptRecord, JobFailed
 from mops.figures.choices import Course
+from mops.jobs.figure_data import measured_of, scored_of, sensitivity_of
 from mops.jobs.job import Job
-from mops.jobs.plots.figure_data import scored_of
-from mops.jobs.plots.measures import measured_of, sensitivity_of
+from mops.jobs.summary import percent_of
 from mops.report.content import Block, Gallery
 from mops.report.damage import damage_of
 from mops.report.drawing.axes import place
 from mops.report.facts import Facts
 from mops.report.render import render
 from mops.report.sections.best_courses import best_courses
+from mops.report.sections.head import head
 from mops.report.sections.losses import Shades
 from mops.report.sections.outputs import outputs
-from mops.report.sections.verdict import percent_of, verdict
 from mops.settings import Settings
 from programs import environment
 from waiting import until
@@ -62,7 +63,7 @@ def html(partial_page: Path) -> str:
 
 def test_the_head_says_what_ran_what_failed_and_what_to_do(html: str, partial: Job) -> None:
     assert "24 simulations failed (30 %)" in html
-    assert "finished with failures" in html
+    assert '<span class="state warning">partial</span>' in html
     assert "After a repair, run the failed sets again, in a new job that takes over all other results." in html
     assert "Repair the code at model.py:10 in run" in html
     assert "model:run" in html
@@ -92,7 +93,7 @@ def test_points_of_a_pair_are_the_sets_of_the_job_in_the_colours_of_their_losses
         (row["beta"], row["rate"], row["loss"]) for row in best
     ]
     losses = [row["loss"] for row in best]
-    limits = Shades.of(scored_of(partial, weights=WEIGHTS)).limits
+    limits = Shades.of(scored_of(data_of(partial), weights=WEIGHTS)).limits
     assert limits[-1] == pytest.approx(np.quantile(losses, 0.75), rel=0.005)
     assert f"weighted sum of losses below {limits[0]:.3g}" in html
     assert f"{limits[-1]:.3g} or more" in html
@@ -167,7 +168,7 @@ def test_names_of_a_study_may_be_those_that_figures_use(odd: Job, odd_page: Path
     assert [int(row["set.rank"]) for row in rows] == list(range(1, 29))
     assert [(int(row["param.rank"]), float(row["rank"])) for row in rows] == [(40 - i, 2.0) for i in range(28)]
     assert [int(row["is_best"]) for row in rows] == [i % 3 for i in range(28)]
-    measures = set(sensitivity_of(measured_of(odd)).table["measure"].to_pylist())
+    measures = set(sensitivity_of(measured_of(data_of(odd))).table["measure"].to_pylist())
     assert measures == {
         *("rank", "summary.peak", "summary.low"),
         *("last daily.cases", "summary.peak ('peak' of output 'summary')"),
@@ -276,8 +277,8 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     job = submit(tmp_path, sets)
     best = job.losses().to_pandas().groupby("param_id")["loss"].agg(["sum", "count"]).query("count == 2")["sum"]
     params = job.params().to_pandas().set_index("param_id")
-    head = verdict(Facts.of(job, weights=WEIGHTS))
-    (answer,) = head.answers
+    top = head(Facts.of(job, weights=WEIGHTS))
+    (answer,) = top.answers
     identity = best.idxmin()
     beta, policy = params.loc[identity, ["beta", "policy"]]
     found = re.fullmatch(r"Best set (\w+): weighted sum of losses (\S+) at beta (\S+), policy (\w)\.", answer.text)
@@ -285,8 +286,8 @@ def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> 
     assert identity.startswith(found[1])
     assert float(found[2]) == pytest.approx(best.min(), rel=1e-2)
     assert (float(found[3]), found[4]) == (pytest.approx(beta, rel=1e-2), policy)
-    assert ("fixed parameters", "rate = 1.5") in head.about
-    one = verdict(Facts.of(submit(tmp_path, sets[:1], name="one")))
+    assert ("fixed parameters", "rate = 1.5") in top.about
+    one = head(Facts.of(submit(tmp_path, sets[:1], name="one")))
     text = f"beta {sets[0]['beta']:.4g}, rate 1.5, policy a."
     assert one.answers[0].text.endswith(text), "a single set is not the best of any"
     assert one.answers[0].text.startswith("Set ")
@@ -318,10 +319,10 @@ def test_changed_text_that_is_no_text_any_more_is_damage_and_not_a_defect_of_mop
     job = submit(tmp_path, design(40))
     bad = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     with pytest.raises(UnicodeDecodeError):
-        damage_of(job, bad)
+        damage_of(data_of(job), bad)
     path = damaged(job, "failures", 1)
     where = f"{job.record.paths.root}/failures/{path.name}"
-    assert damage_of(job, bad).where == f"{where}: its SHA-256 differs from the committed one"
+    assert damage_of(data_of(job), bad).where == f"{where}: its SHA-256 differs from the committed one"
 
 
 def test_damaged_pages_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_pa
     job = submit(tmp_path, design(40))
     course = Course("daily", "day", ("cases",))
     facts = Facts.of(job)
-    (figure,) = best_courses(facts, scored_of(job, weights=WEIGHTS), course, 10, "whole")
+    (figure,) = best_courses(facts, scored_of(data_of(job), weights=WEIGHTS), course, 10, "whole")
     best = job.best(10, weights=WEIGHTS).to_arrow()["param_id"].to_pylist()
     every = job.outputs("daily").to_pandas()
     by_day = every[every["param_id"].isin(best)].groupby("day")["cases"]
@@ -362,7 +363,7 @@ def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
     job = submit(tmp_path, design(40))
     by_day = job.outputs("daily").to_pandas().groupby("day")["cases"]
     low, high = by_day.quantile(0.05).min(), by_day.quantile(0.95).max()
-    facts, scored = Facts.of(job), scored_of(job, weights=WEIGHTS)
+    facts, scored = Facts.of(job), scored_of(data_of(job), weights=WEIGHTS)
     found = set()
     for n_best in (5, 10, 20, 27, 28):
         (figure,) = best_courses(facts, scored, Course("daily", "day", ("cases",)), n_best, "whole")
@@ -468,7 +469,7 @@ def test_a_job_in_which_every_simulation_failed_says_why_and_has_no_maps(tmp_pat
     assert '<span class="state bad">every simulation failed</span>' in page
     assert "Failures over" not in page
     assert "No parameter set has all losses." in page
-    assert "Write the results to files." not in page
+    assert "List the results." not in page
 
 
 def test_a_job_without_results_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from SALib.analyze import sobol as salib
 from SALib.sample import sobol as sampling
 
 from job_folders import folder_of
+from job_reads import data_of
 from mops.errors import UsageError
+from mops.jobs import figure_data
+from mops.jobs.figure_data import measured_of
 from mops.jobs.job import Job
-from mops.jobs.plots import measures
-from mops.jobs.plots.measures import measured_of
 from mops.report.render import render
 
 from .report_lab import design, submit
@@ -126,9 +127,9 @@ def test_a_plot_of_another_design_says_which_one_has_sobol_indices(tmp_path: Pat
 
 
 def test_a_large_output_is_read_in_pieces(ishigami: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = measured_of(ishigami)
-    monkeypatch.setattr(measures, "MOST_VALUES", 500)
-    pieces = measured_of(ishigami)
+    whole = measured_of(data_of(ishigami))
+    monkeypatch.setattr(figure_data, "MOST_VALUES", 500)
+    pieces = measured_of(data_of(ishigami))
     assert pieces.design == whole.design
     assert pieces.table.sort_by("group").equals(whole.table.sort_by("group"))
 

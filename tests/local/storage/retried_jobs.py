@@ -12,8 +12,9 @@ import pyarrow as pa
 from made import ID
 
 from mops.attempt.claimed_job import end_state
-from mops.jobs.derived.choice import (
+from mops.jobs.chosen_groups import (
     Choice,
+    ExtendedGroups,
     retried,
     scored_again,
     sources_of,
@@ -21,9 +22,8 @@ from mops.jobs.derived.choice import (
     wanted,
     with_groups,
 )
-from mops.jobs.derived.extended_groups import ExtendedGroups
 from mops.jobs.job import Job
-from mops.jobs.reuse.sources import failures_of
+from mops.jobs.reuse import failures_of
 from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec

@@ -19,8 +19,8 @@ from made import ID, created
 from tenacity import stop_after_attempt
 
 from mops.errors import JobError, StorageUnavailable, Superseded
-from mops.jobs.clean import clean
 from mops.jobs.job import Job
+from mops.jobs.removal import clean
 from mops.storage.backends.base import PATIENT, Entry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog

@@ -16,8 +16,8 @@ from retried_jobs import pairs
 from simulated import PATHS, Actor, World, job_record
 
 from mops.errors import CorruptRecord, JobError
-from mops.jobs.clean import clean
 from mops.jobs.job import Job
+from mops.jobs.removal import clean
 from mops.parquet.encoder import Encoded
 from mops.storage.compaction import compact
 from mops.storage.dataset import part_missing, read_current

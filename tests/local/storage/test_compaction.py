@@ -19,9 +19,8 @@ from made import ID, AtRequest, created, hooked
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
 from mops.errors import CorruptRecord, JobError, MopsError, PartMissing
-from mops.jobs.clean import clean
-from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.job import Job
+from mops.jobs.removal import clean, delete, plan_deletion
 from mops.parquet.encoder import encode
 from mops.storage import compaction
 from mops.storage.compaction import compact, compact_at_end, merged

@@ -15,7 +15,7 @@ from made import ID
 from simulated import PATHS, Actor, World, at_random, job_record, simulate
 
 from mops.errors import JobError
-from mops.jobs.delete import delete
+from mops.jobs.removal import delete
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS, check_not_deleted, give_name
 from mops.storage.joblog.log import JobLog, read_whole

@@ -11,7 +11,7 @@ from made import ID, claimed, created
 
 from mops.errors import CorruptRecord
 from mops.jobs.job import Job
-from mops.jobs.results import Reason
+from mops.jobs.summary import Reason
 from mops.parquet.encoder import encode
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files
@@ -72,7 +72,7 @@ def test_tracebacks_are_not_read(local):
 
 
 def test_only_a_few_different_messages_are_kept(memory, monkeypatch):
-    monkeypatch.setattr("mops.jobs.results._MOST_REASONS", 20)
+    monkeypatch.setattr("mops.jobs.causes._MOST_CAUSES", 20)
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
     reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
     assert len(reasons) == 21

@@ -21,9 +21,9 @@ from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
-from mops.jobs.delete import delete, plan_deletion
-from mops.jobs.derived.choice import wanted as wanted_verdicts
+from mops.jobs.chosen_groups import wanted as wanted_verdicts
 from mops.jobs.job import Job
+from mops.jobs.removal import delete, plan_deletion
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference, load_job
 from mops.storage.joblog.log import JobLog

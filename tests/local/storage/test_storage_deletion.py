@@ -16,9 +16,9 @@ from made import ID, AtRequest, Hooked, below, claimed, commit, created, ended, 
 from tenacity import stop_after_attempt
 
 from mops.errors import JobDeleted, JobError, MopsError, OtherFormat, StorageUnavailable
-from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
+from mops.jobs.removal import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.submit import run
 from mops.settings import Settings
 from mops.storage.backends.base import PATIENT

@@ -169,7 +169,7 @@ def test_the_search_finds_requests_that_undo_later_records():
 
 def test_the_search_finds_a_cleaner_that_removes_parts_of_another_attempt(monkeypatch):
     """Regression: cleaning read the log after its claim to find ended attempts."""
-    monkeypatch.setattr("mops.jobs.clean.last_attempt_over", lambda view: view.attempt)
+    monkeypatch.setattr("mops.jobs.removal.last_attempt_over", lambda view: view.attempt)
     for seed in range(RUNS_TO_FIND_A_MUTANT):
         world = World(3, faults=0, kills=0)
         simulate(world, CASTS["a cleaner"], at_random(seed))
@@ -209,11 +209,11 @@ _stored = compaction._stored
 NOTHING = Compaction(time=0.0, host="", merges=())
 MUTANTS = {
     "removes parts of a compaction that may count": (
-        "mops.jobs.clean.numbers_of",
+        "mops.jobs.removal.numbers_of",
         lambda path: numbers_of(path) or (0, 0),
     ),
     "removes parts without looking at the compaction": (
-        "mops.jobs.clean.read_whole",
+        "mops.jobs.removal.read_whole",
         lambda files, paths: replace(read_whole(files, paths), compaction=NOTHING),
     ),
     "does not read again": ("simulated_compactions.read_current", lambda sources, _, use: use(sources)),

@@ -10,10 +10,10 @@ import pytest
 from made import ID, claimed, commit, created, ended, finished, hooked, lives
 
 import mops
-from mops.cli.jobs import status
-from mops.cli.jobs.list import list_ as list_command
+from mops.cli import status
+from mops.cli.status import list_ as list_command
 from mops.errors import UsageError
-from mops.jobs.following import phases
+from mops.jobs import following
 from mops.jobs.job import Job
 from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, list_jobs
 from mops.k8s.job_phase import Phase
@@ -229,7 +229,7 @@ class KilledRunners:
 def test_every_view_of_a_job_shows_the_same_state_when_its_pod_has_ended(tmp_path, monkeypatch, capsys):
     """Regression: `mops jobs list` said interrupted, and `mops jobs status` and mops.jobs() said running."""
     service = KilledRunners()
-    for module in (phases, status):
+    for module in (following, status):
         monkeypatch.setattr(module, "service_with", lambda files, *, local: service)
     files = Files.open(str(tmp_path))
     for name in ("waves", "tides"):

@@ -11,8 +11,8 @@ import pytest
 from made import ID, AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 
 from mops.errors import JobError, StorageError, Superseded
-from mops.jobs.clean import Cleaned, clean
 from mops.jobs.job import Job
+from mops.jobs.removal import Cleaned, clean
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.verify import verify

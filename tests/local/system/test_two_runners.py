@@ -7,7 +7,7 @@ import signal
 import pytest
 from study_lab import StudyLab, betas, rows_of, wait_for
 
-from mops.jobs.clean import clean
+from mops.jobs.removal import clean
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 

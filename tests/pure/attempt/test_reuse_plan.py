@@ -12,7 +12,7 @@ import pytest
 
 from mops.attempt import reuse_plan
 from mops.attempt.reuse_plan import PLAN, ReusePlan, encode_plan
-from mops.jobs.reuse.matching import match
+from mops.jobs.reuse import match
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths

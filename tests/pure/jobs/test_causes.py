@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from mops import units
-from mops.jobs.failures import causes
-from mops.jobs.failures.causes import COLUMNS, Cause, causes_of, place_in_project, without_varying
-from mops.jobs.results import Reason, count_reasons
+from mops.jobs import causes
+from mops.jobs.causes import COLUMNS, Cause, causes_of, place_in_project, reasons_of, without_varying
+from mops.jobs.summary import Reason
 from mops.task import FAILURES
 
 TRACE = """Traceback (most recent call last):
@@ -57,8 +57,8 @@ def found(*batches: pa.RecordBatch) -> list[Cause]:
 def test_numbers_ids_folders_and_later_lines_do_not_count(one: str, other: str) -> None:
     lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
     assert lines[0] == lines[1] == units.without_varying(one.partition("\n")[0]), "also in a running job"
-    batches = pa.table({"reason": ["error"] * 2, "message": [one, other]}).to_batches()
-    assert count_reasons(batches) == [Reason(2, "error", one.partition("\n")[0])], "7 reasons were 1 cause"
+    rows = batch(failure(message=one), failure(message=other))
+    assert reasons_of([rows]) == [Reason(2, "error", one.partition("\n")[0])], "7 reasons were 1 cause"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.errors import UsageError
-from mops.jobs.tables.conditions import condition, explained
-from mops.jobs.tables.scan import filtered
+from mops.jobs.conditions import condition, explained
+from mops.jobs.scan import filtered
 
 BIG = 2**53
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

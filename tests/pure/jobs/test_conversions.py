@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.jobs.tables.conversions import to_pandas, to_xarray
+from mops.jobs.table import as_pandas, as_xarray
 
 KINDS = (pa.int8(), pa.uint16(), pa.int64(), pa.uint64())
 
@@ -28,7 +28,7 @@ def columns(draw: st.DrawFn) -> pa.Table:
 @given(columns())
 def test_pandas_gets_every_integer(table: pa.Table) -> None:
     """Regression: the seeds of failures lost digits beyond 2^53, because failed targets have no seed."""
-    frame = to_pandas(table)
+    frame = as_pandas(table)
     for name in table.column_names[:-1]:
         values = [None if is_missing else int(v) for v, is_missing in zip(frame[name], frame[name].isna(), strict=True)]
         assert values == table[name].to_pylist()
@@ -39,13 +39,13 @@ def test_pandas_gets_every_integer(table: pa.Table) -> None:
 def test_xarray_gets_every_integer_where_rows_or_values_are_missing() -> None:
     rows = {"group": [0, 0, 1], "replicate": [0, 1, 0], "seed": [2**60 + 1, 3, 2**60 + 3], "x": [1, None, 3]}
     table = pa.table({**rows, "n": [7, 7, None], "f": [0.5, 1.5, 2.5]})
-    found = to_xarray(table, ["group", "replicate"], ["n"], where="t")
+    found = as_xarray(table, ["group", "replicate"], ["n"], where="t")
     assert found["seed"].values[0].tolist() == [2**60 + 1, 3]
     assert found["seed"].values[1][0] == 2**60 + 3
     assert math.isnan(found["seed"].values[1][1])
     assert found["x"].dtype == np.float64
     np.testing.assert_array_equal(found["x"].values, [[1, math.nan], [3, math.nan]])
     np.testing.assert_array_equal(found["n"].values, [7, math.nan])
-    whole = to_xarray(table.slice(0, 2), ["group", "replicate"], [], where="t")
+    whole = as_xarray(table.slice(0, 2), ["group", "replicate"], [], where="t")
     assert whole["seed"].dtype == np.int64
-    assert to_xarray(table, [], [], where="t")["x"].dtype == np.float64
+    assert as_xarray(table, [], [], where="t")["x"].dtype == np.float64

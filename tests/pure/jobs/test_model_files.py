@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.jobs.derived.model_files import model_files
+from mops.jobs.new_code import model_files
 from mops.project.project import ModelSpec
 
 SPEC = ModelSpec("walk:simulate", "baseline", ("targets.ends:end", "targets/peaks.py:peak"), None)

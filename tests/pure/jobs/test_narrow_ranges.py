@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.jobs.failures.narrow_ranges import _chance_of_range, narrow_ranges
+from mops.jobs.causes import _chance_of_range, narrow_ranges
 from mops.study.ranges import Ranges
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.jobs.reuse import matching
-from mops.jobs.reuse.matching import Refused, match
+from mops.jobs import reuse
+from mops.jobs.reuse import Refused, match
 from mops.study.groups import GroupChunk
 
 
@@ -101,7 +101,7 @@ def test_each_simulation_comes_from_the_first_job_that_has_it(
     sets: list[tuple[str, list[int]]], offers: list[Job], at_once: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(matching, "_GROUPS_AT_ONCE", at_once)
+        patched.setattr(reuse, "_GROUPS_AT_ONCE", at_once)
         found = match(Sets(sets), offers, Memory)  # type: ignore[arg-type]
     wanted = expected(sets, offers)
     if found is None:
@@ -120,7 +120,7 @@ def test_the_refused_job_has_what_no_other_job_offers(
 ) -> None:
     looked = Refused(refused)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(matching, "_GROUPS_AT_ONCE", at_once)
+        patched.setattr(reuse, "_GROUPS_AT_ONCE", at_once)
         found = match(Sets(sets), offers, Memory, looked)  # type: ignore[arg-type]
     assert (found is None) == (expected(sets, offers) == [])
     offered = {row[:2] for row in expected(sets, offers)}
@@ -145,7 +145,7 @@ def refused_jobs(sets: Sequence[tuple[str, list[int]]]) -> list[Job]:
 
 def looked_at(refused: list[Job], monkeypatch: pytest.MonkeyPatch) -> tuple[Refused, list[int]]:
     """Match a study of three batches with one offer for the first; return how often each refused job was read."""
-    monkeypatch.setattr(matching, "_GROUPS_AT_ONCE", 3)
+    monkeypatch.setattr(reuse, "_GROUPS_AT_ONCE", 3)
     looked = Refused(refused)  # type: ignore[arg-type]
     offers = [Job("offer", Sets([(name, [1]) for name in "abc"]), np.ones(3, np.bool_), [0] * 3)]
     match(Sets([(name, [1]) for name in "abcdefghi"]), offers, Memory, looked)  # type: ignore[arg-type]

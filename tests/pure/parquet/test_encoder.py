@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord, StorageError
-from mops.jobs.derived.extended_groups import ExtendedGroups
+from mops.jobs.chosen_groups import ExtendedGroups
 from mops.parquet.encoder import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode
 from mops.parquet.schemas import unified
 from mops.storage.backends.base import Spool

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mops.jobs.following.phases import phase_text, with_runner
+from mops.jobs.following import phase_text, with_runner
 from mops.jobs.listing import Listed
 from mops.jobs.status import Status
+from mops.jobs.summary import TONES, Reason, summary_of
 from mops.k8s.job_phase import Phase
-from mops.report.tones import TONES
 from mops.storage.progress_record import Progress
 from mops.ui.facts import JobList, JobNow, ListQuery, Point
 from mops.ui.views.chart import paths
-from mops.ui.views.job import headline, job_view
+from mops.ui.views.job import job_view
 from mops.ui.views.jobs import jobs_view
 from mops.ui.views.log_tail import GAP, joined_tail
 from mops.ui.views.states import ACTIONS, actions_for
@@ -40,12 +40,12 @@ def seen(status: Status) -> JobNow:
 
 def test_a_running_job_shows_what_has_finished_and_the_time_to_go() -> None:
     view = job_view(seen(RUNNING))
-    assert [one.text for one in view.segments] == ["9 good", "3 failed", "18 left"]
-    assert [round(one.start) for one in view.segments] == [0, 30, 40]
-    tiles = {tile.name: tile for tile in view.tiles}
+    assert [one.text for one in view.summary.segments] == ["9 good", "3 failed", "18 to run"]
+    assert [round(one.start) for one in view.summary.segments] == [0, 30, 40]
+    tiles = {tile.name: tile for tile in view.summary.tiles}
     assert (tiles["Simulations"].value, tiles["Simulations"].note) == ("12", "of 30, 3 failed")
     assert (tiles["Rate"].value, tiles["Rate"].note) == ("2.0/s", "6.0 s to go"), "the record is 3 s old"
-    assert view.headline == "Attempt 1, process 7 on vm, last seen 3 s ago."
+    assert view.summary.runner == "Attempt 1, process 7 on vm, last seen 3 s ago."
 
 
 def test_failures_that_are_not_committed_are_counted_by_verdict() -> None:
@@ -55,8 +55,9 @@ def test_failures_that_are_not_committed_are_counted_by_verdict() -> None:
 
 def test_a_job_in_which_every_simulation_failed_is_bad() -> None:
     every = replace(ENDED, counts=Counts(0, 30, 0, 10, {"error": 30}))
-    assert (job_view(seen(every)).tone, job_view(seen(ENDED)).tone) == ("bad", "warning")
-    assert job_view(seen(every)).headline.startswith("Every simulation failed.")
+    assert (job_view(seen(every)).summary.tone, job_view(seen(ENDED)).summary.tone) == ("bad", "warning")
+    assert job_view(seen(every)).summary.headline.startswith("Every simulation failed.")
+    assert job_view(seen(every)).summary.state == "every simulation failed"
     listed = Listed("waves", "partial", 8, 10, 24, simulations_durable=24, n_simulations=30)
     some = replace(listed, job="some", simulations_failed=6)
     bad, partial = jobs_view(JobList((listed, some), False), ListQuery()).rows
@@ -67,13 +68,53 @@ def test_a_job_in_which_every_simulation_failed_is_bad() -> None:
 
 def test_a_job_without_simulations_so_far_has_a_bar() -> None:
     waiting = replace(ENDED, state="submitted", attempt=0, groups=0, counts=Counts())
-    assert [one.width for one in job_view(seen(waiting)).segments] == [0, 0, 100]
+    assert [one.percent for one in job_view(seen(waiting)).summary.segments] == [100]
 
 
 @pytest.mark.parametrize("state", [name for name in TONES if name != "unreadable"])
 def test_every_state_has_a_sentence(state: str) -> None:
-    assert headline(replace(ENDED, state=state), 0.0, "").endswith(".")
-    assert headline(replace(ENDED, state=state), 0.0, "pending").endswith("Kubernetes: pending.")
+    found = summary_of(replace(ENDED, state=state), 0.0)
+    assert found.headline.endswith(".")
+    assert found.tone == TONES[state]
+
+
+COMMANDS = {
+    "submitted": ["resume"],
+    "running": ["watch"],
+    "interrupted": ["resume"],
+    "succeeded": ["results"],
+    "partial": ["results"],
+    "failed": ["logs", "resume"],
+    "cancelled": ["resume"],
+}
+
+
+@pytest.mark.parametrize("state", COMMANDS)
+def test_every_state_has_its_next_steps(state: str) -> None:
+    """Terminals, reports and the page said different things about what to do next."""
+    verbs = [step.command[0] for step in summary_of(replace(ENDED, state=state), 0.0).steps if step.command]
+    assert verbs == [*COMMANDS[state], *(["results"] if state not in ("running", "succeeded", "partial") else [])]
+    waits = summary_of(replace(ENDED, state=state, counts=Counts()), 0.0, is_waiting=True)
+    assert not waits.steps or state in ("running", "failed"), "Kubernetes has a runner that continues the job"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "command", "text"),
+    [
+        (["error"], "retry waves --verdict error --with-new-code", "After a repair, run the failed sets again"),
+        (["oom"], "retry waves --verdict oom", "It keeps the limits of this job"),
+        (["timeout", "crashed"], "retry waves --verdict crashed,timeout --with-new-code", "After a repair"),
+        (["lost"], "retry waves --verdict lost", "Run the failed sets again"),
+    ],
+)
+def test_the_verdicts_say_how_failed_sets_run_again(verdicts: list[str], command: str, text: str) -> None:
+    reasons = [Reason(1, verdict, "no") for verdict in verdicts]
+    summary = summary_of(ENDED, 0.0, reasons=reasons, place="model.py:3 in run")
+    (retry,) = [both for both in summary.todo("waves") if "retry" in both[1]]
+    assert retry[1] == f"mops jobs {command}"
+    assert text in retry[0]
+    advice = f"Most frequent failure: {verdicts[0]}. "
+    assert any(step.text.startswith(advice) for step in summary.steps)
 
 
 def test_actions_fit_the_state() -> None:
@@ -101,10 +142,12 @@ def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -
     """Until the runner had stopped, the page looked as before, as if the click had no effect."""
     assert [action.verb for action in job_view(seen(RUNNING)).actions] == ["cancel"]
     view = job_view(seen(replace(RUNNING, cancel_requested=True)))
-    assert view.headline.startswith("Cancel requested: the runner commits what is finished, and stops. Attempt 1")
+    assert view.summary.headline.startswith(
+        "Cancel requested: the runner commits what is finished, and stops. 12 of 30"
+    )
     assert view.actions == []
     ended = job_view(seen(replace(RUNNING, state="cancelled", live=None, cancel_requested=True)))
-    assert "Cancel requested" not in ended.headline
+    assert "Cancel requested" not in ended.summary.headline
     assert [action.verb for action in ended.actions] == ["resume"]
 
 

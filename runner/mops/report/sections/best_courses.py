@@ -5,7 +5,7 @@ from __future__ import annotations
 from mops.figures.choices import Course
 from mops.figures.fan import Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, named
-from mops.jobs.plots.figure_data import best_groups, data_of, fans_of
+from mops.jobs.figure_data import best_groups, data_of, fans_of
 from mops.project.mops_toml import Observed
 from mops.report.content import Figure, Width
 from mops.report.facts import Facts
@@ -17,10 +17,10 @@ from mops.units import counted, shortened
 def best_courses(facts: Facts, scored: ScoredSets, course: Course, n_best: int, width: Width) -> list[Figure]:
     """Return a figure for each column of a course and each division: all sets, and the best sets before them."""
     groups = best_groups(scored, n_best)
-    every, best = fans_of(facts.job, course, by=False), fans_of(facts.job, course, by=False, best=groups)
+    every, best = fans_of(facts.data, course, by=False), fans_of(facts.data, course, by=False, best=groups)
     figures = []
     for one, of_best in zip(every, best, strict=True):
-        data = data_of(facts.observed, one)
+        data = data_of(facts.data.observed, one)
         for whole, chosen in pairs_of_divisions(one, of_best):
             division = whole.table["division"][0].as_py()
             here = data and data.of_division(division)

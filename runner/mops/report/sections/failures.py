@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from typing import Any
 
@@ -11,18 +10,15 @@ import numpy as np
 from mops.errors import CorruptRecord
 from mops.figures.bins import Bins
 from mops.figures.failures import FailureBins, failure_map
-from mops.jobs.plots.figure_data import failure_bins_of
+from mops.jobs.figure_data import failure_bins_of
+from mops.jobs.summary import shown_cause
 from mops.report.content import Block, Figure, Gallery, Key, Section
 from mops.report.drawing.axes import bin_axis, bin_rows, point_axis, values
 from mops.report.drawing.look import BLUE, CROSS, INK, MUTED, PALE, PURPLE, SERIES, SHARES, VERMILION
 from mops.report.facts import Facts
-from mops.report.sections.verdict import command
-from mops.study.ids_and_seeds import short_id
-from mops.units import counted, shortened, shortened_in_middle
+from mops.units import counted, shortened
 
 _CAUSES_SHOWN = 10
-_TRACEBACK_CHARACTERS = 4_000
-_MESSAGE_CHARACTERS = 240
 _PARAMETERS_SHOWN = 6
 _CAUSE_CHARACTERS = 34
 _CAUSE_COLOURS = (BLUE, PURPLE, SERIES[2])
@@ -35,37 +31,16 @@ def failures(facts: Facts) -> Section | None:
         raise causes
     if not causes:
         return None
-    found = failure_bins_of(facts.job)
+    found = failure_bins_of(facts.data)
     intro = f"{counted(len(causes), 'cause')}. {found.n_failed:,} of {counted(found.n_sets, 'parameter set')} "
     intro += f"that {'has' if found.n_sets == 1 else 'have'} run {'has' if found.n_failed == 1 else 'have'} a failure."
-    parts: list[Gallery | Block] = [Block("causes", _causes(facts, causes))]
+    rows = [shown_cause(row) for row in causes[:_CAUSES_SHOWN]]
+    shown = {"rows": rows, "more": len(causes) - len(rows), "command": facts.command("failures", "--all")}
+    parts: list[Gallery | Block] = [Block("causes", shown)]
     figures = _figures(facts, found) if found.n_failed < found.n_sets else []  # else each share is 100 %
     if figures:
         parts.append(Gallery(figures))
     return Section("failures", "Failures", parts, intro)
-
-
-def _causes(facts: Facts, causes: list[dict[str, Any]]) -> dict[str, Any]:
-    rows = []
-    for number, cause in enumerate(causes[:_CAUSES_SHOWN], 1):
-        unit = "simulation" if cause["stage"] == "model" else "score"
-        params = ", ".join(f"{name} = {value}" for name, value in json.loads(cause["params"]).items())
-        replicate = "" if cause["replicate"] is None else f", replicate {cause['replicate']}"
-        rows.append(
-            {
-                "number": number,
-                "verdict": cause["verdict"],
-                "text": shortened_in_middle(cause["cause"], _MESSAGE_CHARACTERS),
-                "place": cause["place"],
-                "of": f"{counted(cause['n'], unit)} in {counted(cause['sets'], 'parameter set')}",
-                "target": cause["target"],
-                "ranges": cause["ranges"][:5],
-                "first": f"{short_id(cause['param_id'])}{replicate}",
-                "params": shortened_in_middle(params, _MESSAGE_CHARACTERS),
-                "traceback": shortened_in_middle(cause["traceback"].strip(), _TRACEBACK_CHARACTERS),
-            }
-        )
-    return {"rows": rows, "more": len(causes) - len(rows), "command": command(facts, "failures", "--all")}
 
 
 def _figures(facts: Facts, found: FailureBins) -> list[Figure]:
@@ -138,7 +113,7 @@ def _intervals(bins: Bins, share: dict[str, Any]) -> dict[str, Any]:
 
 
 def _map(facts: Facts, found: FailureBins, x: str, y: str) -> Figure:
-    cells = failure_map(found, facts.parameters, facts.has_run, x, y)
+    cells = failure_map(found, facts.data.parameters.next_to(()), facts.data.has_run, x, y)
     at_x, at_y = bin_rows(cells.x, "x"), bin_rows(cells.y, "y")
     rows = [row | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in cells.table.to_pylist()]
     full, empty = [row for row in rows if row["sets"]], [row for row in rows if not row["sets"]]

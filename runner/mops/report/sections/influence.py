@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from mops.figures.sensitivity import LEAST_SETS, Sensitivity
 from mops.figures.sobol import LEAST_BLOCKS, SaltelliDesign, Sobol
-from mops.jobs.plots.measures import measured_of, sensitivity_of, sobol_of
+from mops.jobs.figure_data import measured_of, sensitivity_of, sobol_of
 from mops.report.content import Block, Figure, Gallery, Key, Section
 from mops.report.drawing.axes import values
 from mops.report.drawing.look import AMBER, AXIS, BLUE, INK
@@ -30,7 +30,7 @@ _ROW_HEIGHT, _WIDE_ROW_HEIGHT, _AXIS_HEIGHT = 24, 34, 58
 
 def influence(facts: Facts) -> Section | None:
     """Return the section about sensitivity; None: the job has too few sets, or nothing to compare."""
-    measured = measured_of(facts.job)
+    measured = measured_of(facts.data)
     found = sensitivity_of(measured)
     if found.n_sets < LEAST_SETS:
         return None
@@ -64,7 +64,7 @@ def _left_out(found: Sensitivity) -> str:
 
 def _proposal(facts: Facts) -> str:
     found = facts.calibration
-    if found is None or facts.name == f"{found.name}-r1":
+    if found is None or facts.data.name == f"{found.name}-r1":
         return ""
     return (
         " The sets of this round were drawn near the best sets of earlier rounds, so the correlations describe this "

@@ -42,9 +42,9 @@ _FEWEST_BEST, _MOST_BEST, _OTHERS = 20, 100, 400  # sets that are lines
 
 def losses(facts: Facts) -> Section | None:
     """Return the section about losses; None: the study has no targets."""
-    if not facts.record.spec.targets:
+    if not facts.data.record.spec.targets:
         return None
-    scored, n = facts.scored, facts.n_scored
+    scored, n = facts.scored, facts.scored.n_complete
     if not n:
         return Section(
             "losses", "Losses", [Block("note", f"No parameter set has all losses{'' if facts.has_ended else ' yet'}.")]
@@ -101,7 +101,7 @@ def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Bl
 
 def _intro(facts: Facts) -> str:
     """Say how many sets have all losses, of those that have run."""
-    scored, n, n_run, n_all = facts.scored, facts.n_scored, facts.scored.n_run, facts.status.n_groups
+    scored, n, n_run, n_all = facts.scored, facts.scored.n_complete, facts.scored.n_run, facts.data.record.n_groups
     title = f"The {named(scored.title(TOTAL))} says" if scored.has_total else "The losses say"
     text = f"{title} how far a set is from the data: less is better."
     run = "" if n_run == n_all else " that have run"

@@ -13,7 +13,7 @@ from mops.figures.columns import numbers
 from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
 from mops.figures.losses import ScoredSets
 from mops.figures.row_keys import division_text
-from mops.jobs.plots.figure_data import course_of, data_of, declared, fans_of, is_single_row
+from mops.jobs.figure_data import course_of, data_of, declared, fans_of, is_single_row
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.decades import value_axis
@@ -43,17 +43,17 @@ def _shown(course_of: Mapping[str, Course | UsageError | None]) -> list[Course]:
 
 def _course_of_each(facts: Facts) -> dict[str, Course | UsageError | None]:
     """Return the course of each output, those with data first; an error: why it has no figure; None: no course."""
-    data = declared(facts.observed)
+    data = declared(facts.data.observed)
     with_data = {output for output, *_ in data}
     found: dict[str, Course | UsageError | None] = {}
-    for name in sorted(facts.job.output_names(), key=lambda name: name not in with_data):
+    for name in sorted(facts.data.output_names, key=lambda name: name not in with_data):
         # Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
-        has_course = choose_course({name: facts.job.dataset("outputs", name).schema}, data=data) is not None
-        if not has_course or (name not in with_data and is_single_row(facts.job, name)):
+        has_course = choose_course({name: facts.data.dataset("outputs", name).schema}, data=data) is not None
+        if not has_course or (name not in with_data and is_single_row(facts.data, name)):
             found[name] = None
             continue
         try:
-            found[name] = course_of(facts.job, name, data=data)
+            found[name] = course_of(facts.data, name, places=data)
         except UsageError as several:
             found[name] = several
     return found
@@ -61,7 +61,7 @@ def _course_of_each(facts: Facts) -> dict[str, Course | UsageError | None]:
 
 def outputs(facts: Facts) -> Section | None:
     """Return the section about outputs; None: there are none."""
-    names = facts.job.output_names()
+    names = facts.data.output_names
     if not names:
         return None
     of_each = _course_of_each(facts)
@@ -73,7 +73,7 @@ def outputs(facts: Facts) -> Section | None:
     best: list[list[Figure]] = [[] for _ in rankings]
     for course in _shown(of_each):
         try:
-            some = [fan for fan in fans_of(facts.job, course) if len(fan.table)]
+            some = [fan for fan in fans_of(facts.data, course) if len(fan.table)]
             of_best = [best_courses(facts, scored, course, _BEST, width) for scored in rankings]
         except UsageError as several:  # of sets that the choice of the course has not read
             undrawn.append(_undrawn(several))
@@ -81,7 +81,7 @@ def outputs(facts: Facts) -> Section | None:
         fans += some
         best = [[*earlier, *more] for earlier, more in zip(best, of_best, strict=True)]
         has_decades = have_decades(some)
-        figures += [_figures(fan, data_of(facts.observed, fan), width, has_decades=has_decades) for fan in some]
+        figures += [_figures(fan, data_of(facts.data.observed, fan), width, has_decades=has_decades) for fan in some]
     notes = [*unshown_data(facts, fans), *undrawn]
     histograms = spreads(facts, [name for name, course in of_each.items() if course is None])
     if not figures and not histograms and not undrawn:
@@ -94,7 +94,7 @@ def outputs(facts: Facts) -> Section | None:
 
 def _rankings(facts: Facts) -> list[ScoredSets]:
     """Return the sets for each ranking whose best sets have figures."""
-    if facts.n_scored < _LEAST_SCORED:
+    if facts.scored.n_complete < _LEAST_SCORED:
         return []
     return [scored for scored in facts.scored.criteria()[:MOST_RANKINGS] if not scored.is_constant()]
 

@@ -18,7 +18,7 @@ from mops.figures.choices import Course
 from mops.figures.columns import Floats
 from mops.figures.fan import Fan, FanSource, fans, have_decades
 from mops.figures.row_keys import division_texts
-from mops.jobs.plots.figure_data import data_of, declared
+from mops.jobs.figure_data import data_of, declared
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Width
 from mops.report.drawing.axes import place
@@ -45,7 +45,7 @@ class _Chosen:
 
 def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
     """Return a figure for each column with data, or a note why there is none; empty: no column has data."""
-    data = declared(facts.observed)
+    data = declared(facts.data.observed)
     with_data = [
         replace(course, ys=ys)
         for course in courses(facts)
@@ -101,7 +101,7 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     if found.method.gives_posterior and not found.has_weights:
         return "no set has a loss"
     names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
-    if lost := lost_jobs(facts.job.files, found, names):
+    if lost := lost_jobs(facts.data.files, found, names):
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""
 
@@ -114,7 +114,7 @@ def _figures(
     of_y = {fan.y: fan for fan in under if len(fan.table)}
     figures = []
     for fan in over:
-        data = data_of(facts.observed, fan)
+        data = data_of(facts.data.observed, fan)
         for one, two in pairs_of_divisions(of_y[fan.y], fan) if fan.y in of_y else []:
             here = data and data.of_division(two.table["division"][0].as_py())
             sides = (before, read_before, one), (after, read_after, two)
@@ -124,7 +124,7 @@ def _figures(
 
 def _fans(facts: Facts, found: Calibration, course: Course, weights: Floats) -> tuple[TrialRows, list[Fan]]:
     columns = [course.x, *course.ys, *course.keys]
-    read = trial_rows(facts.job.files, found.trials(), weights, course.output, columns)
+    read = trial_rows(facts.data_of, found.trials(), weights, course.output, columns)
     if not len(read.rows):
         return read, []
     n = len(read.weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mops.figures.timeline import Timeline, slot_time
+from mops.jobs.figure_data import timeline_of
 from mops.report.content import Block, Figure, Gallery, Key, Section, Width
 from mops.report.drawing.axes import byte_unit, time_unit, values
 from mops.report.drawing.look import AXIS, BLUE, GREEN, GREY, VERMILION
@@ -20,7 +21,7 @@ _LIMIT_SHOWN = 3.0  # times the peak memory: a line much higher would press the 
 
 def progress(facts: Facts) -> Section:
     """Return the section about the course of a job."""
-    line = facts.timeline
+    line = timeline_of(facts.data)
     n = sum(line.points["samples"].to_pylist())
     if n < _LEAST_SAMPLES:
         text = f"The progress record of this job has {counted(n, 'sample')}, and a figure needs {_LEAST_SAMPLES}. "

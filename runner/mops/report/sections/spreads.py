@@ -9,7 +9,7 @@ import pyarrow as pa
 from mops.figures.choices import IDENTITY, number_columns
 from mops.figures.row_keys import division_text
 from mops.figures.spreads import LEAST_VALUES, Spread
-from mops.jobs.plots.figure_data import spreads_of
+from mops.jobs.figure_data import spreads_of
 from mops.report.content import Block, Figure, Gallery
 from mops.report.drawing.histograms import histogram, strips
 from mops.report.facts import Facts
@@ -28,9 +28,9 @@ def spreads(facts: Facts, outputs: Sequence[str]) -> list[Gallery | Block]:
     texts: list[str] = []
     without: dict[str, list[str]] = {}
     for output in outputs:
-        schema = facts.job.dataset("outputs", output).schema
+        schema = facts.data.dataset("outputs", output).schema
         read = number_columns(schema)[: _COLUMNS_READ if len(shown) < _FIGURES else 0]
-        found = spreads_of(facts.job, output, read)
+        found = spreads_of(facts.data, output, read)
         if found is None:
             texts.append(
                 f"The output {shortened(output, 40)} has no figure: it has several rows for a simulation, and no "

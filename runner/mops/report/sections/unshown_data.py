@@ -14,13 +14,13 @@ from mops.report.facts import Facts
 
 def unshown_data(facts: Facts, fans: Sequence[Fan]) -> list[Block]:
     """Return a note for each table of declared data that is in none of the fans, with the reason."""
-    if isinstance(facts.observed, MopsError):
-        return [Block("note", f"The figures have no data: {facts.observed.what} ({facts.observed.where}).")]
+    if isinstance(facts.data.observed, MopsError):
+        return [Block("note", f"The figures have no data: {facts.data.observed.what} ({facts.data.observed.where}).")]
     shown = {(fan.output, fan.x, fan.y) for fan in fans}
-    known = [(one.output, one.x, one.y) for one in facts.observed]
+    known = [(one.output, one.x, one.y) for one in facts.data.observed]
     return [
         Block("note", f"No figure shows the data of {one.file} for {one.y!r} of {one.output!r}: {reason}.")
-        for i, one in enumerate(facts.observed)
+        for i, one in enumerate(facts.data.observed)
         if (reason := _reason(facts, one, fans, is_first=known[i] not in known[:i], is_shown=known[i] in shown))
     ]
 
@@ -32,10 +32,10 @@ def _reason(facts: Facts, data: Observed, fans: Sequence[Fan], *, is_first: bool
         return f"the figures are apart for each {lacking[0]!r}, and the data have no column of this name"
     if is_shown:
         return "" if is_first else "a figure shows the first data that mops.toml declares for a column"
-    names = facts.job.output_names()
+    names = facts.data.output_names
     if data.output not in names:
         return f"the job has no such output. It has {', '.join(names) or 'none'}"
-    schema = facts.job.dataset("outputs", data.output).schema
+    schema = facts.data.dataset("outputs", data.output).schema
     for name in (data.x, data.y):
         if name not in schema.names:
             return f"the output has no column {name!r}. It has {', '.join(schema.names)}"

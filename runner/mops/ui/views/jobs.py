@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from mops import units
 from mops.jobs.listing import STATES, Listed
-from mops.report.tones import tone_of
+from mops.jobs.summary import tone_of
 from mops.ui.facts import JobList, ListQuery
 
 

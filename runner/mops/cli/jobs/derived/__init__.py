@@ -1,1 +1,0 @@
-"""Commands that make a job from another, or compare two jobs."""

@@ -1,1 +1,0 @@
-"""The commands that look at a cluster service or a machine."""

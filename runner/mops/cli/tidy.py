@@ -1,0 +1,156 @@
+"""``mops jobs verify``, ``compact``, ``clean`` and ``delete``: the files of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from mops import units
+from mops.cli import terminal
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.job import open_job
+from mops.jobs.location import locate, service_with
+from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
+from mops.jobs.removal import clean as clean_job
+from mops.storage.compaction import Compacted
+from mops.storage.files import Files
+
+
+def verify(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
+    """Check a job's log, and its parts by size and SHA-256.
+
+    The command prints a line for each problem.
+
+    Example:
+
+        mops jobs verify waves
+
+    Exit codes: 0 no problem, 1 problems.
+    """
+    problems = open_job(job, storage, local=local).verify()
+    if as_json:
+        terminal.data_json({"job": job, "problems": problems})
+    else:
+        for problem in problems:
+            terminal.data(problem)
+    found = units.counted(len(problems), "problem")
+    terminal.say(f"job {job} has {found}" if problems else f"job {job} has no problems")
+    raise typer.Exit(1 if problems else 0)
+
+
+def compact(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge small parts of complete jobs into larger ones.
+
+    A job is merged once. Results do not change. The small parts stay until `mops jobs clean` removes them.
+
+    Example:
+
+        mops jobs compact waves
+    """
+    opened = [open_job(job, storage, local=local) for job in jobs]
+    done = []
+    for job in opened:
+        done.append(job.compact())
+        terminal.say(_told(done[-1]))
+    if as_json:
+        terminal.data_json([asdict(one) for one in done])
+
+
+def _told(done: Compacted) -> str:
+    before, now = units.counted(done.parts_before, "part"), units.counted(done.parts, "part")
+    if done.parts == done.parts_before:
+        return f"job {done.job}: no small parts to merge ({before}, {terminal.size(done.bytes)})"
+    was, is_now = terminal.size(done.bytes_before), terminal.size(done.bytes)
+    how = f"to remove the small ones: mops jobs clean {done.job}"
+    return f"job {done.job}: had {before} ({was}), has {now} ({is_now}); {how}"
+
+
+def clean(
+    job: JobArgument,
+    last_attempt: Annotated[
+        bool,
+        typer.Option("--last-attempt", help="Also remove files of the last attempt; cancel an interrupted job"),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them")] = False,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove files that are not results.
+
+    Killed runners leave such files, and `mops jobs compact` leaves the small parts that it has merged. Results do not
+    change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
+
+    Example:
+
+        mops jobs clean waves --dry-run
+    """
+    done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
+    if as_json:
+        terminal.data_json(asdict(done) | {"dry_run": dry_run})
+        return
+    for path in done.paths:
+        terminal.data(path)
+    verb = "would remove" if dry_run else "removed"
+    terminal.say(f"{verb} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
+    if done.kept:
+        terminal.say(
+            f"kept {units.counted(done.kept, 'file')} that a runner or mops jobs compact may still need; "
+            "if neither runs, add --last-attempt"
+        )
+
+
+def delete_(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete jobs with their results.
+
+    mops does not delete a running job. If a deletion was killed, run the command again to finish it.
+
+    Example:
+
+        mops jobs delete waves waves-retry
+    """
+    files = locate(storage, local=local).open()
+    found = plan_deletion(files.brief(), jobs)
+    say_plan(found)
+    if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} permanently?", option="--yes")):
+        terminal.say("nothing was deleted")
+        raise typer.Exit(1)
+    done = delete_jobs(files, found, local=local)
+    if as_json:
+        terminal.data_json([asdict(deleted) for deleted in done])
+
+
+def say_plan(plan: Iterable[DeletionPlan]) -> None:
+    """Print what a deletion would remove."""
+    for job in plan:
+        terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
+
+
+def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> list[Deleted]:
+    """Delete jobs, print each, and return what was deleted; errors as :func:`mops.jobs.removal.delete`."""
+    # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
+    service = service_with(files, local=local) if plan else None
+    for job in plan:
+        for name in service.delete_idle_jobs(job.job) if service else ():
+            terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
+    done = []
+    for deleted in delete(files, [job.job for job in plan]):
+        done.append(deleted)
+        terminal.say(f"deleted job {deleted.job}")
+    return done

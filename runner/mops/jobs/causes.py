@@ -1,0 +1,355 @@
+"""Groups the failures of a job by cause, chunk by chunk: a job may have millions of failures.
+
+Failures have one cause if these are equal: the verdict, the target, the first line of the message without numbers, ids
+and folders, and the last place in the project's code. They have one reason if the verdict and the message are equal,
+for which mops need not read tracebacks. A row with the target ``*`` is the consequence of a failed simulation, so it
+has no cause.
+
+A cause also has the parameters whose range in its sets is clearly narrower than in all of them. A range is narrow if
+so few of all sets have a value in it that, with random sets instead of those that failed, a range with at most as many
+sets has a probability of at most 5 %. A single value is also named if all sets with it failed, and no other set did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf, lgamma
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.jobs.scan import Parameters
+from mops.jobs.summary import Reason
+from mops.study.ranges import Ranges
+from mops.units import VARYING
+
+_CHANCE = 0.05
+_MOST_SHARE = 2 / 3  # of all sets; a wider range tells a person little
+_MOST_VALUES = 1_000  # different texts of a parameter: with more, it is a name and not a setting
+_VALUES_SHOWN = 4
+
+Groups = npt.NDArray[np.int32]
+Chunks = Callable[[], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class NarrowRange:
+    """The values of a parameter in some sets and in all sets."""
+
+    parameter: str
+    some: tuple[Any, ...]  # numbers: the least and the greatest; otherwise: each value
+    all: tuple[Any, ...]
+    share: float  # of all sets that have a value of `some`
+    is_number: bool
+    is_exact: bool  # whether each set with a value of `some` failed
+
+    def __str__(self) -> str:
+        """Return it for people: ``beta: 0.41 to 0.5 (all sets: 0.01 to 0.5)``."""
+        text = f"{self.parameter}: {self._text(self.some)} (all sets: {self._text(self.all)})"
+        return f"{text}; every such set fails" if self.is_exact else text
+
+    def _text(self, values: tuple[Any, ...]) -> str:
+        if self.is_number:
+            low, high = (_number(value) for value in values)
+            return low if low == high else f"{low} to {high}"
+        shown = ", ".join(map(str, values[:_VALUES_SHOWN]))
+        more = len(values) - _VALUES_SHOWN
+        return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
+
+
+def narrow_ranges(
+    chunks: Chunks,  # returns the parameter sets: the column `group`, and one for each parameter; called twice
+    some: Sequence[Groups],  # the groups of each selection, sorted
+    # The groups that have run. Only they are all sets, because sets often come in the order of a parameter.
+    finished: Ranges,
+) -> list[list[NarrowRange]]:
+    """Return the narrow ranges of each selection of parameter sets, the narrowest first."""
+    parameters: dict[str, _Parameter] = {}
+    for step in (_Parameter.take, _Parameter.count):
+        for chunk in chunks():
+            first, n = chunk["group"][0].as_py(), len(chunk)
+            has_run = _mask(finished, first, n)
+            rows = [groups[slice(*np.searchsorted(groups, (first, first + n)))] - first for groups in some]
+            for name in chunk.schema.names:
+                if name != "group":
+                    step(parameters.setdefault(name, _Parameter(name, len(some))), chunk[name], has_run, rows)
+    found = [[parameter.narrow(i) for parameter in parameters.values()] for i in range(len(some))]
+    return [sorted((one for one in each if one is not None), key=lambda one: one.share) for each in found]
+
+
+def _mask(finished: Ranges, first: int, n: int) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(n, bool)
+    for start, stop in (finished & Ranges(((first, first + n),))).intervals:
+        mask[start - first : stop - first] = True
+    return mask
+
+
+@dataclass
+class _Values:
+    n: int = 0
+    low: float = inf
+    high: float = -inf
+    texts: set[Any] = field(default_factory=set)
+    n_all: int = 0  # how many of all sets have a value in the range
+
+    def take(self, values: npt.NDArray[Any], *, is_number: bool) -> None:
+        self.n += len(values)
+        if is_number and len(values):
+            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        elif len(self.texts) <= _MOST_VALUES:
+            self.texts.update(values.tolist())
+
+
+class _Parameter:
+    """One parameter in all sets and in each selection."""
+
+    def __init__(self, name: str, n_selections: int):
+        self._name = name
+        self._all = _Values()
+        self._some = [_Values() for _ in range(n_selections)]
+        self._is_number = False
+
+    def take(self, column: pa.Array, has_run: npt.NDArray[np.bool_], rows: list[Groups]) -> None:
+        self._is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        values, is_there = _values(column)
+        self._all.take(values[has_run & is_there], is_number=self._is_number)
+        for some, its in zip(self._some, rows, strict=True):
+            some.take(values[its][is_there[its]], is_number=self._is_number)
+
+    def count(self, column: pa.Array, has_run: npt.NDArray[np.bool_], rows: list[Groups]) -> None:
+        """Count the sets of a chunk that have a value in the range of each selection."""
+        if len(self._all.texts) > _MOST_VALUES:
+            return
+        values, is_there = _values(column)
+        there = values[has_run & is_there]
+        for some in self._some:
+            if self._is_number:
+                some.n_all += int(((there >= some.low) & (there <= some.high)).sum())
+            else:
+                some.n_all += int(np.isin(there, [*some.texts]).sum())
+
+    def narrow(self, selection: int) -> NarrowRange | None:
+        some, every = self._some[selection], self._all
+        if not 0 < some.n < every.n or len(every.texts) > _MOST_VALUES:
+            return None
+        is_exact = some.n_all == some.n > 1
+        is_one_value = some.low == some.high if self._is_number else len(some.texts) == 1
+        is_seldom = some.n_all <= _MOST_SHARE * every.n and self._chance(some) <= _CHANCE
+        if not is_seldom and not (is_exact and is_one_value):
+            return None
+        share = some.n_all / every.n
+        return NarrowRange(self._name, self._shown(some), self._shown(every), share, self._is_number, is_exact)
+
+    def _shown(self, values: _Values) -> tuple[Any, ...]:
+        return (values.low, values.high) if self._is_number else tuple(sorted(values.texts))
+
+    def _chance(self, some: _Values) -> float:
+        """Return the probability that as many random sets have values in a range with at most as many sets."""
+        if self._is_number:
+            return _chance_of_range(self._all.n, some.n, some.n_all)
+        n_choices = exp(_log_ways(len(self._all.texts), len(some.texts)))
+        return n_choices * _ratio(some.n_all, self._all.n, some.n)
+
+
+def _chance_of_range(n_all: int, n: int, m: int) -> float:
+    """Return the probability that ``n`` random ones of ``n_all`` things in a row are among ``m`` neighbours."""
+    starts_early = (n_all - m) * exp(_log_ways(m - 1, n - 1) - _log_ways(n_all, n))
+    return starts_early + _ratio(m, n_all, n)
+
+
+def _values(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Return the values as numpy, and which of them are not null."""
+    return column.to_numpy(zero_copy_only=False), column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _ratio(m: int, n_all: int, n: int) -> float:
+    return exp(_log_ways(m, n) - _log_ways(n_all, n))
+
+
+def _log_ways(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) if 0 <= k <= n else -inf
+
+
+# The columns of failures for `causes_of`; `traceback` as a dictionary.
+COLUMNS = ("param_id", "group", "replicate", "seed", "target", "reason", "message", "traceback")
+
+CAUSES = pa.schema(
+    [
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("target", pa.string()),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("sets", pa.int64(), nullable=False),
+        pa.field("ranges", pa.list_(pa.string()), nullable=False),
+        pa.field("param_id", pa.string(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("replicate", pa.int32()),
+        pa.field("seed", pa.uint64()),
+        pa.field("params", pa.string(), nullable=False),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("traceback", pa.string(), nullable=False),
+    ]
+)
+
+OTHER_CAUSES = "other messages"
+
+_MOST_CAUSES = 1_000
+# The most causes with ranges: a person reads no more, and each costs time for each chunk of parameter sets.
+_WITH_RANGES = 50
+
+_LATER_LINES = r"(?s)\n.*"
+# A file outside of the project has an absolute path, and code from a text is in <string>. Compiled code of a library,
+# such as pyarrow/error.pxi, has a relative path too.
+_FRAME = re.compile(r'^[ |+-]*File "([^"/<][^"]*)", line (\d+),? in (.+)$', re.MULTILINE)
+_OF_CAUSE = ("reason", "target", "kind", "place")
+_OF_REASON = ("reason", "kind")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures with one cause."""
+
+    n: int  # the number of simulations, or of scores of the target
+    groups: Groups = field(repr=False)  # in which they are, sorted
+    place: str  # the last place in the project's code: `model.py:12 in run`; empty: unknown
+    first: dict[str, Any] = field(repr=False)  # the row of the first failure, in study order
+
+    @property
+    def text(self) -> str:
+        """The first line of the message of the first failure."""
+        return str(self.first["message"].strip().partition("\n")[0])
+
+
+def without_varying(messages: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return ``mops.units.without_varying`` of the first line of each message."""
+    lines = pc.replace_substring_regex(messages, _LATER_LINES, "")
+    for pattern, instead in VARYING:
+        lines = pc.replace_substring_regex(lines, pattern, instead)
+    return lines
+
+
+def place_in_project(
+    traceback: str,
+    *,
+    exact: bool = True,  # False: without the line, because simulations that run too long are in many lines of one loop
+) -> str:
+    """Return the last place in the project's code that a traceback or the last output of a process names."""
+    frames = _FRAME.findall(traceback)
+    if not frames:
+        return ""
+    # Python's traceback ends with the innermost frame. The fault handler's begins with it.
+    frames = [frame for frame in frames if frame[0].endswith(".py")] or frames
+    file, line, function = frames[0 if "(most recent call first)" in traceback else -1]
+    return f"{file}:{line} in {function}" if exact else f"{file} in {function}"
+
+
+@dataclass
+class _Counted:
+    n: int = 0
+    groups: list[Groups] = field(default_factory=list)
+    place: str = ""
+    rank: tuple[int, int] | None = None
+    first: dict[str, Any] = field(default_factory=dict)
+
+
+class _Groups:
+    """Counts failures that have equal keys. It holds four bytes for each failure, and one failure of each key."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+        self._found: dict[tuple[Any, ...], _Counted] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        rows = pa.Table.from_batches([batch])
+        rows = rows.filter(pc.fill_null(pc.not_equal(rows["target"], "*"), fill_value=True))
+        if not len(rows):
+            return
+        rows = rows.take(pc.sort_indices(rows, [("group", "ascending"), ("replicate", "ascending")]))
+        keyed = rows.select(["reason", "target", "group"]).append_column("kind", without_varying(rows["message"]))
+        if "place" in self._keys:
+            keyed = keyed.append_column("place", _places(rows))
+        keyed = keyed.append_column("row", pa.array(range(len(rows)), pa.int64()))
+        # Without threads, the rows of a group keep their order.
+        found = keyed.group_by(self._keys, use_threads=False).aggregate([("row", "min"), ("group", "list")])
+        keys = zip(*(found[name].to_pylist() for name in self._keys), strict=True)
+        for key, row, groups in zip(keys, found["row_min"].to_pylist(), found["group_list"], strict=True):
+            self._add(key, groups.values.to_numpy(), rows.slice(row, 1))
+
+    def _add(self, key: tuple[Any, ...], groups: Groups, row: pa.Table) -> None:
+        is_other = key not in self._found and len(self._found) >= _MOST_CAUSES
+        if is_other:
+            key = tuple({"reason": key[0], "kind": OTHER_CAUSES, "place": ""}.get(name) for name in self._keys)
+        counted = self._found.setdefault(key, _Counted(place=key[-1] if "place" in self._keys else ""))
+        counted.n += len(groups)
+        counted.groups.append(np.unique(groups))
+        (first,) = row.to_pylist()
+        rank = first["group"], -1 if first["replicate"] is None else first["replicate"]
+        if counted.rank is None or rank < counted.rank:
+            counted.rank, counted.first = rank, first | ({"message": OTHER_CAUSES, "traceback": ""} if is_other else {})
+
+    def most_first(self) -> list[Cause]:
+        """Return the causes, the most frequent first; of equally frequent ones, the first in study order."""
+        most_first = sorted(self._found.values(), key=lambda counted: (-counted.n, counted.rank))
+        return [Cause(one.n, np.unique(np.concatenate(one.groups)), one.place, one.first) for one in most_first]
+
+
+def causes_of(batches: Iterable[pa.RecordBatch], keys: Sequence[str] = _OF_CAUSE) -> list[Cause]:
+    """Return the causes of failures (columns ``COLUMNS``), the most frequent first."""
+    found = _Groups(keys)
+    for batch in batches:
+        found.add(batch)
+    return found.most_first()
+
+
+def reasons_of(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
+    """Return the reasons of failures (``COLUMNS``; not ids, seeds and tracebacks), the most frequent first."""
+    return [Reason(one.n, one.first["reason"], one.text) for one in causes_of(batches, _OF_REASON)]
+
+
+def cause_table(
+    causes: Sequence[Cause],
+    parameters: Parameters,
+    finished: Ranges,  # the groups that have run
+) -> pa.Table:
+    """Return the table of ``Job.causes``."""
+    ranges = narrow_ranges(parameters.chunks, [cause.groups for cause in causes[:_WITH_RANGES]], finished)
+    ranges += [[]] * (len(causes) - len(ranges))
+    params = parameters.texts([cause.first["group"] for cause in causes])
+    of_first = ("target", "param_id", "group", "replicate", "seed", "message", "traceback")
+    rows = [
+        {name: cause.first[name] for name in of_first}
+        | {
+            "cause": cause.text,
+            "verdict": cause.first["reason"],
+            "stage": "model" if cause.first["target"] is None else "target",
+            "place": cause.place,
+            "n": cause.n,
+            "sets": len(cause.groups),
+            "ranges": list(map(str, narrow)),
+            "params": text,
+        }
+        for cause, narrow, text in zip(causes, ranges, params, strict=True)
+    ]
+    return pa.Table.from_pylist(rows, schema=CAUSES)
+
+
+def _places(rows: pa.Table) -> pa.Array:
+    tracebacks = rows["traceback"].combine_chunks()
+    used = pc.unique(tracebacks.indices)
+    texts = tracebacks.dictionary.take(used).to_pylist()
+    exact, rough = (
+        pa.array([place_in_project(text, exact=is_exact) for text in texts], pa.string()) for is_exact in (True, False)
+    )
+    at = pc.index_in(tracebacks.indices, used)
+    return pc.if_else(pc.equal(rows["reason"].combine_chunks(), "timeout"), rough.take(at), exact.take(at))

@@ -1,0 +1,294 @@
+"""Compares results: of two jobs, and of runs of one simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from mops.errors import CorruptRecord
+from mops.jobs.job import Job
+from mops.parquet.schemas import unified
+from mops.storage.params_file import load_groups
+from mops.study.casts import converted, converted_table, is_list
+from mops.study.groups import IDENTITY_FIELDS, GroupTable
+from mops.study.ids_and_seeds import short_id
+from mops.task import LOSSES
+
+
+def differing(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell for each row of two arrays of one type and length whether the values differ."""
+    if pa.types.is_floating(a.type):
+        x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+        bits = f"u{x.itemsize}"
+        bits_differ = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
+        return np.asarray(bits_differ | (np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))))
+    if a.equals(b):
+        return np.zeros(len(a), np.bool_)
+    if pa.types.is_nested(a.type):  # a nested value may hold NaN, which Arrow calls unequal
+        pairs = zip(*(without_times(column).to_pylist() for column in (a, b)), strict=True)
+        return np.fromiter((not _equal(x, y) for x, y in pairs), np.bool_, len(a))
+    unequal = pc.fill_null(pc.not_equal(a, b), fill_value=False)
+    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b))))
+
+
+def _equal(x: object, y: object) -> bool:
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() == y.keys() and all(_equal(x[key], y[key]) for key in x)
+    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
+        return len(x) == len(y) and all(map(_equal, x, y))
+    return repr(x) == repr(y)  # exact for floats, and equal for two NaN
+
+
+def without_times(values: pa.Array) -> pa.Array:
+    """Return an array with times as text, because Python's types cannot hold nanoseconds."""
+    return converted(values, _timeless(values.type))
+
+
+def _timeless(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_timeless(field.type)) for field in kind])
+    return pa.list_(kind.value_field.with_type(_timeless(kind.value_type))) if is_list(kind) else kind
+
+
+Tables = Mapping[str, pa.Table]
+Losses = Mapping[tuple[str, str], float]  # by target and name
+
+_ABSENT = "absent"
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference; the values as text."""
+
+    what: str  # the place: `output 'daily', column 'y', row 3`
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.first} the first time, {self.second} the second"
+
+
+def differing_tables(first: Tables, second: Tables) -> list[Difference]:
+    """Return the differences of the outputs of two runs: for each column, the first row that differs."""
+    return [difference for name in {**first, **second} for difference in _of_output(name, first, second)]
+
+
+def differing_losses(first: Losses, second: Losses) -> list[Difference]:
+    """Return the losses that differ between two runs of the targets."""
+    found = []
+    for target, name in {**first, **second}:
+        key = target, name
+        once, twice = (repr(losses[key]) if key in losses else _ABSENT for losses in (first, second))
+        if once != twice:
+            found.append(Difference(f"target {target!r}, loss {name!r}", once, twice))
+    return found
+
+
+def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Difference]:
+    what = f"output {output!r}"
+    if output not in first or output not in second:
+        yield Difference(what, *("present" if output in tables else _ABSENT for tables in (first, second)))
+        return
+    a, b = first[output], second[output]
+    if a.num_rows != b.num_rows:
+        yield Difference(f"{what}, rows", str(a.num_rows), str(b.num_rows))
+    n_rows = min(a.num_rows, b.num_rows)
+    for name in dict.fromkeys([*a.column_names, *b.column_names]):
+        x, y = (table[name].combine_chunks() if name in table.column_names else None for table in (a, b))
+        if x is None or y is None or x.type != y.type:
+            types = (_ABSENT if column is None else str(column.type) for column in (x, y))
+            yield Difference(f"{what}, column {name!r}", *types)
+            continue
+        row = _first_row(x.slice(0, n_rows), y.slice(0, n_rows))
+        if row is not None:
+            yield Difference(f"{what}, column {name!r}, row {row}", _text(x.slice(row, 1)), _text(y.slice(row, 1)))
+
+
+def _first_row(a: pa.Array, b: pa.Array) -> int | None:
+    rows = np.flatnonzero(differing(a, b))
+    return int(rows[0]) if len(rows) else None
+
+
+def _text(value: pa.Array) -> str:
+    plain = without_times(value)[0].as_py()
+    text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+# Groups of the first and of the second job, which have the same parameter sets or are in one job only.
+Batch: TypeAlias = tuple[Numbers, Numbers]
+
+Read: TypeAlias = Callable[[Numbers], pa.Table]  # returns the rows of some groups
+
+_SET, _SIMULATION, _LOSS = ("param_id",), ("param_id", "seed"), ("param_id", "target", "name")
+_IDENTITY = {field.name for field in IDENTITY_FIELDS}
+_EXAMPLES = 5
+_GROUPS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one part of two jobs' results has in common, and what differs."""
+
+    what: str  # `parameter sets`, `simulations`, `output NAME` or `losses`
+    same: int  # how many of both jobs are equal
+    different: int  # Parameter sets and simulations cannot differ: they are equal or only in one job.
+    only_a: int  # how many only one job has
+    only_b: int
+    examples: tuple[str, ...]  # some that differ or are only in one job, as text
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both jobs have the same."""
+        return not (self.different or self.only_a or self.only_b)
+
+
+def compare(a: Job, b: Job) -> list[Comparison]:
+    """Compare two jobs' parameter sets, simulations, outputs and losses."""
+    # Simulations belong together if they have the same parameters and seed, whatever their group and replicate. The
+    # rows of a simulation are equal if they have the same values in the same order, after both jobs' columns got one
+    # type.
+    tables = [load_groups(job.files, job.record.paths) for job in (a, b)]
+    batches = list(_batches(*tables))
+    found = [
+        _compare("parameter sets", _SET, [_reads_sets(table) for table in tables], batches),
+        _compare("simulations", _SIMULATION, [_reads_seeds(table) for table in tables], batches),
+    ]
+    names = dict.fromkeys([*a.output_names(), *b.output_names()])
+    found += [_compare_output(f"output {name}", [_rows(job, name) for job in (a, b)], batches) for name in names]
+    kept = pa.schema([LOSSES.field(name) for name in (*_LOSS, "loss")])
+    return [*found, _compare("losses", _LOSS, [_reads(job.dataset("losses"), kept) for job in (a, b)], batches)]
+
+
+def _batches(a: GroupTable, b: GroupTable) -> Iterator[Batch]:
+    ids = pa.concat_arrays([piece.ids for piece in b.pieces()])
+    is_in_both = np.zeros(len(ids), np.bool_)
+    for piece in a.pieces():
+        for at in range(0, len(piece), _GROUPS_AT_ONCE):
+            some = piece.ids.slice(at, _GROUPS_AT_ONCE)
+            theirs = pc.index_in(some, ids).drop_null().to_numpy().astype(np.int64)
+            is_in_both[theirs] = True
+            yield piece.start + at + np.arange(len(some)), theirs
+    only_b = np.flatnonzero(~is_in_both)
+    for at in range(0, len(only_b), _GROUPS_AT_ONCE):
+        yield np.zeros(0, np.int64), only_b[at : at + _GROUPS_AT_ONCE]
+
+
+def _reads_sets(table: GroupTable) -> Read:
+    return lambda groups: pa.table({"param_id": table.param_ids(groups.tolist())})
+
+
+def _reads_seeds(table: GroupTable) -> Read:
+    def read(groups: Numbers) -> pa.Table:
+        some = table.groups(groups.tolist())
+        seeds = pa.array([seed for group in some for seed in group.seeds], pa.uint64())
+        ids = pa.array([group.param_id for group in some], pa.string())
+        return pa.table(
+            {"param_id": ids.take(np.repeat(np.arange(len(some)), [len(one.seeds) for one in some])), "seed": seeds}
+        )
+
+    return read
+
+
+def _reads(rows: ds.Dataset, schema: pa.Schema) -> Read:
+    def read(groups: Numbers) -> pa.Table:
+        some = rows.to_table(schema.names, filter=pc.field("group").isin(pa.array(groups)))
+        return converted_table(some, schema)
+
+    return read
+
+
+def _rows(job: Job, output: str) -> ds.Dataset:
+    if output in job.output_names():
+        return job.dataset("outputs", output)
+    return ds.dataset(pa.schema(IDENTITY_FIELDS).empty_table())
+
+
+def _compare_output(what: str, rows: Sequence[ds.Dataset], batches: Sequence[Batch]) -> Comparison:
+    schema, other = _common(*rows)
+    found = _compare(what, _SIMULATION, [_reads(some, schema) for some in rows], batches)
+    if not other:
+        return found
+    example = f"only one job has the column, or its types differ: {', '.join(other)}"
+    return replace(found, same=0, different=found.same + found.different, examples=(example, *found.examples))
+
+
+def _common(a: ds.Dataset, b: ds.Dataset) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of both jobs with a type for the values of both, and the names of all others."""
+    common, other = [], sorted({*a.schema.names} ^ {*b.schema.names})
+    for name in (name for name in a.schema.names if name in b.schema.names):
+        try:
+            schemas = [pa.schema([rows.schema.field(name)]) for rows in (a, b)]
+            common.append(unified(schemas, name).field(name))
+        except CorruptRecord:  # no type holds the values of both
+            other.append(name)
+    return pa.schema(common), other
+
+
+def _compare(what: str, keys: Sequence[str], reads: Sequence[Read], batches: Sequence[Batch]) -> Comparison:
+    # Rows with the same keys belong together, in their order.
+    found = Comparison(what, 0, 0, 0, 0, ())
+    for batch in batches:
+        a, b = (read(groups) for read, groups in zip(reads, batch, strict=True))
+        found = _sum(found, _compared(what, keys, a, b))
+    return found
+
+
+def _sum(one: Comparison, other: Comparison) -> Comparison:
+    numbers = {name: getattr(one, name) + getattr(other, name) for name in ("same", "different", "only_a", "only_b")}
+    return replace(one, **numbers, examples=(*one.examples, *other.examples)[:_EXAMPLES])
+
+
+def _compared(what: str, keys: Sequence[str], a: pa.Table, b: pa.Table) -> Comparison:
+    both = pa.concat_tables([a.select(keys), b.select(keys)])
+    codes, first = _codes(both)
+    of_a, of_b = codes[: len(a)], codes[len(a) :]
+    n_a, n_b = (np.bincount(some, minlength=len(first)) for some in (of_a, of_b))
+    is_common = (n_a > 0) & (n_b > 0)
+    is_aligned = is_common & (n_a == n_b)
+    differs = is_common & ~is_aligned
+    orders = [np.argsort(some, kind="stable") for some in (of_a, of_b)]
+    rows = [order[is_aligned[some[order]]] for some, order in zip((of_a, of_b), orders, strict=True)]
+    differs[of_a[rows[0]][_differing_rows(a.take(rows[0]), b.take(rows[1]), keys)]] = True
+    kinds = {"differs": differs, "is only in the first job": n_b == 0, "is only in the second job": n_a == 0}
+    examples = [
+        f"{_key_text(both.slice(int(at), 1).to_pylist()[0])} {how}"
+        for how, mask in kinds.items()
+        for at in np.sort(first[mask])[: _EXAMPLES - 2]
+    ]
+    n_different, n_only_a, n_only_b = (int(mask.sum()) for mask in kinds.values())
+    return Comparison(what, int(is_common.sum()) - n_different, n_different, n_only_a, n_only_b, tuple(examples))
+
+
+def _codes(keys: pa.Table) -> tuple[Numbers, Numbers]:
+    """Return a number for each row, equal for equal rows, from 0 on; and the first row with each number."""
+    codes = np.zeros(len(keys), np.int64)
+    for column in keys.columns:
+        values = pc.dictionary_encode(column.combine_chunks()).indices.to_numpy()
+        _, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return codes, first
+
+
+def _differing_rows(a: pa.Table, b: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(a), np.bool_)
+    for name in (name for name in a.schema.names if name not in _IDENTITY and name not in keys):
+        found |= differing(a[name].combine_chunks(), b[name].combine_chunks())
+    return found
+
+
+def _key_text(key: dict[str, object]) -> str:
+    identity, *rest = key.values()
+    words = [f"seed {one}" if name == "seed" else str(one) for name, one in zip(list(key)[1:], rest, strict=True)]
+    return f"set {short_id(str(identity))}{', ' if words else ''}{' '.join(words)}"

@@ -1,1 +1,0 @@
-"""Compares results: of two jobs, and of two runs of one simulation."""

@@ -1,0 +1,411 @@
+"""Retries, extends and rescores jobs: each is a new job that takes over rows of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Unpack
+
+import pyarrow as pa
+
+from mops.errors import JobError, Problem, StudyError, UsageError, nearest
+from mops.jobs.chosen_groups import (
+    Choice,
+    ExtendedGroups,
+    complete_view,
+    n_replicates_of,
+    retried,
+    scored_again,
+    sources_of,
+    taken_over_counts,
+    wanted,
+    with_gaps,
+    with_groups,
+)
+from mops.jobs.job import Job
+from mops.jobs.launch import Launch, RunOptions, shows_options
+from mops.jobs.new_code import NewCode, WrongOptions, changed_model, given_code, with_code, with_targets
+from mops.jobs.prepare import checked_name, derived_name, listed_files
+from mops.jobs.reuse import failures_of, find_good_simulations
+from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
+from mops.project.functions import Code
+from mops.project.project import ModelSpec
+from mops.project.study_source import given_study
+from mops.storage.job_records import DerivedFiles, JobRecord, ReuseSource, create_derived, read_options
+from mops.storage.joblog.records import LogView, RunRequest
+from mops.storage.params_file import encode_groups, load_groups, parameter_columns
+from mops.storage.paths import new_job_id
+from mops.study.groups import SIMULATIONS_LIMIT, GroupTable
+from mops.study.ranges import Ranges
+from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
+from mops.units import counted
+
+Started = Callable[[Job, list[str]], None]
+
+_NEW_CODE = "; to run the present files: --with-new-code"
+
+
+@shows_options(RunOptions)
+def retry(
+    job: Job,
+    verdicts: str | Iterable[str] = "all",
+    *,
+    name: str | None = None,
+    new_code: bool = False,
+    model: Code | None = None,
+    project: str | Path | None = None,
+    on_start: Started | None = None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
+
+    If only targets of a set have failed, its stored simulations are scored again. With ``new_code`` or ``model``, the
+    failed sets run with the repaired code, and the simulations that the job takes over ran with the old code. If the
+    repair changes results of good simulations too, submit the study again instead.
+
+    Parameters
+    ----------
+    job
+        A complete job. The retry does not change it.
+    verdicts
+        The failures to retry, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    new_code
+        Use the present files of the project. A function that a notebook or program defined stays that of the submit.
+    model
+        The model in place of the job's, as for :func:`submit`: so a notebook replaces a function that it has repaired.
+        With it, mops uses the present files of the project.
+    project
+        The folder of the project; None: where it was at the submit.
+    on_start
+        Called with the new job when it exists and before it runs, and with a line for each setting, option or file that
+        differs from the old job's. None: these lines are warnings of Python.
+    **options
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
+        ``env`` and ``pod`` that are not given keep their values, and so do the limits of simulations in ``settings``.
+        mops does not keep the other settings: None reads the environment.
+
+    Returns
+    -------
+    Job
+        The new job.
+
+    Raises
+    ------
+    UsageError
+        A verdict does not exist, or the project is not on this machine.
+    JobError
+        The job is not complete, or has no failure with one of the verdicts.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    view = complete_view(job)
+    record, failures = job.record, failures_of(job)
+    choice = retried(job, wanted(verdicts), failures)
+    wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
+    spec, code = record.spec, None
+    if new_code or model is not None:
+        with wrong.at("the project"):
+            spec, code = with_code(job, given_code(job, project), project, model=model)
+    name, launch = _named_launch(job, name, "retry", options, wrong)
+    derived = _Derived(view, choice, spec, failures, code=code, advice=_NEW_CODE)
+    return _start(job, derived, name, launch, on_start)
+
+
+@shows_options(RunOptions)
+def rescore(
+    job: Job,
+    *,
+    targets: Sequence[Code] = (),
+    name: str | None = None,
+    trust_model: bool = False,
+    project: str | Path | None = None,
+    on_start: Started | None = None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Evaluate the targets again on the stored simulations, with the present code of the project, in a new job.
+
+    No simulation runs. The model must be the same as at the submit: mops compares the files of the project, and refuses
+    if one has changed that may belong to the model.
+
+    Parameters
+    ----------
+    job
+        A complete job. It does not change.
+    targets
+        Targets in place of the job's, as for :func:`extend`: so a notebook replaces a function that it has mended. Not
+        given: the job's targets. A function that a notebook or program defined is then the one of the submit.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    trust_model
+        Accept changes of files that may belong to the model.
+    project
+        The folder of the project; None: where it was at the submit.
+    on_start, **options
+        As for :func:`retry`.
+
+    Returns
+    -------
+    Job
+        The new job. It has all outputs of the old one, and new losses.
+
+    Raises
+    ------
+    UsageError
+        The project is not on this machine, or a target names no function.
+    OptionsError
+        Several arguments have problems; the error lists all of them.
+    JobError
+        The job is not complete, has no targets, does not store all outputs, or its model may have changed.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    view = complete_view(job)
+    record, failures = job.record, failures_of(job)
+    _require_stored_inputs(job, record)
+    if not record.spec.targets:
+        hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
+        raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
+    wrong = WrongOptions(f"these options cannot score job {job.name!r}", job.files.url)
+    with wrong.at("--target" if targets else "the project"):
+        if targets:
+            spec, code = with_targets(job, targets, project, replaced=True, trust_model=trust_model)
+        else:
+            spec, code = with_code(job, given_code(job, project), project)
+            code.check_model(job, trust_model=trust_model)
+    name, launch = _named_launch(job, name, "rescore", options, wrong)
+    derived = _Derived(view, scored_again(job, failures), spec, failures, code=code)
+    return _start(job, derived, name, launch, on_start)
+
+
+@shows_options(RunOptions)
+def extend(
+    job: Job,
+    *,
+    replicates: int | None = None,
+    sets: object = None,
+    targets: Sequence[Code] = (),
+    name: str | None = None,
+    trust_model: bool = False,
+    project: str | Path | None = None,
+    on_start: Started | None = None,
+    **options: Unpack[RunOptions],
+) -> Job:
+    """Add replicates, parameter sets or targets to a study, in a new job that computes only what is missing.
+
+    The new job takes over every good simulation of the old one, and its results are those of the whole study. Failed
+    simulations run again if their parameter sets get more replicates. With ``targets``, mops uses the present code of
+    the project and evaluates all targets again; otherwise the job's own code.
+
+    Parameters
+    ----------
+    job
+        A complete job. It does not change.
+    replicates
+        The replicates of each parameter set without an own seed, in all; None: as many as before.
+    sets : table, sequence of mappings, or path
+        More parameter sets, as for :func:`submit`.
+    targets
+        More targets: functions, or text like ``"module:name"``.
+    name
+        The new job's name; None: mops makes one from the job's name.
+    trust_model, project
+        As for :func:`rescore`, with ``targets``.
+    on_start, **options
+        As for :func:`retry`.
+
+    Returns
+    -------
+    Job
+        The new job.
+
+    Raises
+    ------
+    UsageError
+        Nothing is added, or what is added is wrong.
+    OptionsError
+        Several arguments have problems; the error lists all of them.
+    StudyError
+        Only the parameter sets have problems; the error lists all of them.
+    JobError
+        The job is not complete, does not store all outputs that a new target needs, or its model may have changed.
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
+        As for :func:`submit`.
+    """
+    if replicates is None and sets is None and not targets:
+        raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
+    view = complete_view(job)
+    record = job.record
+    wrong = WrongOptions(f"these options cannot extend job {job.name!r}", job.files.url)
+    spec, code = record.spec, None
+    if targets:
+        with wrong.at("--target"):
+            _require_stored_inputs(job, record)
+            spec, code = with_targets(job, targets, project, replaced=False, trust_model=trust_model)
+    groups, notes = _extended(job, replicates, sets, wrong)
+    name, launch = _named_launch(job, name, "extend", options, wrong)
+    params = encode_groups(groups, job.files.spool()) if groups is not None else None
+    failures = failures_of(job)
+    choice = scored_again(job, failures) if targets else Choice(Ranges(), Ranges())
+    if groups is not None:
+        choice = with_groups(job, choice, groups, failures)
+    if not choice.again:
+        has_seeds = groups is not None and replicates is not None and replicates > 1 and not groups.longer
+        hint = "the sets have explicit seeds: add seeds with --sets" if has_seeds else "ask for more replicates or sets"
+        raise UsageError("nothing is missing", where=f"job {job.name}", hint=hint)
+    gaps = with_gaps(job, choice, failures) if groups is not None else Ranges()
+    kept = find_good_simulations(job, view, groups, gaps, failures) if groups is not None and gaps else None
+    files = DerivedFiles(params, reused=kept.table if kept else None)
+    reuse = kept.reuse if kept else ()
+    derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes, reuse=reuse)
+    return _start(job, derived, name, launch, on_start)
+
+
+@dataclass(frozen=True)
+class _Derived:
+    view: LogView  # the log of its parent
+    choice: Choice
+    spec: ModelSpec
+    failures: pa.Table  # of its parent
+    code: NewCode | None = None  # new files of the project; None: the parent's
+    groups: ExtendedGroups | None = None  # None: the parent's
+    files: DerivedFiles = field(default_factory=DerivedFiles)  # of these groups
+    notes: Sequence[str] = ()  # for people
+    advice: str = ""  # what a person may want if the project has changed and the parent's files run
+    # From where the good simulations of sets with a failed one are copied, of which only the others run again.
+    reuse: tuple[ReuseSource, ...] = ()
+
+
+def _named_launch(
+    job: Job, name: str | None, verb: str, options: RunOptions, wrong: WrongOptions
+) -> tuple[str, Launch]:
+    """Return the name of a new job, and how the job runs; raise what ``wrong`` has if an option is not valid."""
+    with wrong.at("--name"):
+        name = checked_name(name) if name else derived_name(job.name, verb, datetime.now(UTC))
+    with wrong.at("the options of the run"):
+        launch = Launch.of(options, job=job, kept=read_options(job.files, job.record).options)
+    wrong.raise_if_any()
+    return name, launch
+
+
+def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started | None) -> Job:
+    record, view = job.record, new.view
+    unused = [line + new.advice for line in changed_files(job, record)] if new.code is None else []
+    files_changed = new.code.changes if new.code else unused
+    settings_changed = changed_settings(job, view, launch.settings, launch.service)
+    changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
+    counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
+    of_model = changed_model(record, new.spec, new.code) if counts.simulations else []
+    if of_model:
+        changes.append(
+            f"{counted(counts.simulations, 'simulation')} of {job.name} ran with other versions of "
+            f"{listed_files(of_model)}; if the change matters for good simulations too, submit the study again"
+        )
+    derived = replace(
+        record,
+        job=name,
+        id=new_job_id(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        parent=record.job,
+        sources=sources_of(record, new.choice),
+        taken_over_counts=counts,
+        options=launch.options,
+        reuse=new.reuse,
+        spec=new.spec,
+        bundle=new.code.bundle.digest if new.code else record.bundle,
+        mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),
+        project=str(new.code.root) if new.code else record.project,
+        n_groups=new.groups.n_groups if new.groups else record.n_groups,
+        n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
+    )
+    files = replace(new.files, bundle=new.code.bundle if new.code else None)
+    child = Job(job.files, name, local=launch.service is None)
+
+    def create() -> None:
+        create_derived(job.files, derived, record.paths, files)
+        if on_start is not None:
+            on_start(child, changes)
+        else:
+            warn(changes)
+
+    context = stored_context(child, derived, launch.child, launch.settings)
+    launch.start(job.files, derived, context, create, RunRequest.behind(0))
+    return child
+
+
+def _require_stored_inputs(job: Job, record: JobRecord) -> None:
+    if record.spec.outputs is not None:
+        raise JobError(
+            f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
+            where=job.files.url,
+            hint="submit the study again without 'outputs'",
+        )
+
+
+def _extended(
+    job: Job, replicates: int | None, sets: object, wrong: WrongOptions
+) -> tuple[ExtendedGroups | None, list[str]]:
+    """Return the groups with more replicates and sets, and notes on the sets; None: nothing is added to them."""
+    if replicates is None and sets is None:
+        return None, []
+    notes: list[str] = []
+    old, added = load_groups(job.files, job.record.paths), None
+    n_replicates = n_now = n_replicates_of(old)
+    if replicates is not None:
+        with wrong.at(f"--replicates {replicates}"):
+            _check_replicates(job, replicates, n_now, len(old))
+            n_replicates = replicates
+    if sets is not None:
+        with wrong.at("--sets"):
+            added = _added_sets(job.record, n_replicates, sets)
+            notes = [*added.warnings, *_new_names(old, added)]
+    columns = parameter_columns(job.files, job.record.paths)
+    return ExtendedGroups(old, replicates, added.groups if added else None, columns), notes
+
+
+def _check_replicates(job: Job, replicates: int, n_now: int, n_sets: int) -> None:
+    if not 1 <= replicates <= REPLICATES_LIMIT:
+        raise UsageError(
+            f"{replicates:,} replicates are not possible", where="extend", hint=f"name 1 to {REPLICATES_LIMIT:,}"
+        )
+    if replicates < n_now:
+        raise UsageError(
+            f"job {job.name!r} has {n_now:,} replicates of each parameter set, and an extension removes none",
+            where=f"{replicates:,} replicates",
+            hint=f"ask for more than {n_now:,}",
+        )
+    if replicates * n_sets > SIMULATIONS_LIMIT:
+        raise UsageError(
+            f"{n_sets:,} parameter sets with {replicates:,} replicates are too many",
+            where="extend",
+            hint=f"the limit is {SIMULATIONS_LIMIT:,} simulations",
+        )
+
+
+def _new_names(old: GroupTable, added: Study) -> list[str]:
+    """Return a note on parameters of added sets that the job's first set lacks."""
+    # A UsageError, if a parameter of the job is missing, and a new one has nearly its name.
+    known, there = old.group(0).params, added.groups.kinds
+    missing, new = [name for name in known if name not in there], [name for name in there if name not in known]
+    for name in new:
+        if near := nearest(name, missing):
+            raise UsageError(
+                f"the added sets have no parameter {near!r}, but {name!r}, which the job does not have",
+                where="the added sets",
+                hint=f"did you mean {near!r}? Rename the column or key {name!r}",
+            )
+    return [f"the job has no parameter {', '.join(map(repr, new))}, which the added sets have"] if new else []
+
+
+def _added_sets(record: JobRecord, n_replicates: int, sets: object) -> Study:
+    study = {"model": record.spec.model, "parameter_sets": sets, "n_replicates": n_replicates}
+    source = given_study(study, None)
+    try:
+        return parse_study(source.data, where=source.where, folder=source.folder)
+    except StudyError as bad:
+        option = "--sets" if isinstance(sets, str | Path) else "$.parameter_sets"
+        problems = [Problem(one.path.replace("$.parameter_sets", option, 1), one.message) for one in bad.problems]
+        raise StudyError("the added parameter sets are not valid", problems, where="the added sets") from None

@@ -1,1 +1,0 @@
-"""Jobs that take results over from a complete job: retry, extend, rescore (docs/internals/storage.md)."""

@@ -1,1 +1,0 @@
-"""Groups the failures of a job by cause."""

@@ -1,0 +1,203 @@
+"""Follows a job that another process runs: what Kubernetes says of its runner, its progress, and its end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from mops import errors
+from mops.attempt.display import displayed
+from mops.errors import (
+    ClusterError,
+    DataError,
+    InstallError,
+    JobError,
+    JobFailed,
+    ModelError,
+    MopsError,
+    RunnerEnded,
+    SystemUnfit,
+    UsageError,
+)
+from mops.jobs import text_log
+from mops.jobs.location import service_with
+from mops.jobs.status import JobState, Status
+from mops.storage.files import Files
+from mops.storage.progress_record import Progress
+
+if TYPE_CHECKING:
+    from mops.k8s.job_phase import Phase
+    from mops.service.service import Service
+
+
+PHASE_SECONDS = 3.0  # the pause between two questions to Kubernetes about runners
+OPEN_STATES = ("submitted", "running", "interrupted")  # the states of a job that a runner may still change
+
+
+class SeenJob(Protocol):
+    """A dataclass with the state of a job, as ``Status`` and the lines of a list."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def state(self) -> str:
+        """The state."""
+
+    @property
+    def host(self) -> str:
+        """The host of the runner's last sign of life; empty: no runner is expected."""
+
+
+Seen = TypeVar("Seen", bound=SeenJob)
+
+
+class Phases:
+    """The phase of a job's runner in Kubernetes, read every few seconds while the runner gives no sign of life."""
+
+    def __init__(self, job: str, service: Service | None, after: int = 0):
+        self._job, self._service, self._after = job, service, after
+        self._due = 0.0
+        self._last: Phase | None = None
+
+    @property
+    def text(self) -> str:
+        """The phase as text; empty: unknown, or not needed."""
+        return str(self._last) if self._last else ""
+
+    def may_continue(self, now: Status) -> bool:
+        """Tell whether the job may continue by itself."""
+        if now.state == "running" and now.live is not None:
+            self._last = None
+            return True
+        waits_for_attempt = now.attempt == self._after > 0  # the state is still that of the attempt before
+        if self._service is None or (now.state not in OPEN_STATES and not waits_for_attempt):
+            return now.state in ("submitted", "running")
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + PHASE_SECONDS
+            self._last = self._service.phase(self._job)
+        return self._last is None or not self._last.over
+
+
+def phases_of(files: Files, *, local: bool) -> Callable[[], Mapping[str, Phase]]:
+    """Return a function that returns the phase of each job's runner. Only its first call asks Kubernetes."""
+
+    @cache
+    def phases() -> Mapping[str, Phase]:
+        service = service_with(files, local=local)
+        return service.phases() if service else {}
+
+    return phases
+
+
+def with_runner(now: Seen, phase: Phase | None) -> Seen:
+    """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended."""
+    # The sign of life alone would tell this only after 45 s. Read the job after the phase; else use `with_later_phase`.
+    has_ended = phase is not None and phase.over and phase.is_of(now.host)
+    return replace(now, state="interrupted") if now.state == "running" and has_ended else now
+
+
+def with_later_phase(
+    now: Seen,
+    phase: Phase | None,
+    again: Callable[[], Seen],  # reads the job again: the runner may have finished it before Kubernetes answered
+) -> Seen:
+    """Return the job as ``with_runner`` does, if it was read before Kubernetes told the phase."""
+    return now if with_runner(now, phase) is now else with_runner(again(), phase)
+
+
+def phase_text(now: SeenJob, phase: Phase | None) -> str:
+    """Return what Kubernetes says of the runner; empty: nothing that the state does not say."""
+    if phase is None or now.state not in OPEN_STATES:
+        return ""
+    continues_elsewhere = phase.over and not phase.is_of(now.host)
+    return "" if now.state == "running" and (phase.word == "running" or continues_elsewhere) else str(phase)
+
+
+POLL_SECONDS = 1.0
+
+_END = ": attempt {attempt} ends"
+_ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
+CAUSE_LINES = 200  # of a log, for `cause_in`
+# The errors that an attempt may end with; those that derive from them take other arguments.
+_KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError, ClusterError, JobFailed)
+
+
+def follow(
+    job: JobState,
+    phases: Phases,
+    on_progress: Callable[[Progress], None] | None,  # None: a terminal or a notebook shows it
+) -> Status:
+    """Show the progress of a job until it is over, and return its last status. Ctrl-C ends only this call."""
+    status = job.follower()
+    try:
+        with nullcontext(on_progress) if on_progress else displayed() as show:
+            while phases.may_continue(now := status()):
+                show(progress_of(now))
+                time.sleep(POLL_SECONDS)
+            show(progress_of(now))
+    except KeyboardInterrupt:
+        raise errors.Interrupted(
+            f"stopped waiting; job {job.name!r} continues: job.wait() waits again, job.cancel() stops the job"
+        ) from None
+    return now
+
+
+def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Progress], None] | None) -> None:
+    """Show the progress of a job until it is over; raise if it ended without a result."""
+    _raise_failure(job, follow(job, phases, on_progress))
+
+
+def _raise_failure(job: JobState, now: Status) -> None:
+    """Raise if a job ended without a result: the runner's error from the job's log, else JobFailed or RunnerEnded."""
+    if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
+        return
+    paths = job.record.paths
+    kind, cause = cause_in(text_log.last_lines(job.files, paths, CAUSE_LINES, now.attempt), now.attempt)
+    if now.state == "failed":
+        what = cause or f"job {job.name!r} has failed"
+        raise kind(what, where=job.name, hint=f"read the log: mops jobs logs {job.name}")
+    if kind is ClusterError:
+        raise kind(cause, where=job.name, hint=f"run the rest: mops jobs resume {job.name}")
+    raise RunnerEnded(
+        None,
+        text_log.last_lines(job.files, paths, 5),
+        when="before the end of the job",
+        where=job.files.url,
+        hint=f"run the rest: mops jobs resume {job.name}",
+    )
+
+
+def cause_in(text: str, attempt: int) -> tuple[type[MopsError], str]:
+    """Return the class and the first line of the error that ended an attempt, by the end of its log.
+
+    If the log does not say it, these are JobFailed and no text.
+    """
+    _, found, end = text.rpartition(_END.format(attempt=attempt))
+    match = _ERROR.match(end) if found else None
+    kind = getattr(errors, match["kind"], None) if match else None
+    if match is None or kind is None:
+        return JobFailed, match["what"].strip() if match else ""
+    return next(base for base in kind.__mro__ if base in _KINDS), match["what"].strip()
+
+
+def progress_of(now: Status) -> Progress:
+    """Return a status as the progress that a runner in this process would show."""
+    time_s = time.time()
+    live = now.live.aged(time_s) if now.live else Progress(time_s, now.finished, job=now.job)
+    return replace(
+        live,
+        finished=now.finished,
+        durable=now.counts,
+        total=now.n_simulations,
+        seconds=now.seconds or 0.0,
+        peak_bytes=now.peak_bytes or 0,
+        children=now.children,
+        sizing=now.sizing,
+        n_groups=now.n_groups,
+        n_groups_durable=now.groups,
+    )

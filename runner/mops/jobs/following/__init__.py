@@ -1,1 +1,0 @@
-"""Follows a job that another process runs, through its storage."""

@@ -1,0 +1,307 @@
+"""The code of a derived job: which files its model needs, and what happens if they differ from the parent's."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from mops.errors import JobError, OptionsError, Problem, SettingsError, StudyError, UsageError
+from mops.jobs.job import Job
+from mops.jobs.prepare import given_project, kept_functions, listed_files, unpacked
+from mops.project.bundle import Bundle, differing_files, pack
+from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.function_files import FunctionFiles, is_from_function_file, is_function_file
+from mops.project.functions import Code, GivenCode
+from mops.project.import_folders import with_import_folders
+from mops.project.project import REGISTRY, ModelSpec
+from mops.storage.job_records import JobRecord
+from mops.study.entry_point import EntryPoint
+
+
+class WrongOptions:
+    """Collects what is wrong with options."""
+
+    def __init__(
+        self,
+        what: str,  # what the options cannot do, for the error that lists several problems
+        where: str,  # the job
+    ):
+        self._what, self._where = what, where
+        self._errors: list[UsageError] = []
+        self._problems: list[Problem] = []
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Keep an error of the body as one of this option, unless the error itself lists problems with their places."""
+        try:
+            yield
+        except UsageError as bad:
+            self._errors.append(bad)
+            self._problems += _problems_of(bad, place)
+
+    def raise_if_any(self) -> None:
+        """Raise the only UsageError as it is, or one OptionsError that lists the problems of all."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise OptionsError(self._problems, what=self._what, where=self._where)
+
+
+def _problems_of(bad: UsageError, place: str) -> list[Problem]:
+    if isinstance(bad, StudyError | SettingsError | OptionsError):
+        return list(bad.problems)
+    return [Problem(place, f"{bad.what}; {bad.hint}" if bad.hint else bad.what)]
+
+
+_TEXTS = {".md", ".rst", ".log", ".ipynb"}
+_SETTINGS = {"mops.toml", ".mopsignore", REGISTRY}
+_LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(|[\"'][^\"'\n]*\*[^\"'\n]*[\"']")
+_IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
+
+
+def model_files(
+    # How each file, relative to the project root, has changed: `added`, `removed` or `changed`.
+    changed: Mapping[str, str],
+    sources: Mapping[str, str],  # the text of each Python and JSON file before and after the change, by its path
+    spec: ModelSpec,
+) -> list[str]:
+    """Return the changed files that may belong to the model."""
+    # Every file does, except:
+    # - Python files that the model's file does not name, directly or through other files. If one of these imports
+    #   modules by computed names, no file is excepted.
+    # - files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
+    # - texts (.md, .rst, .log), notebooks, study files, mops.toml, .mopsignore and the registry
+    # - files with functions that a notebook or program defined, if the model is not among these
+    # The text of a model that a notebook or program defined is not a file of the project. So only the last two apply.
+    python = {name: text for name, text in sources.items() if name.endswith(".py")}
+    of_model = _named_by_model(python, spec)
+    code = "\n".join(python[name] for name in of_model)
+    is_text = bool(of_model) and not is_from_function_file(spec.model)
+    knows_all = is_text and not _IMPORTS_COMPUTED_NAMES.search(code)
+    others = python.keys() - of_model if knows_all else set()
+    if knows_all and not _LISTS_FOLDERS.search(code):
+        new = [name for name, how in changed.items() if how == "added"]
+        others |= {name for name in new if not _is_named(name, code)}
+    return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""), spec)]
+
+
+def _is_named(name: str, code: str) -> bool:
+    """Tell whether code has the name of a file, of one of its folders, or its ending."""
+    path = PurePosixPath(name)
+    if path.suffix == ".py":  # it may hide a module of a library
+        return True
+    words = [path.stem, *path.parts[:-1]]
+    return path.suffix in code or any(re.search(rf"\b{re.escape(word)}\b", code) for word in words)
+
+
+def _is_no_code(name: str, text: str, spec: ModelSpec) -> bool:
+    path = PurePosixPath(name)
+    if path.suffix in _TEXTS or name in _SETTINGS:
+        return True
+    if is_function_file(name):  # the digest of the functions is in the Python file
+        return name != EntryPoint.parse(spec.model).file
+    return path.suffix == ".json" and _is_study(text)
+
+
+def _is_study(text: str) -> bool:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and {"model", "parameter_sets"} <= data.keys()
+
+
+def _named_by_model(python: Mapping[str, str], spec: ModelSpec) -> set[str]:
+    """Return the model's Python files: its own, those that they name, and the packages above them."""
+    words = {name: re.compile(rf"\b{re.escape(_module(name))}\b") for name in python}
+    found: set[str] = set()
+    left = [name for name in python if _is_file_of(name, spec.model)]
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += [other for other in python if words[other].search(python[name])]
+            left += {str(folder / "__init__.py") for folder in PurePosixPath(name).parents} & python.keys()
+    return found
+
+
+def _is_file_of(name: str, entry: str) -> bool:
+    file = EntryPoint.parse(entry).file
+    return name == file or name.endswith((f"/{file}", f"{file.removesuffix('.py')}/__init__.py"))
+
+
+def _module(name: str) -> str:
+    """Return the last part of the name with which other files import a file."""
+    path = PurePosixPath(name)
+    return path.parent.name if path.stem == "__init__" else path.stem
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """The files that differ between a job's project and a bundle: ``added``, ``removed`` or ``changed``."""
+
+    files: Mapping[str, str]
+    before: Path  # the folder with the job's files
+    bundle: Bundle
+    root: Path  # the folder that was packed as `bundle`
+
+    @classmethod
+    def between(cls, before: Path, bundle: Bundle, root: Path) -> CodeChange:
+        """Compare a job's files with a bundle."""
+        return cls(dict(differing_files(bundle, before)), before, bundle, root)
+
+    def of_model(self, spec: ModelSpec) -> list[str]:
+        """Return the files that may belong to the model."""
+        # A file that is left out now and still there: .mopsignore says that the model does not read it.
+        known = {n: how for n, how in self.files.items() if how != "removed" or not (self.root / n).is_file()}
+        return model_files(known, self._sources(), spec) if known else []
+
+    def _sources(self) -> dict[str, str]:
+        """Return the text of each Python and JSON file, before and after the change."""
+        with zipfile.ZipFile(io.BytesIO(self.bundle.data)) as archive:
+            new = {name: archive.read(name) for name in archive.namelist() if name.endswith((".py", ".json"))}
+        found = {name: data.decode(errors="replace") for name, data in new.items()}
+        for path in (*self.before.rglob("*.py"), *self.before.rglob("*.json")):
+            name = path.relative_to(self.before).as_posix()
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if name.endswith(".py"):
+                found[name] = f"{text}\n{found.get(name, '')}"
+            else:
+                found.setdefault(name, text)
+        return found
+
+
+@dataclass(frozen=True)
+class NewCode:
+    """The present files of a project."""
+
+    bundle: Bundle
+    root: Path
+    changes: list[str]  # a line for people if files have changed since the submit
+    of_model: list[str]  # the changed files that may belong to the model
+
+    def check_model(self, job: Job, *, trust_model: bool) -> None:
+        """Raise JobError if a file has changed that may change what the model computes, unless a person trusts it."""
+        if self.of_model and not trust_model:
+            raise JobError(
+                f"the model of job {job.name!r} may have changed since the submit: {listed_files(self.of_model)}",
+                where=str(self.root),
+                hint="list files that the model does not read in .mopsignore, or accept the changes: --trust-model",
+            )
+
+
+def present_bundle(
+    job: Job,
+    record: JobRecord,
+    project: Path | None,  # None: where it was at the submit
+    # Files with more functions than those that a notebook or program defined before the submit.
+    functions: FunctionFiles = MappingProxyType({}),
+) -> tuple[Bundle, Path]:
+    """Pack the project of a job as it is now, unpack the bundle into the cache; return it and the project's folder."""
+    root = project or Path(record.project)
+    if not (project or record.project) or not root.is_dir():
+        raise UsageError(
+            f"the project of job {job.name!r} is not on this machine",
+            where=str(root),
+            hint="name the folder with the model: --project FOLDER",
+        )
+    results = None if "://" in job.files.url else Path(job.files.url)
+    bundle = pack(root, results, {**kept_functions(job.files, record), **functions})
+    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the bundle runs, not the folder
+    return bundle, root
+
+
+def _read_new_code(
+    job: Job,
+    project: Path | None,  # None: where it was at the submit
+    spec: ModelSpec,  # the model, and the targets of the old and of the new job
+    functions: FunctionFiles,  # files with more functions
+) -> NewCode:
+    """Pack the project of a job as it is now. Functions that a notebook or program defined stay as at the submit."""
+    record = job.record
+    bundle, root = present_bundle(job, record, project, functions)
+    difference = CodeChange.between(unpacked(job.files, record), bundle, root)
+    own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
+    listed = listed_files([f"{name} ({how})" for name, how in own.items()])
+    changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
+    return NewCode(bundle, root, changes, difference.of_model(spec))
+
+
+def given_code(job: Job, project: str | Path | None) -> GivenCode:
+    """Return what names functions that a program gives for a derived job."""
+    root = given_project(project) if project is not None else Path(job.record.project)
+    return GivenCode(root, root, kept_functions(job.files, job.record))
+
+
+def with_code(
+    job: Job,
+    given: GivenCode,
+    project: str | Path | None,
+    *,
+    model: Code | None = None,
+    targets: Sequence[str] | None = None,  # entry points that `given` has named
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with another model or other targets, and the project's present files, which have them."""
+    spec = job.record.spec
+    if model is not None:
+        spec = replace(spec, model=_named(given.model(model), "the model"))
+    if targets is not None:
+        spec = replace(spec, targets=tuple(targets))
+    folder = given_project(project) if project is not None else None
+    code = _read_new_code(job, folder, spec, given.files())
+    if model is None and targets is None:
+        return spec, code
+    folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
+    return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
+
+
+def with_targets(
+    job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with targets added or replaced, and the code that has them."""
+    given = given_code(job, project)
+    entries = given.targets(targets)
+    kept = () if replaced else job.record.spec.targets
+    wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
+    for target in entries:
+        with wrong.at(f"--target {target}"):
+            _check_target(target, kept)
+    wrong.raise_if_any()
+    spec, code = with_code(job, given, project, targets=list(dict.fromkeys([*kept, *entries])))
+    code.check_model(job, trust_model=trust_model)
+    return spec, code
+
+
+def _named(entry: str, where: str) -> str:
+    if EntryPoint.parse(entry).name is None:
+        raise UsageError(f"{entry!r} names no function", where=where, hint=f"write '{entry}:function'")
+    return entry
+
+
+def _check_target(target: str, kept: Sequence[str]) -> None:
+    """Raise if a target names no function, or is a function whose loss would count twice in the sum of the losses."""
+    name = EntryPoint.parse(_named(target, "the targets")).name
+    same = [one for one in kept if is_from_function_file(one) and EntryPoint.parse(one).name == name]
+    if same and is_from_function_file(target):
+        raise UsageError(
+            f"the job has a target {name!r} already",
+            where="the targets",
+            hint=f"score the stored simulations with the new one instead: job.rescore(targets=[{name}])",
+        )
+
+
+def changed_model(
+    record: JobRecord,
+    spec: ModelSpec,  # of the derived job
+    code: NewCode | None,  # its own files; None: those of the job
+) -> list[str]:
+    """Return what differs between a job's model, whose simulations a derived job takes over, and the present one."""
+    of_model = code.of_model if code else []
+    names = dict.fromkeys("the model's function" if is_function_file(name) else name for name in of_model)
+    return list(names) or ([f"the model {record.spec.model}"] if spec.model != record.spec.model else [])

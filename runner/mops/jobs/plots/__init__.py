@@ -1,1 +1,0 @@
-"""Plots of a job: what a figure needs is read from the job, and matplotlib draws it."""

@@ -1,0 +1,319 @@
+"""Deletes jobs, and what killed runners left in the storage."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mops.errors import CorruptRecord, JobError, Superseded
+from mops.jobs.status import JobState
+from mops.storage.backends.base import Entry
+from mops.storage.files import Files
+from mops.storage.job_records import (
+    JOB_RECORDS,
+    Deletion,
+    job_exists,
+    job_names,
+    load_job,
+    mark_deletion,
+    sources_named,
+)
+from mops.storage.joblog.log import JobLog, WholeLog, read_whole
+from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
+from mops.storage.paths import PART_KINDS, JobPaths, NamePaths, is_compacted, is_job_id, numbers_of
+
+LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What ``clean`` removed, or would remove."""
+
+    job: str
+    paths: tuple[str, ...]
+    bytes: int  # of all these files
+    # Files of the last attempt or of a compaction that do not count yet: their process may still make them count.
+    kept: int
+
+
+def clean(
+    job: JobState,
+    *,
+    # Also remove files of the last attempt, after a claim that stops its runner (`claimed`), or of a killed compaction
+    # of a complete job, which then can no longer be compacted. A job without an attempt does not change.
+    last_attempt: bool = False,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove files that do not count from a job, while it runs or afterwards."""
+    if not last_attempt:
+        return _clean(job, dry_run=dry_run)
+    hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
+    idle = job.require_no_runner(hint)
+    if dry_run or not idle.attempt:
+        return _clean(job, dry_run=dry_run, assumed_over=dry_run)
+    if idle.complete:
+        if _clean(job, dry_run=True).kept:  # with this record no other compaction can count
+            nothing = Compaction(time=time.time(), host=socket.gethostname(), merges=())
+            job.files.put_new(job.record.paths.compaction, COMPACTIONS.encode(nothing))
+        return _clean(job, dry_run=False)
+    with claimed(job, idle):
+        return _clean(job, dry_run=False)
+
+
+def _clean(
+    job: JobState,
+    *,
+    dry_run: bool,
+    # For a dry run, which claims nothing: whether a claim would end the last attempt, or a record every compaction.
+    assumed_over: bool = False,
+) -> Cleaned:
+    files, paths = job.files, job.record.paths
+    scraps = files.scraps(paths.root, LEFTOVER_SECONDS)
+    leftovers = [entry for entry in scraps if not entry.path.startswith(f"{paths.log}/")]
+    # Parts first, then the records: so these have every record that can ever name the parts of what is over.
+    parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
+    log = read_whole(files, paths)
+    current = {one.part.path for one in log.parts}
+    not_current = [(entry, _is_over(entry.path, log, assumed_over)) for entry in parts if entry.path not in current]
+    found = [entry for entry, is_over in not_current if is_over]
+    kept = sum(is_over is False for _, is_over in not_current)
+    found += leftovers
+    if not dry_run:
+        files.remove([entry.path for entry in found])
+    return Cleaned(job.name, tuple(entry.path for entry in found), sum(entry.size for entry in found), kept)
+
+
+def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
+    """Tell whether a part that does not count can never count; None: the file does not belong to this job."""
+    if numbers := numbers_of(path):
+        return numbers[0] <= last_attempt_over(log.view) + assumed_over
+    if not (is_compacted(path) and log.view.complete):
+        return None
+    # Only the first compaction counts. Without its record, one may still come.
+    return assumed_over or log.compaction is not None
+
+
+def last_attempt_over(view: LogView) -> int:
+    """Return the last attempt that can commit no more: the last one of a complete job, else the last but one."""
+    # The view must be the one that shows which parts are named: it has every commit before its last claim.
+    return view.attempt if view.complete else view.attempt - 1
+
+
+@contextmanager
+def claimed(
+    job: JobState,
+    idle: LogView,  # shows that the job has no runner (`JobState.require_no_runner`) and is not complete
+) -> Iterator[JobLog]:
+    """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log."""
+    # The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an
+    # interrupted job becomes cancelled. Until then the job counts as running, and no one can resume it. Raises
+    # Overtaken if someone has resumed, cancelled or ended the job since `idle` was read.
+    log = JobLog(job.files, job.record.paths)
+    log.claim("person", asked=RunRequest.behind(idle.k))
+    try:
+        yield log
+    finally:
+        with suppress(Superseded):  # a newer attempt stops the silent runner as well
+            log.end(idle.state or "cancelled", totals=log.view.counts)
+
+
+@dataclass(frozen=True)
+class DeletionPlan:
+    """The files that a deletion would remove."""
+
+    job: str
+    # The job's state; `unreadable`: its record is damaged; `incomplete`: it has no record, because a submit or a
+    # deletion was killed.
+    state: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The files that a deletion removed."""
+
+    job: str
+    files: int
+    bytes: int
+
+
+def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
+    """Return what a deletion would remove, in its order; raise JobError that names all jobs that must stay."""
+    jobs = list(jobs)
+    derived = derived_jobs(files)
+    found, refused = [], []
+    for job in (one for one in _with_derived(jobs, derived) if one in jobs):
+        try:
+            _refuse_source(files, job, [child for child in derived[job] if child not in jobs], derived)
+            entries = _all_of(files, job)
+            if not entries:
+                load_job(files, job)  # raises, with the nearest names
+            found.append(DeletionPlan(job, _state(files, job), len(entries), sum(entry.size for entry in entries)))
+        except JobError as error:
+            refused.append(error)
+    _raise_all(refused, files)
+    return found
+
+
+def _all_of(files: Files, job: str) -> list[Entry]:
+    root = NamePaths(job).root
+    return [*files.list(root), *files.scraps(root, 0)]
+
+
+def _state(files: Files, job: str) -> str:
+    try:
+        if not job_exists(files, job):
+            return "incomplete"
+        found = JobState(files, job)
+        found.require_no_runner(_stop_hint(job))
+        return found.status().state
+    except CorruptRecord:  # a reason to delete the job, and no runner can continue it
+        return "unreadable"
+
+
+def _stop_hint(job: str) -> str:
+    return f"stop the job first: mops jobs cancel {job}"
+
+
+def derived_jobs(files: Files) -> Mapping[str, list[str]]:
+    """Return the jobs that have rows in the parts of each job."""
+    names, found = job_names(files), defaultdict[str, list[str]](list)
+    for name, data in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
+        for source in sources_named(name, data) if data is not None else ():
+            found[source].append(name)
+    return found
+
+
+def _with_derived(jobs: Iterable[str], derived: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return jobs and all jobs that need their rows, each after those that need its own."""
+    order, seen = list[str](), set[str]()
+
+    def visit(job: str) -> None:
+        if job not in seen:
+            seen.add(job)
+            for child in derived.get(job, ()):
+                visit(child)
+            order.append(job)
+
+    for job in jobs:
+        visit(job)
+    return order
+
+
+def _refuse_source(files: Files, job: str, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
+    if children:
+        what = f"job {job!r} has rows that other jobs read: {', '.join(children)}"
+        every = _with_derived([job], derived)
+        raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join(every)}")
+
+
+def _raise_all(errors: Sequence[JobError], files: Files) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = "".join(f"\n  {error.what}" for error in errors)
+        what = f"{len(errors)} jobs cannot be deleted:{lines}"
+        raise JobError(what, where=files.url, hint="list the jobs and their states: mops jobs list")
+
+
+def delete(
+    files: Files,
+    jobs: Iterable[str],  # from `plan_deletion`, in its order
+) -> Iterator[Deleted]:
+    """Delete jobs, or what a killed deletion or submit left; yield each job when it is deleted."""
+    # A job that a runner has claimed since, or from which a job was derived, is a JobError after all others are
+    # deleted. After a StorageError, another call continues.
+    marked, refused = [], []
+    for job in jobs:
+        try:
+            marked.append(_mark(files, job))
+        except JobError as error:
+            refused.append(error)
+    derived, deleted = derived_jobs(files), set[str]()
+    for one in marked:
+        try:
+            one.check_unused([child for child in derived[one.job] if child not in deleted], derived)
+        except JobError as error:
+            refused.append(error)
+        else:
+            yield one.remove()
+            deleted.add(one.job)
+    _raise_all(refused, files)
+
+
+@dataclass(frozen=True)
+class _MarkedJob:
+    """What has the name of a job, each part of it marked as being deleted."""
+
+    files: Files
+    job: str
+    record: bytes | None  # of the job that has the name; None: there is none
+    log: JobLog | None  # None: no runner can claim the job
+    attempts: int  # how many attempts the log had before the mark
+    folders: Sequence[JobPaths]  # of that job, and of jobs that a killed submit or deletion left
+
+    def check_unused(self, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
+        """Withdraw the marks and raise if someone has submitted, claimed or derived from the job before its mark."""
+        try:
+            _refuse_source(self.files, self.job, children, derived)
+            self._refuse_changed()
+        except JobError:
+            self.files.remove([paths.deleted for paths in self.folders])
+            raise
+
+    def _refuse_changed(self) -> None:
+        is_resumed = self.log is not None and self.log.read().attempt > self.attempts
+        if is_resumed or _record(self.files, self.job) != self.record:
+            what = f"job {self.job!r} was {'resumed' if is_resumed else 'submitted'} during the deletion"
+            raise JobError(what, where=self.files.url, hint=_stop_hint(self.job))
+
+    def remove(self) -> Deleted:
+        """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
+        record, removed = NamePaths(self.job).record, list[Entry]()
+        # Only that of the marked job: meanwhile someone may have submitted another one.
+        if self.record is not None and _record(self.files, self.job) == self.record:
+            self.files.remove([record])
+            removed.append(Entry(record, len(self.record)))
+        marks = [paths.deleted for paths in self.folders]
+        for _ in range(2):  # twice, for a runner that has not yet noticed the deletion
+            entries = _all_of(self.files, self.job)
+            left = [one for one in entries if one.path not in (*marks, record) and not self._is_new(one.path)]
+            self.files.remove([entry.path for entry in left])
+            removed += left
+        self.files.remove(marks)
+        self.files.prune(NamePaths(self.job).root)
+        return Deleted(self.job, len(removed), sum(entry.size for entry in removed))
+
+    def _is_new(self, path: str) -> bool:
+        """Tell whether a file belongs to a job that someone submits under this name meanwhile."""
+        folder = path.split("/")[2]
+        return is_job_id(folder) and folder not in [paths.id for paths in self.folders]
+
+
+def _mark(files: Files, job: str) -> _MarkedJob:
+    """Mark what has the name of a job, so that no one submits, claims or derives from it."""
+    record, log, attempts = _record(files, job), None, 0
+    current = None
+    with suppress(CorruptRecord):
+        current = JOB_RECORDS.decode(record, f"{files.url}/{NamePaths(job).record}").paths if record else None
+    if current is not None:
+        with suppress(CorruptRecord):
+            idle = JobState(files, job).require_no_runner(_stop_hint(job))
+            log, attempts = (None if idle.complete else JobLog(files, current)), idle.attempt
+    ids = [name for name in files.folders(NamePaths(job).root) if is_job_id(name)]
+    folders = [JobPaths(job, one) for one in dict.fromkeys([*ids, *([current.id] if current else [])])]
+    mark = Deletion(os.environ.get("USER", "unknown"), datetime.now(UTC).isoformat(timespec="seconds"))
+    for paths in folders:
+        mark_deletion(files, paths, mark)
+    return _MarkedJob(files, job, record, log, attempts, folders)
+
+
+def _record(files: Files, job: str) -> bytes | None:
+    return files.get_many([NamePaths(job).record])[0]

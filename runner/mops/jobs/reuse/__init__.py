@@ -1,1 +1,0 @@
-"""Finds simulations that other jobs of a storage have run."""

@@ -1,0 +1,256 @@
+"""A table of a job's results, which other libraries can read."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.errors import UsageError
+from mops.jobs.scan import Rows
+from mops.study.ids_and_seeds import short_id
+from mops.units import counted
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import xarray as xr
+
+
+HEAD_ROWS = 5
+_CELL_CHARACTERS = 24
+_LINE_CHARACTERS = 110
+_EXACT = 2**53  # floats hold all integers up to this one
+
+
+def as_pandas(rows: pa.Table) -> pd.DataFrame:
+    """Return a pandas frame. Columns with few different texts may be categorical."""
+    # Integers with missing values get pandas' nullable type: as floats, they would lose digits beyond 2^53.
+    pandas = _library("pandas")
+    frame = rows.to_pandas(integer_object_nulls=True)
+    for field in rows.schema:
+        if pa.types.is_integer(field.type) and rows[field.name].null_count:
+            dtype = str(field.type).replace("int", "Int").replace("u", "U")
+            frame[field.name] = pandas.array(frame[field.name], dtype=dtype)
+    return frame
+
+
+def as_xarray(
+    rows: pa.Table,
+    dims: Sequence[str],  # the columns that become dimensions; empty: the dimension `row`
+    of_set: Sequence[str],  # with one value for each parameter set; they become coordinates of the dimension `group`
+    *,
+    where: str,  # the table, for an error
+) -> xr.Dataset:
+    """Return an xarray dataset; raise UsageError if rows have the same values in ``dims``, or one does not exist."""
+    _library("xarray")
+    frame = as_pandas(rows)
+    if not dims:
+        return _without_nullable(frame).rename_axis("row").to_xarray()
+    if missing := [name for name in dims if name not in frame]:
+        hint = f"its columns are {', '.join(frame.columns)}"
+        raise UsageError(f"the table has no column {missing[0]!r}", where=where, hint=hint)
+    if frame.duplicated(list(dims)).any():
+        raise UsageError(
+            f"several rows have the same {' and '.join(dims)}",
+            where=where,
+            hint="name the columns that tell the rows apart, such as to_xarray('day')",
+        )
+    along = [name for name in of_set if name in frame and name not in dims] if "group" in dims else []
+    n_places = math.prod(frame[name].nunique(dropna=False) for name in dims)
+    frame = _without_nullable(frame, gaps_in=set(frame) - {*along, *dims} if n_places > len(frame) else set())
+    found: xr.Dataset = frame.drop(columns=along).set_index(list(dims)).to_xarray()
+    if not along:
+        return found
+    sets = frame[["group", *along]].drop_duplicates("group").set_index("group").sort_index().to_xarray()
+    return found.assign_coords({name: sets[name] for name in along})
+
+
+def _without_nullable(frame: pd.DataFrame, gaps_in: Collection[str] = ()) -> pd.DataFrame:
+    """Return a frame with integers that are missing, or will be, as floats, or as objects if no float holds them."""
+    frame = frame.copy(deep=False)
+    for name, column in frame.items():
+        is_nullable = column.dtype.kind in "iu" and not isinstance(column.dtype, np.dtype)
+        if is_nullable or (column.dtype.kind in "iu" and name in gaps_in):
+            is_exact = column.isna().all() or (column.min() >= -_EXACT and column.max() <= _EXACT)
+            frame[name] = (
+                column.astype("float64") if is_exact else column.astype(object).where(column.notna(), math.nan)
+            )
+    return frame
+
+
+def _library(name: str) -> Any:
+    """Import a library; raise UsageError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise UsageError(
+            f"{missing.name} is not installed", where=f"to_{name}", hint=f"pip install {missing.name}"
+        ) from missing
+
+
+def _as_text(title: str, rows: int, head: pa.Table) -> str:
+    """Return the title, the number of rows and columns, and the first rows."""
+    names, cells = head.column_names, _cells(head)
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (names, *cells)]
+    shown = [line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..." for line in lines]
+    return "\n".join([_title(title, rows, head), *(line.rstrip() for line in shown), *_more(rows, head)])
+
+
+def _as_html(title: str, rows: int, head: pa.Table) -> str:
+    """Return what ``_as_text`` returns as an HTML table."""
+    fields = "".join(
+        f'<th title="{html.escape(str(field.type))}">{html.escape(field.name)}</th>' for field in head.schema
+    )
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in _cells(head))
+    more = "".join(f"<p>{line}</p>" for line in _more(rows, head))
+    return (
+        f"<div><p>{html.escape(_title(title, rows, head))}</p>"
+        f"<table><thead><tr>{fields}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+    )
+
+
+def _title(title: str, rows: int, head: pa.Table) -> str:
+    return f"{title}: {counted(rows, 'row')}, {counted(head.num_columns, 'column')}"
+
+
+def _more(rows: int, head: pa.Table) -> Sequence[str]:
+    return [f"and {rows - head.num_rows:,} more"] if rows > head.num_rows else []
+
+
+def _cells(head: pa.Table) -> list[list[str]]:
+    return [[_cell(name, value) for name, value in row.items()] for row in head.to_pylist()]
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if name == "param_id":
+        return short_id(text)
+    text = text.partition("\n")[0]
+    return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 3]}..."
+
+
+class Table:
+    """Rows of a job's results. Each method reads the rows that are committed when you call it.
+
+    Libraries that read Arrow streams take the table as it is: ``pyarrow.table(job.losses())``. In a notebook, the table
+    shows its number of rows, its columns and its first rows.
+    """
+
+    def __init__(self, title: str, opened: Callable[[], Rows], dims: Sequence[str] = ()):
+        self._title, self.opened, self._dims = title, opened, dims
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and types of the columns, as a ``pyarrow.Schema``."""
+        return self.opened().schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    def __len__(self) -> int:
+        return self.opened().count()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, for results that are larger than memory.
+
+        Raises
+        ------
+        CorruptRecord
+            A part is missing, or is not a Parquet file. Only :meth:`Job.verify` finds damage inside a part.
+        """
+        return self.opened().batches()
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a ``pyarrow.Table``. Raises as :meth:`to_batches`."""
+        rows = self.opened()
+        return pa.Table.from_batches(rows.batches(), rows.schema)
+
+    def head(self, n: int = HEAD_ROWS) -> pa.Table:
+        """Return the first rows as a ``pyarrow.Table``."""
+        return _head(self.opened(), n)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a ``pandas.DataFrame``. Needs pandas.
+
+        Integers with missing values have pandas' nullable types, such as ``Int64``.
+        """
+        return as_pandas(self.to_arrow())
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows as a ``polars.DataFrame``. Needs polars."""
+        return _library("polars").from_arrow(self.to_arrow())
+
+    def to_duckdb(self) -> duckdb.DuckDBPyRelation:
+        """Return the rows as a ``duckdb.DuckDBPyRelation``, which reads them in batches for each query. Needs duckdb.
+
+        Examples
+        --------
+        >>> job.losses(params=True).to_duckdb().filter("loss < 100").aggregate("min(beta), max(beta)")
+        """
+        return _library("duckdb").from_arrow(self)
+
+    def to_xarray(self, *dims: str) -> xr.Dataset:
+        """Return the rows as an ``xarray.Dataset``. Needs xarray and pandas.
+
+        Parameters
+        ----------
+        *dims
+            More columns that become dimensions, such as the day of an output.
+
+        Returns
+        -------
+        xarray.Dataset
+            The dimensions are ``group`` and ``replicate`` for outputs; ``group``, ``target`` and ``name`` for losses;
+            ``group`` for :meth:`Job.best` and :meth:`Job.params`; ``row`` for failures and samples. ``param_id`` and
+            the parameters are coordinates of ``group``. Combinations without a row are NaN, so integers become floats
+            there, or objects if one is beyond 2^53.
+
+        Raises
+        ------
+        UsageError
+            Several rows have the same values in all dimensions.
+
+        Examples
+        --------
+        >>> daily = job.outputs("daily", params=True).to_xarray("day")
+        >>> daily["infected"].mean("replicate")
+        """
+        of_set = self.opened().of_set
+        return as_xarray(self.to_arrow(), [*self._dims, *dims], of_set, where=self._title)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        rows = self.opened()
+        reader = pa.RecordBatchReader.from_batches(rows.schema, rows.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return _as_text(self._title, *_counted_head(self.opened()))
+
+    def _repr_html_(self) -> str:
+        return _as_html(self._title, *_counted_head(self.opened()))
+
+
+def _head(rows: Rows, n: int) -> pa.Table:
+    taken: list[pa.RecordBatch] = []
+    for batch in rows.batches() if n > 0 else ():
+        taken.append(batch.slice(0, n))
+        n -= taken[-1].num_rows
+        if n <= 0:
+            break
+    return pa.Table.from_batches(taken, rows.schema)
+
+
+def _counted_head(rows: Rows) -> tuple[int, pa.Table]:
+    return rows.count(), _head(rows, HEAD_ROWS)

@@ -1,1 +1,0 @@
-"""Runs one simulation three times before a study is submitted."""
