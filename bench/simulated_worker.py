@@ -8,10 +8,12 @@ import time
 
 import pyarrow as pa
 
+from mops.study.column_types import families_in
 from mops.task import Loss, ResultBuffer, Segment, TaskResult
 from mops.worker.pool import Pool
 
-REFERENCE = {"out": {"y": "number"}}
+FAMILIES = families_in(pa.table({"y": [0.0]}))
+REFERENCE = {"out": FAMILIES}
 
 
 def run(self, request, given=()):
@@ -29,7 +31,7 @@ def run(self, request, given=()):
         stream.write_table(table)
     buffer = sink.getvalue()
     simulations = [(group.index, replicate) for group, replicate in done]
-    segment = Segment("out", 0, buffer.size, simulations, [1] * len(done))
+    segment = Segment("out", 0, buffer.size, simulations, [1] * len(done), FAMILIES)
     in_pieces = request.replicates is not None
     return TaskResult(
         keys=request.keys,
