@@ -1,7 +1,6 @@
 """A worker's handle of one child process: starts it, talks to it, ends it, and tells how it died.
 
-The program of the child is :mod:`mops.child.main`. A template is a child that has imported the model, and forks the
-others. :mod:`mops.worker.limits` decides when a child breaks a limit.
+The program of the child is :mod:`mops.child.main`. :mod:`mops.worker.limits` decides when a child breaks a limit.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from mops.verdicts import Report
 from mops.worker.dask_worker import tell_runner
 from mops.worker.environment import command
 from mops.worker.limits import LONG_SECONDS, LimitWatch
-from mops.worker.processes import ANSWER_SECONDS, Prints, Process, Reaper, Scratch, spawn
+from mops.worker.processes import Prints, Process, Reaper, Scratch, spawn
 from mops.worker.results import folder_for_parts, take_buffer, take_file
 from mops.worker.task_progress import TaskProgress
 
@@ -44,6 +44,18 @@ SLOW_IMPORT_SECONDS = 30.0  # after which the job's log says that the import tak
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs, before it is killed
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
 _KILL_SECONDS = 10.0  # for a killed child to end: one that waits for a file server ends when the server answers
+
+
+class Forks(Protocol):
+    """What forks a child: a template (:mod:`mops.worker.template`)."""
+
+    limits: LimitWatch
+
+    def start_fork(self, fds: Sequence[int]) -> int:
+        """Fork a process with the descriptors of its socket, lifeline, page and output; return its number."""
+
+    def wait(self, pid: int) -> int | None:
+        """Take the return code of a process that it has forked."""
 
 
 class ChildProcess:
@@ -58,7 +70,7 @@ class ChildProcess:
         root: str,  # of the unpacked bundle
         scratch: Scratch,
         reaper: Reaper,  # kills the processes that the child leaves
-        template: Template | None = None,  # that forks it
+        template: Forks | None = None,  # that forks it
     ):
         self._context, self._root, self._scratch, self._reaper = context, root, scratch, reaper
         load = None if template else load_message(context, root, scratch)
@@ -83,7 +95,7 @@ class ChildProcess:
         self._channel = Channel(ours)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._prints = Prints(self._process.output, self._selector)
-        self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
+        self.limits: LimitWatch = LimitWatch(self.pid, context.timeout_s, template.limits if template else None)
         self._guard = threading.RLock()
         """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
@@ -120,7 +132,7 @@ class ChildProcess:
     @property
     def peak_bytes(self) -> int:
         """The most memory that simulations of its last task took."""
-        return self._watch.peak_bytes
+        return self.limits.peak_bytes
 
     def ready(self, pool_id: str = "") -> Death | None:
         """Wait until the model is imported; return how the child died, if it did.
@@ -159,7 +171,7 @@ class ChildProcess:
         """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
         self._progress = progress
-        self._watch.start_task(limit_bytes)
+        self.limits.start_task(limit_bytes)
         self._kills_before = resources.kernel_kills()
         try:
             request = progress.message() | {"retirement_size": retirement_size}
@@ -172,10 +184,10 @@ class ChildProcess:
             for message, fd in self._messages():
                 if message is None:
                     running = self._page.running()
-                    if running and not running.has_ended and self._watch.seconds_since(running.since) > long_s:
+                    if running and not running.has_ended and self.limits.seconds_since(running.since) > long_s:
                         progress.release(running.step)
                 elif message["kind"] == "ended":
-                    self._watch.end_task()
+                    self.limits.end_task()
                     self.replace_reason, self.replace_code = message["replace_reason"], message["replace_code"]
                     progress.seconds += message["seconds"]
                     progress.written = message["written"]
@@ -201,7 +213,7 @@ class ChildProcess:
             ended = self._has_ended()
             if ended:
                 self._kill()
-            ready = {key.fileobj for key, _ in self._selector.select(0.0 if ended else self._watch.wait_s())}
+            ready = {key.fileobj for key, _ in self._selector.select(0.0 if ended else self.limits.wait_s())}
             if self._process.output in ready:
                 self._prints.read()
             if self._channel in ready:
@@ -220,11 +232,11 @@ class ChildProcess:
         progress, running = self._progress, self._page.running()
         if progress is None or running is None or progress is not self._progress:  # the step may be of the next task
             return None
-        return progress.running(running.step, socket.gethostname(), self._watch.seconds_since(running.since))
+        return progress.running(running.step, socket.gethostname(), self.limits.seconds_since(running.since))
 
     def _enforce_limits(self) -> None:
         """Ask a child that breaks a limit to end, and kill it soon after."""
-        self._watch.look()
+        self.limits.look()
         if self._ended_by != "itself":
             if time.monotonic() >= self._kill_at:
                 self._kill()
@@ -232,7 +244,7 @@ class ChildProcess:
         running = self._page.running()
         breach: EndedBy | None = None
         if self.loaded:
-            breach = self._watch.breach(running) if running is not None else None
+            breach = self.limits.breach(running) if running is not None else None
         else:
             breach = self._breach_of_import()
         if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
@@ -246,7 +258,7 @@ class ChildProcess:
 
     def _breach_of_import(self) -> EndedBy | None:
         """Tell whether the import of the model takes longer than its limit, and log once that it takes long."""
-        seconds, limit_s = self._watch.seconds_since(self._import_since), self._context.import_s
+        seconds, limit_s = self.limits.seconds_since(self._import_since), self._context.import_s
         if limit_s is None:
             return None
         if seconds > SLOW_IMPORT_SECONDS and not self._is_slow_reported:
@@ -311,7 +323,7 @@ class ChildProcess:
 
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and tell how it ended."""
-        self._watch.look()  # before the wait: the child may have died right after a pause
+        self.limits.look()  # before the wait: the child may have died right after a pause
         if not self._does_not_end:
             with self._reaping:  # another thread that closes the child has killed it before
                 has_ended = self._is_collected or self._process.await_end(LEAVE_SECONDS)
@@ -332,14 +344,14 @@ class ChildProcess:
             returncode=self._process.returncode,
             step=step,
             by=by,
-            seconds=self._watch.seconds_since(running.since) if running is not None else 0.0,
+            seconds=self.limits.seconds_since(running.since) if running is not None else 0.0,
             tail=tail,
-            peak_bytes=None if step is None else self._watch.peak_of(step),
-            limit_bytes=self._watch.limit_bytes,
+            peak_bytes=None if step is None else self.limits.peak_of(step),
+            limit_bytes=self.limits.limit_bytes,
             kernel_kills=None if kills is None or self._kills_before is None else kills - self._kills_before,
             pid=self.pid,
             size_before=self._page.size_before,
-            is_exact=self._watch.is_exact,
+            is_exact=self.limits.is_exact,
             is_left=self._is_left,
         )
 
@@ -351,75 +363,6 @@ class ChildProcess:
         self._channel.close()
         self._lifeline.close()
         self._scratch.leave(self.pid, keep_import=self.has_forked)
-
-
-class Template(ChildProcess):
-    """A template. If the model does not allow a fork (``fork_refusal``), the pool uses it as an ordinary child."""
-
-    def __init__(self, context: JobContext, root: str, scratch: Scratch, reaper: Reaper):
-        super().__init__(context, root, scratch, reaper)
-        self._asking = threading.Lock()
-        """Held by the thread that asks, because the answer is for that thread."""
-        self._is_forking = False
-
-    def fork(self) -> ChildProcess:
-        """Fork a child.
-
-        A TimeoutError: the template waits for the model's fork handlers and does not answer, so mops has killed it.
-        Another OSError or an EOFError: it has ended or is closed, or the system has no room for another process.
-        """
-        return ChildProcess(self._context, self._root, self._scratch, self._reaper, template=self)
-
-    def start_fork(self, fds: Sequence[int]) -> int:
-        """Fork a process with the descriptors of its socket, lifeline, page and output; return its number."""
-        answer = self._ask({"kind": "fork"}, *fds)
-        if answer["kind"] == "not_forked":
-            raise OSError(answer["message"])
-        self.has_forked = True
-        self._reaper.forked(answer["pid"])
-        return int(answer["pid"])
-
-    def _ask(self, question: Message, *fds: int) -> Message:
-        """Ask, once with each descriptor or once without any; meanwhile read what the template prints."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        if not self._asking.acquire(timeout=ANSWER_SECONDS):
-            raise TimeoutError
-        try:
-            self._is_forking = question["kind"] == "fork"
-            for fd in fds or (None,):
-                self._channel.send(question, fd)
-            while True:
-                ready = {key.fileobj for key, _ in self._selector.select(max(deadline - time.monotonic(), 0.0))}
-                if self._process.output in ready:
-                    self._prints.read()
-                if self._channel in ready:
-                    return self._channel.receive()[0]
-                if time.monotonic() >= deadline:
-                    self.kill()  # a later answer would be taken for the answer to another question
-                    raise TimeoutError
-        except ValueError as closed:  # what selectors and files raise while another thread closes this template
-            raise ConnectionError("this template is closed") from closed
-        finally:
-            self._is_forking = False
-            self._asking.release()
-
-    def wait(self, pid: int) -> int | None:
-        """Take the return code of a process that this template has forked, and end what that process has left."""
-        found: int | None = None
-        with contextlib.suppress(OSError, EOFError):  # this template has ended
-            found = self._ask({"kind": "wait", "pid": pid})["returncode"]
-        left = self._reaper.wait(pid)
-        return left if found is None else found
-
-    def kill_if_it_starts(self) -> None:
-        """Kill it if it imports the model or forks. An idle template stays, and tells how its children end."""
-        if self._is_forking or not self.loaded:
-            self.kill()
-
-    def take_prints(self) -> str:
-        """Return what it has printed since the last call, when it imported the model or when it forked."""
-        with self._asking:
-            return super().take_prints()
 
 
 def load_message(context: JobContext, root: str, scratch: Scratch) -> Message:

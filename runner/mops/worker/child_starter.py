@@ -15,10 +15,11 @@ from typing import TypeVar
 from mops.errors import ClusterError, ImportTimeout, InstallError
 from mops.recovery import Death
 from mops.task import JobContext
-from mops.worker.child_process import ChildProcess, Template
+from mops.worker.child_process import ChildProcess
 from mops.worker.install import install
 from mops.worker.processes import ANSWER_SECONDS, Reaper, Scratch
 from mops.worker.slots import PoolSlots, close_all, count
+from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
 

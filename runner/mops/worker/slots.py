@@ -18,7 +18,8 @@ from mops.recovery import Death
 from mops.system import process_memory, resources
 from mops.system.clock import monotonic
 from mops.system.process_memory import kept_bytes, resident_bytes
-from mops.worker.child_process import ChildProcess, Template
+from mops.worker.child_process import ChildProcess
+from mops.worker.template import Template
 
 logger = logging.getLogger(__name__)
 

@@ -318,7 +318,7 @@ def test_a_model_that_hangs_in_a_fork_handler_is_spawned(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
 ) -> None:
     """Regression: the worker waited without end for the template."""
-    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.template.ANSWER_SECONDS", 1.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler=handler))
     result = lab.run(pool, [{"a": 1}, {"a": 2}])
@@ -333,7 +333,7 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Regression: the pool held its lock during the fork, and a stop waited for the lock."""
-    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
+    monkeypatch.setattr("mops.worker.template.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
     got: list[TaskResult] = []
