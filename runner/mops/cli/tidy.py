@@ -11,7 +11,6 @@ import typer
 from mops import units
 from mops.cli import terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.job import open_job
 from mops.jobs.location import locate, service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
 from mops.jobs.removal import clean as clean_job
@@ -32,6 +31,8 @@ def verify(
 
     Exit codes: 0 no problem, 1 problems.
     """
+    from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow, which `delete` does without
+
     problems = open_job(job, storage, local=local).verify()
     if as_json:
         terminal.data_json({"job": job, "problems": problems})
@@ -57,6 +58,8 @@ def compact(
 
         mops jobs compact waves
     """
+    from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
+
     opened = [open_job(job, storage, local=local) for job in jobs]
     done = []
     for job in opened:
@@ -95,6 +98,8 @@ def clean(
 
         mops jobs clean waves --dry-run
     """
+    from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
+
     done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
     if as_json:
         terminal.data_json(asdict(done) | {"dry_run": dry_run})

@@ -227,7 +227,8 @@ class JobData(JobMoment):
             scan = self.scan(Selection(where=where, columns=names), (), "outputs", output)
             found = (batch.filter(pc.is_in(batch["group"], of_groups)) for batch in scan.batches())
             return pa.Table.from_batches(found, scan.schema)
-        kept = self._kept.setdefault(output, _KeptRows(self, output))
+        if (kept := self._kept.get(output)) is None:
+            kept = self._kept[output] = _KeptRows(self, output)
         if not np.isin(groups, kept.groups).all():
             return kept.read(names, of_groups)
         rows = kept.columns(names)

@@ -241,16 +241,15 @@ def _steps(now: Status, reasons: Sequence[Reason], place: str, *, is_waiting: bo
         text = "See every cause, each with a command that runs one failed simulation."
         yield Step(text, "causes", ("failures",))
         if now.state == "partial":
-            yield _retry(sorted({reason.verdict for reason in reasons}), is_whole=now.all_failed)
+            yield _retry(sorted(now.counts.verdicts))
     if now.finished.simulations_good and now.state != "running":
         yield Step("List the results. With --to FOLDER, the command writes them to files.", "results", ("results",))
 
 
-def _retry(verdicts: list[str], *, is_whole: bool) -> Step:
+def _retry(verdicts: list[str]) -> Step:
     """Say how the failed sets run again."""
     by_code, by_limit = (not set(verdicts).isdisjoint(some) for some in (_CHANGED_BY_CODE, _CHANGED_BY_LIMIT))
-    options = [] if is_whole else ["--verdict", ",".join(verdicts)]
-    command = ("retry", *options, *(["--with-new-code"] if by_code else []))
+    command = ("retry", "--verdict", ",".join(verdicts), *(["--with-new-code"] if by_code else []))
     after = "After a repair, run" if by_code else "Run"
     limits = " It keeps the limits of this job: set larger ones in the environment of this command." if by_limit else ""
     text = f"{after} the failed sets again, in a new job that takes over all other results.{limits}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.round_of import is_round
@@ -16,6 +17,7 @@ from mops.figures.columns import Floats
 from mops.figures.fan import MOST_SETS, MOST_VALUES
 from mops.jobs.data import JobData
 from mops.jobs.job import Job
+from mops.jobs.scan import Selection
 from mops.report.damage import READING_FAULTS, damage_of
 from mops.storage.calibration_records import CalibrationRecords
 from mops.storage.files import Files
@@ -84,7 +86,11 @@ def _rows_of(data: JobData, output: str, columns: Sequence[str], number: dict[st
     """Return the rows of sets, with the number of each set as its group."""
     numbers = np.array([number.get(identity, -1) for identity in data.parameters.ids().to_pylist()], np.int32)
     with _damage_of(data):
-        rows = data.rows(output, columns, np.flatnonzero(numbers >= 0))
+        # Not `data.rows`, which would keep a sample of each round.
+        where = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
+        wanted = Selection(where=where, columns=list(dict.fromkeys(("group", "replicate", *columns))))
+        scan = data.scan(wanted, (), "outputs", output)
+        rows = pa.Table.from_batches(scan.batches(), scan.schema)
     return rows.set_column(0, "group", pa.array(numbers[rows["group"].to_numpy()], pa.int32()))
 
 

@@ -147,7 +147,7 @@ class Site:
         return read
 
     def _job_parts(self, now: JobNow) -> Parts:
-        view = job_view(now, "--storage", self.files.url)
+        view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
             "has_report": find_spec("vl_convert") is not None,

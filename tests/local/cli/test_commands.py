@@ -426,7 +426,7 @@ def test_a_job_in_which_all_failed_says_so_and_what_to_do(lab: CommandLab) -> No
     assert ran.code == 3
     said = [line.strip() for line in ran.err.splitlines()]
     assert any(line.startswith("partial in ") and line.endswith(": every simulation failed") for line in said)
-    advice = "repair the cause, then: mops jobs retry none --with-new-code"
+    advice = "repair the cause, then: mops jobs retry none --verdict error --with-new-code"
     assert f"next            {advice}" in said
     for verb in ("status", "watch"):
         out = lab.run("jobs", verb, "none").out

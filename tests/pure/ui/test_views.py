@@ -107,9 +107,11 @@ def test_every_state_has_its_next_steps(state: str) -> None:
         (["lost"], "retry waves --verdict lost", "Run the failed sets again"),
     ],
 )
-def test_the_verdicts_say_how_failed_sets_run_again(verdicts: list[str], command: str, text: str) -> None:
-    reasons = [Reason(1, verdict, "no") for verdict in verdicts]
-    summary = summary_of(ENDED, 0.0, reasons=reasons, place="model.py:3 in run")
+@pytest.mark.parametrize("good", [0, 5])
+def test_the_verdicts_say_how_failed_sets_run_again(verdicts: list[str], command: str, text: str, good: int) -> None:
+    reasons = [Reason(1, verdicts[0], "no")]  # only the most frequent are listed; the counts have all
+    counts = replace(ENDED.counts, simulations_good=good, verdicts=dict.fromkeys(verdicts, 1))
+    summary = summary_of(replace(ENDED, counts=counts), 0.0, reasons=reasons, place="model.py:3 in run")
     (retry,) = [both for both in summary.todo("waves") if "retry" in both[1]]
     assert retry[1] == f"mops jobs {command}"
     assert text in retry[0]
