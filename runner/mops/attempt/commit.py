@@ -62,8 +62,8 @@ class OpenCheckpoint:
         self._open: dict[str, OutputFile[Spool]] = {}
         self._encoded: list[PartFile] = []
         self.families: Families = {}
-        self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
-        self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
+        self._losses: _WaitingRows[Loss] = _WaitingRows("losses", LOSSES, groups, spool)
+        self._failures: _WaitingRows[Failure] = _WaitingRows("failures", FAILURES, groups, spool)
         self._done: set[int] = set()
         self.keys: list[str] = []
         self.parts: list[Part] = []
@@ -143,7 +143,7 @@ class OpenCheckpoint:
                 yield rows.kind, None, file
 
 
-class _Rows(Generic[_Row]):
+class _WaitingRows(Generic[_Row]):
     """Losses or failures on their way into a file. They are encoded a few thousand at a time, to save memory."""
 
     def __init__(self, kind: str, schema: pa.Schema, groups: GroupTable, spool: Callable[[], Spool]):
@@ -234,7 +234,7 @@ class PendingResults:
         self.closed = False
         self.bytes = 0
 
-    def put(self, result: TaskResult, counts: Counts) -> None:
+    def add(self, result: TaskResult, counts: Counts) -> None:
         """Add a result; wait while too many bytes wait. One result may always enter, however large."""
         with self._changed:
             if result.done:
@@ -308,10 +308,10 @@ class Committer:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, result: TaskResult) -> Counts:
+    def add(self, result: TaskResult) -> Counts:
         """Take a result, whose buffers the thread owns from now on, and count it. Wait while too many bytes wait."""
         counts = counts_of_result(result, self._job.n_to_run, len(self._job.context.targets))
-        self.pending.put(result, counts)
+        self.pending.add(result, counts)
         return counts
 
     def finish(self) -> None:

@@ -19,7 +19,7 @@ from mops.cluster.base import Cluster
 from mops.system.process_memory import resident_bytes
 from mops.system.resources import allowed_bytes
 from mops.verdicts import VERDICTS
-from mops.worker.metrics import Families, PoolCollector
+from mops.worker.metrics import MetricFamilies, PoolCollector
 from mops.worker.run_task import pools
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they are now."""
         seen, committer = self._runner.look(), self._runner.committer
-        families = Families(mops_job=seen.job)
+        families = MetricFamilies(mops_job=seen.job)
         ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
         yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
         targets = {

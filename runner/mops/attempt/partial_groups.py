@@ -50,7 +50,7 @@ class ResultShelf:
         """Bytes of the file, including those of removed objects."""
         return self._size
 
-    def put(self, value: object) -> Shelved:
+    def keep(self, value: object) -> Shelved:
         """Write an object. If the disk has no room, the shelf cannot be used after that."""
         buffers: list[pickle.PickleBuffer] = []
         description = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -136,7 +136,7 @@ class PartialGroups:
         """Write the rows of a result to disk. From any thread."""
         rows = None
         if result.buffers or result.failures or result.losses:
-            rows = self._shelf.put((result.buffers, result.failures, result.losses))
+            rows = self._shelf.keep((result.buffers, result.failures, result.losses))
         return PartialResult(replace(result, buffers=[], failures=[], losses=[]), bool(result.failures), rows)
 
     def add(self, group: int, partial: PartialResult) -> bool:

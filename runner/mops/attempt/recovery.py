@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _ERROR_CHARACTERS = 200
 _LISTED = 5
 
-_Step = tuple[int, int | None]
+_Item = tuple[int, int | None]
 
 
 class TaskRecovery:
@@ -31,13 +31,13 @@ class TaskRecovery:
     def __init__(self, job: ClaimedJob, cluster: Cluster, plan: Plan):
         self._job, self._cluster, self._plan = job, cluster, plan
         self._n_lost_in_a_row = 0  # without those that a broken connection took
-        self._n_empty: Counter[_Step] = Counter()
-        self._n_deaths: Counter[_Step] = Counter()
+        self._n_empty: Counter[_Item] = Counter()
+        self._n_deaths: Counter[_Item] = Counter()
         self._n_results_lost: Counter[int] = Counter()
         self._n_tries: Counter[tuple[int, int]] = Counter()
-        self._raised_on: defaultdict[_Step, list[str]] = defaultdict(list)
+        self._raised_on: defaultdict[_Item, list[str]] = defaultdict(list)
         """The workers on which the present task with this step has raised, one for each time."""
-        self._in_a_row: defaultdict[str, set[_Step]] = defaultdict(set)
+        self._in_a_row: defaultdict[str, set[_Item]] = defaultdict(set)
         """The first steps of the tasks that have raised on a worker, with no success between them."""
         self._retired: set[str] = set()
         self._has_succeeded = False
@@ -195,7 +195,7 @@ class TaskRecovery:
         return blamed
 
 
-def _steps_of(task: Task) -> list[_Step]:
+def _steps_of(task: Task) -> list[_Item]:
     """Name the steps of a task: (group, None) for a group, (group, replicate), or (group, -1) for its targets."""
     if task.replicates is None:
         return [(group, None) for group in task.groups]

@@ -122,7 +122,7 @@ class ResultReceiver:
         partial = None
         if is_whole:
             self._so_far.add_targets(result)
-            counts = self._committer.put(result)  # it owns the buffers from here on
+            counts = self._committer.add(result)  # it owns the buffers from here on
         else:
             counts = Counts(len(result.replicates) - failed.total(), failed.total())
             partial = self._partial_groups.keep(result)
@@ -144,7 +144,7 @@ class ResultReceiver:
         """Bring a group that ran as several tasks into the open checkpoint."""
         result = self._partial_groups.take(group)
         self._so_far.add_targets(result)
-        counts = self._committer.put(result)
+        counts = self._committer.add(result)
         return GroupFinished(group, replace(counts, simulations_good=0, simulations_failed=0))
 
     def _log(self, result: TaskResult) -> None:

@@ -26,7 +26,7 @@ from mops.storage.calibration_records import Asked, Round, Told
 
 
 @dataclass(frozen=True)
-class Progress:
+class RoundProgress:
     """What calibrate tells its caller.
 
     Parameters
@@ -49,7 +49,7 @@ def calibrate(
     name: str | None = None,
     project: str | Path | None = None,
     storage: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: RoundProgress | None = None,
     **options: Unpack[CalibrateOptions],
 ) -> Calibration:
     """Fit parameters to data in rounds of jobs, and return the calibration.
@@ -126,7 +126,7 @@ def calibrate(
     )
     launch = Launch.of(run_options, storage=storage)
     begun = begin(space, study, Place(name, project, launch), plan, options)
-    progress = progress or Progress()
+    progress = progress or RoundProgress()
     return _Run(begun, plan, progress, RoundJobs(begun, plan, run_options, progress.round_starts)).to_the_end()
 
 
@@ -134,7 +134,7 @@ def calibrate(
 class _Run:
     begun: Begun
     plan: Plan
-    progress: Progress
+    progress: RoundProgress
     jobs: RoundJobs
 
     def to_the_end(self) -> Calibration:

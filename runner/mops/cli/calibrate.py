@@ -13,7 +13,7 @@ import typer
 
 from mops import units
 from mops.attempt.attempt import as_command
-from mops.calibration.calibrate import Progress
+from mops.calibration.calibrate import RoundProgress
 from mops.calibration.calibrate import calibrate as calibrate_study
 from mops.calibration.calibration import Calibration, Marginal
 from mops.calibration.options import CalibrateOptions, Method
@@ -137,7 +137,7 @@ def calibrate(
             if value is not None:
                 options[key] = value  # type: ignore[literal-required]
         jobs: list[Job] = []
-        progress = Progress(_starts(rounds, jobs, start.settings), _say_round)
+        progress = RoundProgress(_starts(rounds, jobs, start.settings), _say_round)
         place = {"name": name, "project": project, "storage": start.storage}
         try:
             found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from mops.cli.options import (
 from mops.errors import UsageError
 from mops.jobs.compare import Comparison
 from mops.jobs.compare import compare as compare_jobs
-from mops.jobs.data import TableSummary
+from mops.jobs.data import JobData, TableSummary
 from mops.jobs.export import Format
 from mops.jobs.job import Job, open_job
 from mops.jobs.ranking import RANKED_BY
@@ -239,8 +239,8 @@ def failures(
         mops jobs failures waves
     """
     found = open_job(job, storage, local=local)
-    status = found.status()
-    causes = found.causes().to_arrow().to_pylist()
+    data = JobData.read(found.files, found.name)  # state and causes of one moment
+    status, causes = data.status, data.cause_table.to_pylist()
     not_run = status.counts.scores_not_run
     command = reproducer(found)
     for row in causes:

@@ -66,7 +66,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Segment:
+class BarSection:
     """A part of the bar of simulations."""
 
     kind: Literal["good", "failed", "left"]
@@ -76,7 +76,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """One thing to do."""
 
     text: str  # for pages
@@ -93,9 +93,9 @@ class JobSummary:
     tone: Tone
     headline: str  # what has happened, in a sentence or two
     runner: str  # the process that runs the job, as a sentence; empty: none does
-    segments: list[Segment]
+    segments: list[BarSection]
     tiles: list[Tile]
-    steps: list[Step]
+    steps: list[NextStep]
 
     def todo(self, job: str, *where: str) -> list[tuple[str, str]]:
         """Return what to do, each with its command; arguments as for :func:`command`."""
@@ -187,7 +187,7 @@ def _runner(now: Status, time_s: float) -> str:
     return f"Attempt {now.attempt}, {seen}."
 
 
-def _segments(now: Status) -> Iterator[Segment]:
+def _segments(now: Status) -> Iterator[BarSection]:
     counts, start = now.finished, 0.0
     left = max(now.n_simulations - counts.simulations, 0)
     parts: tuple[tuple[Literal["good", "failed", "left"], int, str], ...] = (
@@ -198,7 +198,7 @@ def _segments(now: Status) -> Iterator[Segment]:
     for kind, n, text in parts:
         percent = 100 * n / max(now.n_simulations, 1)
         if n:
-            yield Segment(kind, f"{n:,} {text}", start, percent)
+            yield BarSection(kind, f"{n:,} {text}", start, percent)
         start += percent
 
 
@@ -226,34 +226,34 @@ def _tiles(now: Status, time_s: float) -> Iterator[Tile]:
         yield Tile("Peak memory", bytes_text(now.peak_bytes), "all processes of the runner")
 
 
-def _steps(now: Status, reasons: Sequence[Reason], place: str, *, is_waiting: bool) -> Iterator[Step]:
+def _steps(now: Status, reasons: Sequence[Reason], place: str, *, is_waiting: bool) -> Iterator[NextStep]:
     if now.state == "failed":
-        yield Step("Read why the job stopped.", "why", ("logs", "--tail", "50"))
-        yield Step("After the repair, run the rest.", "continue", ("resume",))
+        yield NextStep("Read why the job stopped.", "why", ("logs", "--tail", "50"))
+        yield NextStep("After the repair, run the rest.", "continue", ("resume",))
     elif now.state == "running":
-        yield Step("Follow the job.", "follow", ("watch",))
+        yield NextStep("Follow the job.", "follow", ("watch",))
     elif now.state in ("interrupted", "cancelled", "submitted") and not is_waiting:
         text = "Start the job." if now.state == "submitted" else "Run the rest."
-        yield Step(text, "continue", ("resume",))
+        yield NextStep(text, "continue", ("resume",))
     if reasons:
         advice = _ADVICE[reasons[0].verdict].format(place=f" at {place}" if place else "")
-        yield Step(f"Most frequent failure: {reasons[0].verdict}. {advice}")
+        yield NextStep(f"Most frequent failure: {reasons[0].verdict}. {advice}")
         text = "See every cause, each with a command that runs one failed simulation."
-        yield Step(text, "causes", ("failures",))
+        yield NextStep(text, "causes", ("failures",))
         if now.state == "partial":
             yield _retry(sorted(now.counts.verdicts))
     if now.finished.simulations_good and now.state != "running":
-        yield Step("List the results. With --to FOLDER, the command writes them to files.", "results", ("results",))
+        yield NextStep("List the results. With --to FOLDER, the command writes them to files.", "results", ("results",))
 
 
-def _retry(verdicts: list[str]) -> Step:
+def _retry(verdicts: list[str]) -> NextStep:
     """Say how the failed sets run again."""
     by_code, by_limit = (not set(verdicts).isdisjoint(some) for some in (_CHANGED_BY_CODE, _CHANGED_BY_LIMIT))
     command = ("retry", "--verdict", ",".join(verdicts), *(["--with-new-code"] if by_code else []))
     after = "After a repair, run" if by_code else "Run"
     limits = " It keeps the limits of this job: set larger ones in the environment of this command." if by_limit else ""
     text = f"{after} the failed sets again, in a new job that takes over all other results.{limits}"
-    return Step(text, "next", command, is_after_repair=by_code)
+    return NextStep(text, "next", command, is_after_repair=by_code)
 
 
 def command(verb: Sequence[str], job: str, *where: str) -> str:

@@ -54,7 +54,7 @@ _MOST_FORM_BYTES = 4096
 _MOPS_BUG = "mops could not make this page: a defect of mops"
 _BUG_HINT = "report it, with the traceback that mops ui has printed"
 
-Parts = Mapping[str, str]
+PageParts = Mapping[str, str]
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Site:
         """Send the list of jobs at each change."""
         query = _list_query(request)
 
-        def read() -> Parts:
+        def read() -> PageParts:
             try:
                 return _list_parts(query, self.lists.read(query))
             except Exception as error:  # noqa: BLE001 - _explained logs defects
@@ -126,12 +126,12 @@ class Site:
     def _reader(self, name: str) -> JobReader:
         return JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
 
-    def _opened(self, name: str) -> Callable[[], Parts]:
+    def _opened(self, name: str) -> Callable[[], PageParts]:
         """Return the function that reads the parts of a job's page."""
         # The function opens the job again after an error, and when the name has got another job.
         readers: list[JobReader] = []
 
-        def read() -> Parts:
+        def read() -> PageParts:
             try:
                 if readers and not readers[0].is_current():
                     readers.clear()
@@ -146,7 +146,7 @@ class Site:
 
         return read
 
-    def _job_parts(self, now: JobNow) -> Parts:
+    def _job_parts(self, now: JobNow) -> PageParts:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
@@ -156,8 +156,8 @@ class Site:
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}
         return parts | {"error": pages.error_part(None)}
 
-    def _stream(self, key: Hashable, opened: Callable[[], Callable[[], Parts]], seconds: float) -> Response:
-        def new() -> SharedPoll[Parts]:
+    def _stream(self, key: Hashable, opened: Callable[[], Callable[[], PageParts]], seconds: float) -> Response:
+        def new() -> SharedPoll[PageParts]:
             return SharedPoll(opened, seconds, self.stopping, self.threads)
 
         return StreamingResponse(_events(self.polls, key, new), media_type="text/event-stream")
@@ -293,9 +293,9 @@ async def static(request: Request) -> Response:
     return Response(content, media_type=media_type)
 
 
-async def _events(polls: Polls, key: Hashable, new: Callable[[], SharedPoll[Parts]]) -> AsyncIterator[str]:
+async def _events(polls: Polls, key: Hashable, new: Callable[[], SharedPoll[PageParts]]) -> AsyncIterator[str]:
     """Yield server-sent events, each with the parts that have changed since the last one."""
-    sent: Parts = {}
+    sent: PageParts = {}
     async with aclosing(polls.follow(key, new)) as values:  # type: ignore[type-var]
         async for parts in values:
             changed = {name: html for name, html in parts.items() if sent.get(name) != html}
@@ -322,7 +322,7 @@ def _explained(error: Exception) -> MopsError:
     return InternalError(f"{_MOPS_BUG} ({type(error).__name__})", hint=_BUG_HINT)
 
 
-def _list_parts(query: ListQuery, found: JobList) -> Parts:
+def _list_parts(query: ListQuery, found: JobList) -> PageParts:
     error = pages.error_part(found.kubernetes_error)
     return {"jobs": pages.part("jobs", view=jobs_view(found, query), kubernetes_error=error)}
 

@@ -20,7 +20,7 @@ from mops.worker.results import held_bytes
 from mops.worker.slots import counts
 
 
-class Families:
+class MetricFamilies:
     """Makes metrics that have some labels in common."""
 
     def __init__(self, **labels: str):
@@ -56,7 +56,7 @@ class Families:
         return family
 
 
-_PLAIN = Families()
+_PLAIN = MetricFamilies()
 
 
 class PoolCollector(Collector):

@@ -235,7 +235,7 @@ class Kept:
     done: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
-    def put(self, result: TaskResult) -> Counts:
+    def add(self, result: TaskResult) -> Counts:
         again = result.done & {*self.done}
         assert not again, f"groups in two commits: {again}"
         self.done += sorted(result.done)

@@ -200,7 +200,7 @@ class CommitterLab:
     def put(self, *groups: int, n_rows: int = 2) -> None:
         """Hand over the result of a task with these groups, and rows of the first."""
         buffer = part([(groups[0], 0), (groups[0], 1)], list(range(n_rows)))
-        self.committer.put(result({*groups}, buffers=[buffer]))
+        self.committer.add(result({*groups}, buffers=[buffer]))
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["in the open checkpoint", "in an earlier commit"])
@@ -278,7 +278,7 @@ def encoded(lab: CommitterLab, group: int) -> PartFile:
 
 def test_files_of_child_processes_are_linked_and_named_by_the_next_record(groups: GroupTable, tmp_path: Path) -> None:
     lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
-    lab.committer.put(result({1}, files=[encoded(lab, 1)]))
+    lab.committer.add(result({1}, files=[encoded(lab, 1)]))
     lab.committer.finish()
     (commit,) = read_whole(lab.job.files, lab.job.paths).commits
     (part,) = commit.parts
@@ -301,7 +301,7 @@ def test_a_part_that_a_worker_stored_elsewhere_is_not_committed(groups: GroupTab
     lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
     path = lab.job.paths.part("outputs", "out", 1, 1 << 33)
     file = replace(encoded(lab, 1), content=None, path=path)
-    lab.committer.put(result({1}, files=[file]))
+    lab.committer.add(result({1}, files=[file]))
     lab.committer.finish()
     assert isinstance(lab.events[-1].error, StorageError)
     assert path in str(lab.events[-1].error)
@@ -312,7 +312,7 @@ def test_a_part_that_a_worker_stored_is_committed(groups: GroupTable, tmp_path: 
     lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
     path, file = lab.job.paths.part("outputs", "out", 1, 1 << 33), encoded(lab, 1)
     lab.job.files.put(path, file.content)
-    lab.committer.put(result({1}, files=[replace(file, content=None, path=path)]))
+    lab.committer.add(result({1}, files=[replace(file, content=None, path=path)]))
     lab.committer.finish()
     assert lab.log.view.sizes == {("outputs", "out"): TableSize(1, 1, file.bytes)}
     assert lab.committer.written_bytes == file.bytes

@@ -14,7 +14,7 @@ def test_the_lag_is_the_age_of_the_oldest_result_that_is_not_durable() -> None:
     assert (pending.lag_s, pending.bytes) == (0.0, 0)
     result = TaskResult(keys=(), done=frozenset({0}), seconds=0.0, reference=None)
     for _ in range(3):
-        pending.put(result, Counts())
+        pending.add(result, Counts())
         clock.now += 5
     assert (pending.lag_s, pending.bytes) == (15.0, 3 * result.nbytes)
     pending.durable(2)
@@ -25,5 +25,5 @@ def test_the_lag_is_the_age_of_the_oldest_result_that_is_not_durable() -> None:
 
 def test_results_without_finished_groups_are_not_waited_for() -> None:
     pending = PendingResults(1 << 20)
-    pending.put(TaskResult(keys=(), done=frozenset(), seconds=0.0, reference=None), Counts())
+    pending.add(TaskResult(keys=(), done=frozenset(), seconds=0.0, reference=None), Counts())
     assert (pending.lag_s, pending.bytes) == (0.0, 0)

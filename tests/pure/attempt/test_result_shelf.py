@@ -26,9 +26,9 @@ def content(number: int, size: int = MIB) -> np.ndarray:
 
 def test_objects_are_read_as_they_were_put(tmp_path):
     shelf = ResultShelf(Spool)
-    first = shelf.put({"buffer": pa.py_buffer(b"abc"), "text": "x", "none": None})
-    empty = shelf.put([pa.py_buffer(b"")])
-    array = shelf.put(np.arange(5))
+    first = shelf.keep({"buffer": pa.py_buffer(b"abc"), "text": "x", "none": None})
+    empty = shelf.keep([pa.py_buffer(b"")])
+    array = shelf.keep(np.arange(5))
     back = shelf.read([array, first, empty])
     assert back[0].tolist() == [0, 1, 2, 3, 4]
     assert (back[1]["buffer"].to_pybytes(), back[1]["text"], back[1]["none"]) == (b"abc", "x", None)
@@ -39,10 +39,10 @@ def test_objects_are_read_as_they_were_put(tmp_path):
 def test_buffers_on_the_shelf_take_no_memory():
     """All half-done groups were held in memory: 2.8 GB for 280 groups of 10 MB."""
     shelf = ResultShelf(Spool)
-    shelf.put(b"")
+    shelf.keep(b"")
     tracemalloc.start()
     try:
-        kept = [shelf.put((i, pa.py_buffer(content(i)))) for i in range(100)]
+        kept = [shelf.keep((i, pa.py_buffer(content(i)))) for i in range(100)]
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
@@ -53,9 +53,9 @@ def test_buffers_on_the_shelf_take_no_memory():
 def test_the_file_is_at_most_about_twice_as_large_as_its_objects():
     """A group that waits long for its last replicate must not keep the room of those that left before it."""
     shelf = ResultShelf(Spool, slack_bytes=4 * MIB)
-    waiting = [shelf.put((i, pa.py_buffer(content(i)))) for i in range(3)]
+    waiting = [shelf.keep((i, pa.py_buffer(content(i)))) for i in range(3)]
     for i in range(100):
-        gone = shelf.put(pa.py_buffer(content(i)))
+        gone = shelf.keep(pa.py_buffer(content(i)))
         shelf.remove([gone])
         assert shelf.file_bytes <= 2 * 4 * MIB + 4 * MIB
     for i, (number, buffer) in enumerate(shelf.read(waiting)):
@@ -64,19 +64,19 @@ def test_the_file_is_at_most_about_twice_as_large_as_its_objects():
 
 def test_an_object_that_was_read_survives_its_removal_and_a_rewrite_of_the_file():
     shelf = ResultShelf(Spool, slack_bytes=0)
-    kept = [shelf.put(pa.py_buffer(content(i))) for i in range(4)]
+    kept = [shelf.keep(pa.py_buffer(content(i))) for i in range(4)]
     buffers = shelf.read(kept)
     for one in kept:
         shelf.remove([one])
-        shelf.put(pa.py_buffer(content(200)))
+        shelf.keep(pa.py_buffer(content(200)))
     assert [buffer.to_pybytes()[0] for buffer in buffers] == [0, 1, 2, 3]
 
 
 def test_an_empty_shelf_has_no_file():
     shelf = ResultShelf(Spool)
-    shelf.remove([shelf.put(pa.py_buffer(content(1)))])
+    shelf.remove([shelf.keep(pa.py_buffer(content(1)))])
     assert shelf.file_bytes == 0
-    assert shelf.read([shelf.put("again")]) == ["again"]
+    assert shelf.read([shelf.keep("again")]) == ["again"]
 
 
 def test_threads_can_put_read_and_remove_at_the_same_time():
@@ -84,7 +84,7 @@ def test_threads_can_put_read_and_remove_at_the_same_time():
 
     def work(number: int) -> None:
         for _ in range(50):
-            kept = [shelf.put(pa.py_buffer(content(number, 10_000 + 64 * k))) for k in range(3)]
+            kept = [shelf.keep(pa.py_buffer(content(number, 10_000 + 64 * k))) for k in range(3)]
             back = shelf.read(kept)
             shelf.remove(kept)
             wrong.extend(buffer for buffer in back if set(buffer.to_pybytes()) != {number})
@@ -103,7 +103,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path):
     with small_disk(folder, 1):
         shelf = ResultShelf(lambda: Spool(folder))
         with pytest.raises(StorageError, match="No space left"):
-            shelf.put(pa.py_buffer(content(1, 4 * MIB)))
+            shelf.keep(pa.py_buffer(content(1, 4 * MIB)))
 
 
 MANY_READ = """
@@ -116,13 +116,13 @@ from mops.storage.backends.base import Spool
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 shelf, held = ResultShelf(Spool), []
 for i in range(200):
-    kept = shelf.put(pa.py_buffer(bytes([i]) * 1000))
+    kept = shelf.keep(pa.py_buffer(bytes([i]) * 1000))
     held += shelf.read([kept])
 assert [buffer.to_pybytes()[0] for buffer in held] == list(range(200))
 mapped = []
 try:
     while len(mapped) < 64:
-        mapped += shelf.read([shelf.put(pa.py_buffer(bytes(5 << 20)))])
+        mapped += shelf.read([shelf.keep(pa.py_buffer(bytes(5 << 20)))])
 except StorageError as error:
     print("refused:", error)
 """

@@ -205,7 +205,7 @@ def test_a_round_that_has_begun_ends_unless_the_rounds_are_fewer(rounds: int, ha
     unused: Any = None
     begun = Begun(fitted.records, fitted.record, {}, fitted.space, {}, unused, None)
     now = fitted.calibration(rounds_of((Outcome({"a": 1.0}),) * 2))
-    assert calibrate._Run(begun, plan, calibrate.Progress(), unused)._is_over(now) is is_over
+    assert calibrate._Run(begun, plan, calibrate.RoundProgress(), unused)._is_over(now) is is_over
 
 
 def test_changed_and_removed_data_count_and_new_data_do_not() -> None:
