@@ -423,15 +423,13 @@ def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
     several = np.diff(entries.offsets) > 1
     if entries.n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
         several |= entries.counts > 1
-    n_groups = len(several)
-    own_seeds: Iterator[list[int | None]] = iter(())
-    for group in range(n_groups) if several.any() else ():
-        if group % _GROUPS_AT_ONCE == 0:
-            own_seeds = entries.own_seeds(group, min(group + _GROUPS_AT_ONCE, n_groups))
-        own = next(own_seeds)
-        if not several[group]:
+    for start in range(0, len(several), _GROUPS_AT_ONCE):
+        stop = min(start + _GROUPS_AT_ONCE, len(several))
+        if not several[start:stop].any():
             continue
-        seeds, again = entries.seeds_of(entries.ids[group].tobytes().hex(), own)
-        entries.counts[group] = len(seeds)
-        repeated += (int(numbers[entries.offsets[group] + entry]) for entry in again)
+        for group, own in enumerate(entries.own_seeds(start, stop), start):
+            if several[group]:
+                seeds, again = entries.seeds_of(entries.ids[group].tobytes().hex(), own)
+                entries.counts[group] = len(seeds)
+                repeated += (int(numbers[entries.offsets[group] + entry]) for entry in again)
     return sorted(repeated)
