@@ -195,6 +195,8 @@ ARROW = ("pyarrow", "numpy", "mops.jobs.job")
     ("module", "absent"),
     [
         ("mops.cli.status", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.tidy", (*RARELY_NEEDED, *ARROW)),
+        ("mops.cli.cluster", ("pyarrow", "mops.jobs.job")),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
         ("mops.cli.submit", RARELY_NEEDED),
         ("mops.cli.check", RARELY_NEEDED),

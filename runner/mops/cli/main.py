@@ -63,7 +63,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
             "mops.cli.service:settings", "List every setting, its value, its source and its meaning.", only_prints=True
         ),
         "doctor": Verb(
-            "mops.cli.cluster:doctor",
+            "mops.cli.doctor:doctor",
             "Check whether memory is bounded here or on the cluster.",
             only_prints=True,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,10 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.location import locate, service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
 from mops.jobs.removal import clean as clean_job
-from mops.storage.compaction import Compacted
 from mops.storage.files import Files
+
+if TYPE_CHECKING:
+    from mops.storage.compaction import Compacted
 
 
 def verify(

@@ -1,0 +1,114 @@
+"""``mops doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from mops.attempt.attempt import embedded_slots
+from mops.cli import terminal
+from mops.cli.options import COMMON, JsonOption, StorageOption
+from mops.cli.service import connected
+from mops.cluster.doctor import Finding, Scheduler, Worker, examine
+from mops.cluster.external import connect_external
+from mops.jobs.job import open_job
+from mops.service.overview import dask_of
+from mops.service.profile import load
+from mops.settings import Settings
+from mops.system.process_memory import resident_bytes, trim_heap
+from mops.system.resources import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
+
+OptionalJob = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="Show how the child processes of this job started")
+]
+
+
+def doctor(
+    job: OptionalJob = None,
+    storage: StorageOption = None,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Check this machine even when connected to a service", rich_help_panel=COMMON),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether memory is bounded here or on the cluster.
+
+    The command checks the cluster of MODELOPS_SCHEDULER. If the variable is not set, the command checks the connected
+    service. Without a service, it checks this machine. If you name a job, the command also shows how the job's child
+    processes started, and why.
+
+    Example:
+
+        mops doctor
+
+    Exit codes: 0 no problem, 1 problems, 4 the cluster is out of reach.
+    """
+    settings = Settings.from_environment()
+    children = _children(settings, job, storage, local=local)
+    examined = None if local else _examine(settings)
+    if examined is None:
+        _show_machine(settings, children, as_json=as_json)
+        return
+    scheduler, workers, found = examined
+    if as_json:
+        parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
+        terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
+    else:
+        terminal.say(f"child processes: {children}")
+        n_threads = sum(worker.threads for worker in workers)
+        terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
+        if found:
+            terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
+        else:
+            terminal.say("no problems" if workers else "no worker answers: no job can run")
+    if found or not workers:
+        raise typer.Exit(1)
+
+
+def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]] | None:
+    """Examine the cluster that would run jobs; None: this machine would run them."""
+    if settings.scheduler is not None:
+        with connect_external(settings.scheduler, "doctor", settings) as cluster:
+            return examine(cluster.calls, settings.sim_threads)
+    if load() is None:
+        return None
+    service = connected()
+    terminal.say(f"checking the connected service: {service.kubernetes.where}")
+    dask = dask_of(service, settings.sim_threads)
+    return dask.scheduler, list(dask.workers), list(dask.findings)
+
+
+def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
+    slots, allowed, available = embedded_slots(settings), allowed_bytes(), available_bytes()
+    own = resident_bytes()
+    usable = usable_bytes(None, own)
+    if settings.sim_memory is None:
+        slots = slots_with_room(usable, own, slots)
+    share = settings.sim_memory or share_bytes(usable, own, slots)
+    if as_json:
+        memory = {"memory_bytes": allowed, "available_bytes": available, "simulation_bytes": share}
+        facts = {"slots": slots, **memory}
+        terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
+        return
+    terminal.data_fields(
+        [
+            ("simulations at once", str(slots)),
+            ("memory", f"{terminal.size(allowed)}, {terminal.size(available)} available now"),
+            ("simulation memory", terminal.size(share)),
+            ("child processes", children),
+            ("freed memory", "returned to the system" if trim_heap() else "kept: this libc has no malloc_trim"),
+        ]
+    )
+    terminal.say("checked this machine; to check a cluster, set MODELOPS_SCHEDULER or run 'mops connect'")
+
+
+def _children(settings: Settings, job: str | None, storage: str | None, *, local: bool) -> str:
+    """Return how child processes start: those of a job, or of any job."""
+    if job is not None:
+        return open_job(job, storage, local=local).status().children or "the job has started no child process yet"
+    if settings.start == "spawn":
+        return "each child process imports the model"
+    return "forked if the model allows it; for a job, see: mops doctor JOB"
