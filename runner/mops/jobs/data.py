@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -25,7 +25,7 @@ from mops.jobs.summary import Reason
 from mops.project.mops_toml import Observed, read_observed
 from mops.storage.dataset import dataset_of, dataset_problems, read_current
 from mops.storage.files import Files
-from mops.storage.job_records import read_reference
+from mops.storage.job_records import JobRecord, read_reference
 from mops.storage.joblog.log import WholeLog
 from mops.storage.joblog.records import COMPACTIONS
 from mops.storage.json_records import RESTORE_HINT
@@ -74,6 +74,11 @@ class TableSummary:
     filtered: tuple[FilteredPart, ...] = ()
 
 
+def kept_outputs(record: JobRecord, reference: Families | None) -> list[str]:
+    """Return the names of the outputs that a job keeps, by its reference schema; None: it has none yet."""
+    return [name for name in reference or {} if record.spec.outputs is None or name in record.spec.outputs]
+
+
 class JobData(JobMoment):
     """A job at one moment, with its tables. Each part is read when it is first needed, and then kept.
 
@@ -118,8 +123,7 @@ class JobData(JobMoment):
     @property
     def output_names(self) -> list[str]:
         """The names of the outputs that the job keeps; empty before the first successful simulation."""
-        keep = self.record.spec.outputs
-        return [name for name in self._reference or {} if keep is None or name in keep]
+        return kept_outputs(self.record, self._reference)
 
     def check_output(self, output: str) -> None:
         """Raise JobError if the job has no output of this name; the error lists its outputs."""
@@ -240,9 +244,12 @@ class JobData(JobMoment):
 
     # Failures
 
-    def _failures(self, columns: Collection[str], use: Callable[[ds.Scanner], T]) -> T:
-        dataset = self.dataset("failures")
-        return use(dataset.to_batches(columns=list(columns), batch_size=CHUNK_ROWS, fragment_readahead=1))
+    def _failures(self, columns: Collection[str], use: Callable[[Iterator[pa.RecordBatch]], T]) -> T:
+        def read(_: list[SourceLog]) -> T:
+            rows = self.dataset("failures")
+            return use(rows.to_batches(columns=list(columns), batch_size=CHUNK_ROWS, fragment_readahead=1))
+
+        return self._from_current(read)  # `clean` may remove a part while its rows are read
 
     @cached_property
     def causes(self) -> list[Cause]:

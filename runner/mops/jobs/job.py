@@ -15,7 +15,7 @@ from mops.attempt.display import bar
 from mops.errors import MopsError, UsageError, known_name
 from mops.jobs import text_log
 from mops.jobs.conditions import Where
-from mops.jobs.data import JobData, TableSummary, verify
+from mops.jobs.data import JobData, TableSummary, kept_outputs, verify
 from mops.jobs.export import Exported, Format, export
 from mops.jobs.following import Phases
 from mops.jobs.location import service_with
@@ -26,6 +26,7 @@ from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.summary import Reason, line_of
 from mops.jobs.table import Table
 from mops.storage.compaction import Compacted, compact
+from mops.storage.job_records import read_reference
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
 
@@ -177,7 +178,8 @@ class Job(JobState):
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs that the job keeps; empty before the first successful simulation."""
-        return self._read().output_names
+        record = self.record
+        return kept_outputs(record, read_reference(self.files, record.paths))
 
     def paths(self, output: str) -> list[str]:
         """Return the paths of an output's committed parts, relative to the storage.
@@ -268,7 +270,8 @@ class Job(JobState):
         >>> job.outputs("daily", params=True).to_pandas()
         >>> job.outputs("daily", where="day == 30", columns=["beta", "infected"]).to_polars()
         """
-        self._read().check_output(output)
+        if output not in self.output_names():
+            self._read().check_output(output)
         selection = Selection(params, where, columns)
         title, dims = f"output {output!r} of job {self.name!r}", ("group", "replicate")
         return Table(title, lambda: self._read().scan(selection, (), "outputs", output), dims)

@@ -185,26 +185,30 @@ class JobMoment:
     files: Files
     record: JobRecord
     view: LogView
-    commits: tuple[Commit, ...]  # of the log; for ``after``, only the new ones
+    commits: tuple[Commit, ...]  # of the log, for ``JobData``; empty if only the state is asked for: there may be many
     state: str
     live: Progress | None  # the last sign of life of a runner that is expected
     last_live: Progress | None  # the last one of the last attempt, even if the attempt has ended
     time_s: float  # since the epoch
 
     @classmethod
-    def read(cls, files: Files, name: str) -> Self:
+    def read(cls, files: Files, name: str, *, with_commits: bool = True) -> Self:
         """Read the job with this name."""
         record = load_job(files, name)
-        return cls.after(files, record, JobLog(files, record.paths))
+        return cls.after(files, record, JobLog(files, record.paths), with_commits=with_commits)
 
     @classmethod
-    def after(cls, files: Files, record: JobRecord, log: JobLog) -> Self:
+    def after(cls, files: Files, record: JobRecord, log: JobLog, *, with_commits: bool = False) -> Self:
         """Read what is new in a log."""
-        commits = [one for one in log.records() if isinstance(one, Commit)]
+
+        def new_commits() -> list[Commit]:
+            return [one for one in log.records() if with_commits and isinstance(one, Commit)]
+
+        commits = new_commits()
         state, live = job_state(files, record.paths, log.view)
         if state == "interrupted":
             # A runner that is no longer alive may have ended the job after the first read.
-            commits += [one for one in log.records() if isinstance(one, Commit)]
+            commits += new_commits()
             state, live = job_state(files, record.paths, log.view)
         last = live if live or not log.view.attempt else read_live(files, record.paths, log.view.attempt)
         return cls(files, record, log.view, tuple(commits), state, live, last, time.time())
@@ -291,7 +295,7 @@ class JobState:
         StorageError
             The storage is out of reach, or a record is damaged.
         """
-        return JobMoment.read(self.files, self.name).status
+        return JobMoment.read(self.files, self.name, with_commits=False).status
 
     def follower(self) -> Callable[[], Status]:
         """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
@@ -301,7 +305,7 @@ class JobState:
 
     def require_no_runner(self, hint: str) -> LogView:
         """Raise JobError with this hint if a runner runs the job; else return the log that shows that none does."""
-        now = JobMoment.read(self.files, self.name)
+        now = JobMoment.read(self.files, self.name, with_commits=False)
         if now.state == "running":
             what = f"job {self.name!r} is running: {_runner_text(now)}"
             raise JobError(what, where=self.files.url, hint=hint)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from mops.jobs.status import ALL_FAILED, Status, seen_text
+from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, counted, duration, rate, shortened, shortened_in_middle
 
@@ -110,6 +111,7 @@ def summary_of(
     place: str = "",  # in the code, of the most frequent one
     why: str = "",  # the error that ended the last attempt, if the job has failed
     n_lacking: int = 0,  # parameter sets that have run and lack a loss
+    last: Progress | None = None,  # the last sign of life of the last attempt; it knows the limit of memory
     is_waiting: bool = False,  # whether Kubernetes still has a runner for it, which will continue the job
 ) -> JobSummary:
     """Return a job in words."""
@@ -120,7 +122,7 @@ def summary_of(
         headline=_headline(now, time_s, reasons, place, why, n_lacking),
         runner=_runner(now, time_s),
         segments=list(_segments(now)),
-        tiles=list(_tiles(now, time_s)),
+        tiles=list(_tiles(now, time_s, last)),
         steps=list(_steps(now, reasons, place, is_waiting=is_waiting)),
     )
 
@@ -202,7 +204,7 @@ def _segments(now: Status) -> Iterator[BarSection]:
         start += percent
 
 
-def _tiles(now: Status, time_s: float) -> Iterator[Tile]:
+def _tiles(now: Status, time_s: float, last: Progress | None) -> Iterator[Tile]:
     counts, live = now.finished, now.live if now.state == "running" else None
     yield Tile("Parameter sets", f"{now.groups:,}", f"of {now.n_groups:,} committed")
     yield Tile(
@@ -223,7 +225,8 @@ def _tiles(now: Status, time_s: float) -> Iterator[Tile]:
     if now.attempt == 1 and not now.parent and counts.simulations and now.seconds:
         yield Tile("Rate", rate(counts.simulations / now.seconds), "on average")
     if now.peak_bytes:
-        yield Tile("Peak memory", bytes_text(now.peak_bytes), "all processes of the runner")
+        limited = f"of {bytes_text(last.limit_bytes)} on {last.host}" if last and last.limit_bytes else ""
+        yield Tile("Peak memory", bytes_text(now.peak_bytes), limited or "all processes of the runner")
 
 
 def _steps(now: Status, reasons: Sequence[Reason], place: str, *, is_waiting: bool) -> Iterator[NextStep]:

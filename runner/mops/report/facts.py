@@ -52,7 +52,8 @@ class Facts:
             _, why = cause_in(text, now.attempt)
         reasons, place = reasons_in(self.causes if isinstance(self.causes, list) else [])
         lacking = self._n_lacking()
-        return summary_of(now, self.data.time_s, reasons=reasons, place=place, why=why, n_lacking=lacking)
+        last = self.data.last_live
+        return summary_of(now, self.data.time_s, reasons=reasons, place=place, why=why, n_lacking=lacking, last=last)
 
     def _n_lacking(self) -> int:
         """Return the number of sets that have run and lack a loss; 0 if that is unknown."""

@@ -19,6 +19,7 @@ from made import ID, AtRequest, created, hooked
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
 from mops.errors import CorruptRecord, JobError, MopsError, PartMissing
+from mops.jobs.data import JobData
 from mops.jobs.job import Job
 from mops.jobs.removal import clean, delete, plan_deletion
 from mops.parquet.encoder import encode
@@ -391,6 +392,7 @@ READERS: dict[str, Callable[[Job], object]] = {
     "losses": lambda job: job.losses().to_arrow().to_pylist(),
     "failures": lambda job: job.failures().to_arrow().to_pylist(),
     "reasons": lambda job: job.reasons(),
+    "causes": lambda job: job.causes().to_arrow().to_pylist(),
     "rows of tables": lambda job: [table.rows for table in job.tables()],
     "verify": lambda job: job.verify(),
 }
@@ -444,6 +446,17 @@ def test_a_dataset_whose_parts_were_cleaned_says_to_read_again(world):
         with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing") as error:
             read()
         assert error.value.hint.startswith("read again if `mops jobs clean` has just removed parts that were merged")
+
+
+def test_failures_are_grouped_again_if_a_clean_removes_their_parts_meanwhile(world):
+    expected, now = JobData.read(world.files, "first"), JobData.read(world.files, "first")
+    now.dataset("failures")  # the parts that the clean removes
+    reasons, causes = expected.reasons, expected.cause_table
+    Job(world.files, "first").compact()
+    clean(Job(world.files, "first"))
+    assert now.reasons == reasons
+    assert now.cause_table.equals(causes)
+    assert reasons
 
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("azure", marks=pytest.mark.azurite)])
