@@ -9,6 +9,10 @@ STAMP := .venv/.installed
 DEMO := .venv/.demo
 UV := uv==0.13.9
 
+# Some environments of CI set it. Without stored bytecode, which uv does not make, each process of the tests would compile
+# pyarrow, distributed and pandas again: 3.5 s of a processor instead of 1.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo check test test-k8s soak lint format docs bench lock wheel
 
 # Plain `make` does the same: it changes nothing.

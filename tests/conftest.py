@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from clocks import Clock
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+# Where bytecode is not stored, each process that a test starts compiles pyarrow, distributed and pandas again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Examples have no deadline: on a busy machine they are slow.
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
