@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mops.jobs.job import Job, open_job
 from mops.storage.joblog.log import JobLog
@@ -28,6 +25,7 @@ from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, NamePaths
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from programs import environment
+from rows import Rows, serial_rows
 from waiting import until
 from warm import WarmProcess, warm
 
@@ -151,42 +149,6 @@ def _parent(pid: int) -> int | None:
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-@dataclass
-class Rows:
-    """The sorted results of a job or of the serial run: outputs by name, and losses."""
-
-    outputs: dict[str, pa.Table]
-    losses: pa.Table
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Rows)
-        same = self.outputs.keys() == other.outputs.keys()
-        return same and all(t.equals(other.outputs[n]) for n, t in self.outputs.items()) and self.losses == other.losses
-
-    def without(self, *groups: int) -> Rows:
-        """Return the rows of all other groups."""
-        keep = pc.invert(pc.field("group").isin(list(groups)))
-        return Rows({name: table.filter(keep) for name, table in self.outputs.items()}, self.losses.filter(keep))
-
-
-_ORDER = [("group", "ascending"), ("replicate", "ascending")]
-
-
-def _sorted(table: pa.Table, request: list[tuple[str, str]]) -> pa.Table:
-    # The storage chooses widths and nullability. Arrow's sort is stable, so the order within a table counts.
-    wide = {pa.int32(): pa.int64(), pa.float32(): pa.float64(), pa.large_string(): pa.string()}
-    fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in table.schema]
-    return table.take(pc.sort_indices(table, request)).cast(pa.schema(fields)).combine_chunks()
-
-
-def rows_of(job: Job) -> Rows:
-    """Return a job's committed rows."""
-    outputs = {name: _sorted(job.outputs(name).to_arrow(), _ORDER) for name in job.output_names()}
-    return Rows(
-        outputs, _sorted(job.losses().to_arrow(), [(name, "ascending") for name in ("group", "target", "name")])
-    )
 
 
 @dataclass
@@ -320,14 +282,7 @@ class StudyLab:
 
     def serial(self) -> Rows:
         """Run the study in one plain process."""
-        folder = self.folder / "serial"
-        folder.mkdir(exist_ok=True)
-        arguments = [HERE / "serial.py", self.project, self.project / "study.json", folder]
-        code, _, err = warm().run(list(map(str, arguments)), environment(), self.folder, timeout_s=PATIENCE_SECONDS)
-        assert code == 0, err
-        tables = {path.stem: pq.read_table(path) for path in folder.glob("*.parquet")}
-        losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
-        return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
+        return serial_rows(self.project / "study.json", self.folder / "serial")
 
     def assert_nothing_lives(self, runner: Runner, *, but: int | None = None) -> None:
         """Check that all processes of this command, but one, end soon, before any of them would end by itself."""

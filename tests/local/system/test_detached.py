@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import MOPS, Runner, StudyLab, betas, wait_for
 
 import mops
 from mops.settings import Settings
 from mops.storage.joblog.records import Claim
+from rows import rows_of
 
 HELD = 9
 FAILS_AT_SECOND_IMPORT = """

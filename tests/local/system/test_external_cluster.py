@@ -19,13 +19,14 @@ from cut import way_to
 from dask.base import annotate
 from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import CancelledError, Client, Future, Scheduler
-from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, wait_for
 
 from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
 from mops.cluster.external import ExternalCluster, annotations_of, connect_external
 from mops.settings import Settings
 from mops.task import Task
+from rows import rows_of
 from soak import generator, repeats, spread
 
 WAYS: list[dict[str, object]] = spread([{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}], 2)

@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from study_lab import StudyLab, rows_of
+from study_lab import StudyLab
+
+from rows import rows_of
 
 TIMEOUT = "ran for more than 2 s"
 # The expected failure for each value of the parameter `what` of nasty.py: reason, part of the message, attempts.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
 
 from mops.errors import StorageError
 from mops.storage.files import Files
@@ -19,6 +19,7 @@ from mops.storage.progress_record import Progress, read_live, write_live
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
+from rows import rows_of
 from small_disk import SmallDisk, small_disk
 
 AT_ONCE_SECONDS = 10.0

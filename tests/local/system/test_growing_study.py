@@ -7,9 +7,10 @@ import signal
 from collections import Counter
 
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
 
 from mops.storage.sources import verify_job
+from rows import rows_of
 
 N = 12
 MORE = 4

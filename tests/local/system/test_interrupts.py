@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
+
+from rows import rows_of
 
 HELD = 9
 CELL = """

@@ -10,8 +10,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
 
+from rows import rows_of
 from soak import generator, repeats
 
 KILLS = repeats(12)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
 
 from job_folders import folder_of
 from mops.jobs.listing import list_jobs
 from mops.storage.files import Files
+from rows import rows_of
 
 KILLS = 3
 N_FILES = 3000

@@ -7,9 +7,10 @@ import signal
 import time
 
 import pytest
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
 
 from mops.storage.joblog.records import Claim
+from rows import rows_of
 from soak import generator, repeats
 
 KILLS = repeats(20)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 
-from study_lab import StudyLab, betas, rows_of, wait_for
+from study_lab import StudyLab, betas, wait_for
 
 from mops.storage.sources import verify_job
+from rows import rows_of
 
 N = 24
 ILL = {3: "error", 4: "error", 9: "crashed", 10: "timeout", 15: "target", 23: "error"}

@@ -7,7 +7,9 @@ import shutil
 import signal
 from collections import Counter
 
-from study_lab import Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, wait_for
+
+from rows import rows_of
 
 N = 8
 

@@ -7,9 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from study_lab import Rows, StudyLab, betas, rows_of
+from study_lab import StudyLab, betas
 
 from mops.jobs.job import Job
+from rows import Rows, rows_of
 
 SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from study_lab import MOPS, Runner, StudyLab, rows_of, wait_for
+from study_lab import MOPS, Runner, StudyLab, wait_for
 
 from mops.storage.sources import verify_job
+from rows import rows_of
 
 SETS, MORE_SETS = 64, 20
 REPLICATES, ALL_REPLICATES = 2, 15

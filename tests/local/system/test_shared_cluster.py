@@ -17,7 +17,7 @@ import psutil
 import pytest
 from dask_processes import DaskProcesses, dask_in
 from distributed import Client
-from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, lab_in, wait_for
 
 from mops.attempt.tasks import TaskLost, TasksInFlight
 from mops.attempt.threads import Events, TaskThreads
@@ -26,6 +26,7 @@ from mops.cluster.external import DaskConnection
 from mops.cluster.shares import METADATA, TASKS_PER_SHARED_SLOT
 from mops.cluster.worker_losses import UNKNOWN
 from mops.task import Task
+from rows import rows_of
 
 WORKERS, THREADS = 2, 2
 SLOTS = WORKERS * THREADS

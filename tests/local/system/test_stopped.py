@@ -9,10 +9,11 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
+from study_lab import MOPS, Runner, StudyLab, betas, wait_for
 
 from mops.attempt.main_loop import GRACE_SECONDS
 from mops.system.signals import STOP_SIGNALS
+from rows import rows_of
 from soak import spread
 
 HELD = 21

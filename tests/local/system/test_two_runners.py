@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 
 import pytest
-from study_lab import StudyLab, betas, rows_of, wait_for
+from study_lab import StudyLab, betas, wait_for
 
 from mops.jobs.removal import clean
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
+from rows import rows_of
 
 
 def test_a_runner_that_wakes_up_after_a_take_over_commits_nothing(lab: StudyLab) -> None:
