@@ -176,6 +176,8 @@ def serve(requests: socket.socket) -> list[str]:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     return list(arguments)
 
 

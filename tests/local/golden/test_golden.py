@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from job_folders import folder_of
+from programs import Ran
+from warm import warm
 
-MOPS = Path(sys.executable).with_name("mops")
 GOLDEN = Path(__file__).with_name("golden.json")
 MODEL = """
 def run(params, seed):
@@ -107,12 +106,10 @@ def look(folder: Path) -> dict[str, Any]:
     env |= {"MODELOPS_STORAGE": str(folder / "storage"), "MODELOPS_JOB_SLOTS": "2"}
     env |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([MOPS, *arguments], cwd=project, env=env, capture_output=True, text=True, timeout=120)
+    def run(*arguments: str) -> Ran:
+        return Ran(*warm().run(list(arguments), env, project, timeout_s=120))
 
-    found: dict[str, Any] = {
-        "exit code of a partial job": run("jobs", "submit", "study.json", "--name", "one").returncode
-    }
+    found: dict[str, Any] = {"exit code of a partial job": run("jobs", "submit", "study.json", "--name", "one").code}
     job = folder / "storage" / "jobs" / "one"
     record, job = job / "job.json", folder_of(folder / "storage", "one")
     files = sorted({re.sub(r"\d+", "N", path.relative_to(job).as_posix()) for path in job.rglob("*") if path.is_file()})
@@ -150,7 +147,7 @@ def look(folder: Path) -> dict[str, Any]:
     found["tables"] = tables
     for arguments in COMMANDS:
         ran = run(*arguments)
-        found[f"mops {' '.join(arguments)}"] = {"exit code": ran.returncode, "stdout": said(ran.stdout)}
+        found[f"mops {' '.join(arguments)}"] = {"exit code": ran.code, "stdout": said(ran.out)}
     return json.loads(json.dumps(found, default=str))
 
 
