@@ -60,25 +60,7 @@ def test_helm_lint_passes(values: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "misspelled"),
-    [
-        ("", "workers"),
-        ("image", "tags"),
-        ("storage", "URL"),
-        ("storage.runner", "secret"),
-        ("storage.runner.workloadIdentity", "clientID"),
-        ("storage.pvc", "enable"),
-        ("dask", "conf"),
-        ("scheduler", "replicas"),
-        ("scheduler.resources", "request"),
-        ("worker", "memoryLimit"),
-        ("worker.updateStrategy.rollingUpdate", "maxsurge"),
-        ("worker.podDisruptionBudget", "minAvailable"),
-        ("runner", "ttlSeconds"),
-        ("clients", "subject"),
-        ("networkPolicy.egress", "port"),
-        ("metrics.podMonitor", "intervall"),
-        ("metrics.serviceMonitor", "label"),
-    ],
+    [("", "workers"), ("storage.runner.workloadIdentity", "clientID"), ("metrics.serviceMonitor", "label")],
 )
 def test_a_misspelled_value_is_refused_with_its_name(tmp_path: Path, path: str, misspelled: str) -> None:
     values: Any = {misspelled: {}}
@@ -138,14 +120,15 @@ def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "ui"])
-@pytest.mark.parametrize("name", ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"])
-def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str, name: str) -> None:
+def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str) -> None:
     """The value went into the ConfigMap that every client reads, and into the profiles of clients."""
-    said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}}, EVERYTHING)
-    assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
-    assert "c2VjcmV0" not in said
-    named = {"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}}
-    assert "licence" in rendered(tmp_path, {component: {"extraEnv": [named]}}, EVERYTHING).text
+    secrets = ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"]
+    for name in secrets:
+        said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}}, EVERYTHING)
+        assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
+        assert "c2VjcmV0" not in said
+    named = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}} for name in secrets]
+    assert "licence" in rendered(tmp_path, {component: {"extraEnv": named}}, EVERYTHING).text
 
 
 def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> None:
