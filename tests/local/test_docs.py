@@ -50,6 +50,7 @@ PAGES = [
 ]
 LONG = {ROOT / "examples" / "sir" / "README.md", ROOT / "docs" / "examples" / "calibration.md"}
 """Pages that compute for a minute or more: their blocks run in ``make soak``. ``make demo`` runs the first example."""
+WITH_BLOCKS = [page for page in PAGES if "```" in page.read_text() and (SOAKING or page not in LONG)]
 
 CODE = (ROOT, ROOT / "runner", ROOT / "runner" / "mops")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -110,15 +111,15 @@ def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_lead_to_files_and_headings() -> None:
     dead = []
-    for link in LINK.findall(page.read_text()):
-        path, _, anchor = link.partition("#")
-        target = page.parent / path if path else page
-        if not link.startswith(("http:", "https:")):
-            known = anchors(target) if anchor and target.suffix == ".md" else {anchor}
-            dead += [] if target.exists() and anchor in known else [link]
+    for page in PAGES:
+        for link in LINK.findall(page.read_text()):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if not link.startswith(("http:", "https:")):
+                known = anchors(target) if anchor and target.suffix == ".md" else {anchor}
+                dead += [] if target.exists() and anchor in known else [f"{named(page)}: {link}"]
     assert not dead
 
 
@@ -128,13 +129,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_that_are_named_exist(page: Path) -> None:
+def test_commands_that_are_named_exist() -> None:
     """In code only: in prose "mops runs" is a sentence."""
-    code = re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
-    for line in code:
-        for words in COMMAND.findall(line.partition(" #")[0]):
-            assert exists(words.split()), f"found no command in: {line.strip()}"
+    code = [
+        (named(page), line)
+        for page in PAGES
+        for line in re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
+    ]
+    found = [(page, words) for page, line in code for words in COMMAND.findall(line.partition(" #")[0])]
+    assert not [(page, words) for page, words in found if not exists(words.split())]
 
 
 def exists(words: list[str]) -> bool:
@@ -158,7 +161,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in PAGES if SOAKING or page not in LONG], ids=named)
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=named)
 def test_blocks_run_as_they_stand(page: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"

@@ -109,12 +109,12 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "problems"), BAD_CSV.values(), ids=BAD_CSV)
-def test_an_invalid_csv_file(lab: CommandLab, content: str | bytes, problems: list[str]) -> None:
-    (lab.project / "sets.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+def test_invalid_csv_files(lab: CommandLab) -> None:
     lab.write_study(parameter_sets="sets.csv")
-    ran = lab.submit()
-    assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems))
+    for name, (content, problems) in BAD_CSV.items():
+        (lab.project / "sets.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+        ran = lab.submit()
+        assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems)), name
     assert lab.stored() == []
 
 
@@ -180,12 +180,12 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("table", "problems"), BAD_PARQUET.values(), ids=BAD_PARQUET)
-def test_an_invalid_parquet_file(lab: CommandLab, table: pa.Table, problems: list[str]) -> None:
-    pq.write_table(table, lab.project / "sets.parquet")
+def test_invalid_parquet_files(lab: CommandLab) -> None:
     lab.write_study(parameter_sets="sets.parquet")
-    ran = lab.submit()
-    assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems))
+    for name, (table, problems) in BAD_PARQUET.items():
+        pq.write_table(table, lab.project / "sets.parquet")
+        ran = lab.submit()
+        assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems)), name
     assert lab.stored() == []
 
 
@@ -264,19 +264,19 @@ def sets_of(path: Path, text: str) -> list[dict[str, Any]]:
     return [params for params, _ in groups]
 
 
-@pytest.mark.parametrize(
-    ("cell", "value"),
-    [
-        *(("1", 1), ("1.0", 1.0), ("-0.0", -0.0), ("-0", 0), ("1e-07", 1e-07), ("1E+22", 1e22), (" 3 ", 3)),
-        *(("12345678901234567890", 12345678901234567890), ("true", True), ("false", False)),
-        *(("x y", "x y"), ("[1]", "[1]"), ('"""1"""', "1"), ('"a,b"', "a,b"), ("Genève", "Genève"), ("%s", "%s")),
-        *(("01", "01"), ("1_000", "1_000"), ("nano", "nano"), ("no way", "no way"), ("F", "F"), ("NA", "NA")),
-        *(('"""True"""', "True"), ('"""0,5"""', "0,5")),
-    ],
-)
-def test_each_cell_is_parsed_separately_as_json(tmp_path: Path, cell: str, value: object) -> None:
-    (got,) = sets_of(tmp_path / "sets.csv", f"a\n{cell}\n")
-    assert (repr(got["a"]), type(got["a"])) == (repr(value), type(value))
+CELLS: list[tuple[str, object]] = [
+    *(("1", 1), ("1.0", 1.0), ("-0.0", -0.0), ("-0", 0), ("1e-07", 1e-07), ("1E+22", 1e22), (" 3 ", 3)),
+    *(("12345678901234567890", 12345678901234567890), ("true", True), ("false", False)),
+    *(("x y", "x y"), ("[1]", "[1]"), ('"""1"""', "1"), ('"a,b"', "a,b"), ("Genève", "Genève"), ("%s", "%s")),
+    *(("01", "01"), ("1_000", "1_000"), ("nano", "nano"), ("no way", "no way"), ("F", "F"), ("NA", "NA")),
+    *(('"""True"""', "True"), ('"""0,5"""', "0,5")),
+]
+
+
+def test_each_cell_is_parsed_separately_as_json(tmp_path: Path) -> None:
+    for cell, value in CELLS:
+        (got,) = sets_of(tmp_path / "sets.csv", f"a\n{cell}\n")
+        assert (repr(got["a"]), type(got["a"])) == (repr(value), type(value))
 
 
 def test_values_of_one_column_keep_their_own_types(tmp_path: Path) -> None:
@@ -314,9 +314,9 @@ def test_a_row_without_values_is_a_set_and_gives_a_warning(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("text", ["\ufeffa,b\r\n1,2\r\n", 'a,"b"\n1,2', '"a","b"\n\n1,2\n\n'])
-def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
-    assert sets_of(tmp_path / "sets.csv", text) == [{"a": 1, "b": 2}]
+def test_files_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    for text in ("\ufeffa,b\r\n1,2\r\n", 'a,"b"\n1,2', '"a","b"\n\n1,2\n\n'):
+        assert sets_of(tmp_path / "sets.csv", text) == [{"a": 1, "b": 2}], text
 
 
 def test_seeds_have_a_column(tmp_path: Path) -> None:
@@ -340,22 +340,22 @@ def test_duplicate_rows_give_a_warning_with_their_positions(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        (pa.array([1], pa.int8()), 1),
-        (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1),
-        (pa.array([0.1], pa.float32()), 0.10000000149011612),
-        (pa.array([1.0], pa.float64()), 1.0),
-        (pa.array([True]), True),
-        (pa.array(["Genève"], pa.large_string()), "Genève"),
-        (pa.array(['a "b"']).dictionary_encode(), 'a "b"'),
-    ],
-)
-def test_in_parquet_the_type_of_the_column_counts(tmp_path: Path, column: pa.Array, value: object) -> None:
-    pq.write_table(pa.table({"a%": column}), tmp_path / "sets.parquet")
-    ((params, _),) = read(tmp_path, "sets.parquet")[0]
-    assert repr(params) == repr({"a%": value})
+COLUMNS: list[tuple[pa.Array, object]] = [
+    (pa.array([1], pa.int8()), 1),
+    (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1),
+    (pa.array([0.1], pa.float32()), 0.10000000149011612),
+    (pa.array([1.0], pa.float64()), 1.0),
+    (pa.array([True]), True),
+    (pa.array(["Genève"], pa.large_string()), "Genève"),
+    (pa.array(['a "b"']).dictionary_encode(), 'a "b"'),
+]
+
+
+def test_in_parquet_the_type_of_the_column_counts(tmp_path: Path) -> None:
+    for column, value in COLUMNS:
+        pq.write_table(pa.table({"a%": column}), tmp_path / "sets.parquet")
+        ((params, _),) = read(tmp_path, "sets.parquet")[0]
+        assert repr(params) == repr({"a%": value})
 
 
 def test_the_same_sets_as_csv_parquet_or_list_are_the_same_study(tmp_path: Path) -> None:

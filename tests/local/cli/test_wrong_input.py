@@ -47,10 +47,10 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_FILES.values(), ids=BAD_FILES)
-def test_an_invalid_study_file(lab: CommandLab, text: str, said: list[str]) -> None:
-    lab.write("study.json", text)
-    refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
+def test_an_invalid_study_file(lab: CommandLab) -> None:
+    for text, said in BAD_FILES.values():
+        lab.write("study.json", text)
+        refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
 # Fields of the study, and parts of the error: the path, and the valid values.
@@ -69,10 +69,10 @@ BAD_FIELDS = {
 }
 
 
-@pytest.mark.parametrize(("fields", "said"), BAD_FIELDS.values(), ids=BAD_FIELDS)
-def test_an_invalid_field_of_the_study(lab: CommandLab, fields: dict[str, object], said: list[str]) -> None:
-    lab.write_study(**fields)
-    refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
+def test_an_invalid_field_of_the_study(lab: CommandLab) -> None:
+    for fields, said in BAD_FIELDS.values():
+        lab.write_study(**fields)
+        refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
 def test_the_limits_of_a_study_are_checked_although_the_rest_has_problems(lab: CommandLab) -> None:
@@ -188,17 +188,17 @@ BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), BAD_ARGUMENTS.items(), ids=[case.__name__ for case in BAD_ARGUMENTS])
-def test_an_invalid_argument(lab: CommandLab, arguments: Callable[[CommandLab], list[object]], said: list[str]) -> None:
-    refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
+def test_an_invalid_argument(lab: CommandLab) -> None:
+    for arguments, said in BAD_ARGUMENTS.items():
+        refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
 
 
-@pytest.mark.parametrize("arguments", [["jobs", "submit"], ["jobs", "nothing"], ["settings", "--nothing"]])
-def test_an_unreadable_command(lab: CommandLab, arguments: list[str]) -> None:
-    ran = lab.run(*arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert "Error: " in ran.err
-    assert "-h' for help" in ran.err
+def test_an_unreadable_command(lab: CommandLab) -> None:
+    for arguments in (["jobs", "submit"], ["jobs", "nothing"], ["settings", "--nothing"]):
+        ran = lab.run(*arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert "Error: " in ran.err
+        assert "-h' for help" in ran.err
 
 
 BAD_SETTINGS = {
@@ -213,10 +213,9 @@ BAD_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("variables", "said"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
-def test_an_invalid_setting(lab: CommandLab, variables: dict[str, str], said: list[str]) -> None:
-    ran = lab.submit(**variables)
-    refused_and_nothing_written(lab, ran, *said, where="hint: ")
+def test_an_invalid_setting(lab: CommandLab) -> None:
+    for variables, said in BAD_SETTINGS.values():
+        refused_and_nothing_written(lab, lab.submit(**variables), *said, where="hint: ")
 
 
 BAD_STORAGES = {
@@ -227,11 +226,11 @@ BAD_STORAGES = {
 }
 
 
-@pytest.mark.parametrize(("url", "said"), BAD_STORAGES.items(), ids=BAD_STORAGES)
-def test_an_invalid_storage(lab: CommandLab, url: str, said: list[str]) -> None:
-    ran = lab.submit("--storage", url)
-    refused_and_nothing_written(lab, ran, *said)
-    assert "SECRET" not in ran.err
+def test_an_invalid_storage(lab: CommandLab) -> None:
+    for url, said in BAD_STORAGES.items():
+        ran = lab.submit("--storage", url)
+        refused_and_nothing_written(lab, ran, *said)
+        assert "SECRET" not in ran.err
 
 
 def test_a_storage_that_is_a_file(lab: CommandLab) -> None:
