@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
 import pytest
 import yaml
 from azure.core.exceptions import ResourceExistsError
@@ -24,7 +23,9 @@ from azure.storage.blob import AccountSasPermissions, BlobServiceClient, Resourc
 
 from mops.jobs.job import Job, open_job
 from programs import Ran
+from rows import rows_of, serial_rows
 from waiting import until
+from warm import warm
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "mops"
@@ -94,7 +95,7 @@ class Service:
             input=text,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=400,
         )
         return Ran(ran.returncode, ran.stdout, ran.stderr)
 
@@ -114,14 +115,14 @@ class Service:
         values = self.home / "values.yaml"
         values.write_text(yaml.safe_dump(self.values))
         ran = self.run(
-            *("helm", verb, "mops", CHART, "-n", self.namespace, "-f", values, "--wait", "--timeout", "3m"), *arguments
+            *("helm", verb, "mops", CHART, "-n", self.namespace, "-f", values, "--wait", "--timeout", "5m"), *arguments
         )
         assert ran.code == 0, ran.err + self.kubectl("get", "pods", "-o", "wide")
         return ran.out
 
     def mops(self, *arguments: str | Path, code: int | None = 0, **env: str) -> Ran:
         """Run mops; ``code`` is the expected exit code, None: any."""
-        ran = self.run(MOPS, *arguments, **env)
+        ran = Ran(*warm().run([str(one) for one in arguments], self.env | env, self.home, timeout_s=300))
         assert code is None or ran.code == code, f"{arguments} exited with {ran.code}\n{ran.out}\n{ran.err}"
         return ran
 
@@ -142,12 +143,6 @@ class Service:
         """Submit a study to the service."""
         named = {f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items()}
         self.mops("jobs", "submit", study, "--name", job, *options, **named)
-
-    def local(self, study: Path, job: str) -> Job:
-        """Run a study on this machine without sleeping; return its job."""
-        storage = self.home / "here"
-        self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage, "--env", "HASTE=1")
-        return open_job(job, str(storage))
 
     def job(self, name: str) -> Job:
         """Return a job of the service."""
@@ -221,28 +216,11 @@ def begun(service: Service, job: str, groups: int = 4) -> None:
 
 
 def assert_same_rows(service: Service, study: Path, job: str) -> None:
-    """Check that a job has the rows of a run on this machine, each once, and that its log is valid."""
-    there, here = rows_of(service.job(job)), rows_of(service.local(study, f"{job}-here"))
-    assert {name: table.num_rows for name, table in there.items()} == {
-        name: table.num_rows for name, table in here.items()
-    }
-    assert there == here
-    assert service.job(job).verify() == []
-
-
-def rows_of(job: Job) -> dict[str, pa.Table]:
-    """Return every table of results, sorted."""
-    tables = {name: job.outputs(name).to_arrow() for name in job.output_names()}
-    tables |= {
-        "losses": job.losses().to_arrow(),
-        "failures": job.failures().to_arrow().select(["group", "replicate", "target", "reason"]),
-    }
-    return {name: _ordered(table) for name, table in tables.items()}
-
-
-def _ordered(table: pa.Table) -> pa.Table:
-    by = [name for name in ("group", "replicate", "day", "target", "name") if name in table.column_names]
-    return table.sort_by([(name, "ascending") for name in by])
+    """Check that a job has the rows of a plain loop on this machine, each once, and that its log is valid."""
+    found = service.job(job)
+    assert rows_of(found) == serial_rows(study, service.home / f"{job}-serial", HASTE="1")
+    assert found.failures().to_arrow().num_rows == 0
+    assert found.verify() == []
 
 
 VALUES: dict[str, Any] = {

@@ -108,7 +108,7 @@ def test_without_the_operator_a_submit_is_refused_with_what_to_install(bare: Ser
 
 def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None:
     name = "own"
-    study = started(service, name, sets=120, seconds=0.2)
+    study = started(service, name, sets=100, seconds=0.2)
     (cluster,) = clusters(service, name)
     (job,) = service.objects("jobs", f"mops/job={name}")
     assert [owner["uid"] for owner in cluster["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
@@ -117,7 +117,7 @@ def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None
     assert len(pods(service, name, "worker")) == len(pods(service, name, "scheduler")) == 1
     assert "scheduler ready, 1 of 1 workers ready" in service.mops("jobs", "status", name).out
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out
-    finished(service, name, study, 120)
+    finished(service, name, study, 100)
     warned = [line for line in service.mops("jobs", "logs", name).out.splitlines() if " WARNING " in line]
     assert [line for line in warned if "waiting up to" not in line] == [], "mops doctor would complain"
     assert service.objects("jobs", f"mops/job={name}"), "the Job itself stays"
@@ -188,7 +188,7 @@ def test_an_idle_cluster_is_removed_by_the_operator(service: Service) -> None:
     soon = '[{"op": "replace", "path": "/spec/idleTimeout", "value": 5}]'
     service.kubectl("patch", "daskcluster", cluster["metadata"]["name"], "--type=json", "-p", soon)
     before = service.committed(name)
-    begun(service, name, before + 21)
+    begun(service, name, before + 11)  # for longer than 5 s
     assert clusters(service, name), "a cluster that runs tasks is not idle"
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"backoffLimit": 0}}')
     kill_runner(service, name)

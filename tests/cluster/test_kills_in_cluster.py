@@ -65,28 +65,23 @@ def evict(service: Service, pod: str) -> None:
     wait_for(evicted, said=lambda: f"{pod} is not evicted: {said[-1]}")
 
 
-KILLS: dict[str, Callable[[Service, str], None]] = {
-    "runner-killed": _kill_runner,
-    "runner-ended": _end_runner,
-    "worker-killed": _kill_worker,
-    "worker-retired": _retire_worker,
-    "scheduler-killed": _kill_scheduler,
-    "helm-upgrade": _upgrade,
-    "all-evicted": _evict_all,
+KILLS: dict[str, list[Callable[[Service, str], None]]] = {
+    "killed": [_kill_worker, _kill_scheduler, _kill_runner],
+    "ended": [_retire_worker, _upgrade, _end_runner],
+    "evicted": [_evict_all],
 }
 
 
-@pytest.mark.parametrize("kill", KILLS)
-def test_a_killed_pod_loses_and_duplicates_no_row(service: Service, kill: str) -> None:
-    of_runner = kill in ("runner-killed", "runner-ended", "all-evicted")
-    # A runner that stops lets running simulations finish. With few left, there would be no second attempt.
-    study = write_study(service, kill, sets=100, seconds=0.4 if of_runner else 0.2)
-    service.submit(study, kill, CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
-    begun(service, kill)
-    assert service.committed(kill) < 100, "the job was over before the kill"
-    KILLS[kill](service, kill)
-    status = service.wait(kill, patience_s=300)
-    assert status["groups"] == 100
-    if of_runner:
-        assert status["attempt"] == 2, "the job was over before the kill"
-    assert_same_rows(service, study, kill)
+@pytest.mark.parametrize("way", KILLS)
+def test_pods_that_end_one_after_the_other_lose_and_duplicate_no_row(service: Service, way: str) -> None:
+    """Between two of them, the job commits again."""
+    sets = 80 * len(KILLS[way])
+    study = write_study(service, way, sets=sets, seconds=0.3)
+    service.submit(study, way, CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    for kill in KILLS[way]:
+        begun(service, way, service.committed(way) + 4)
+        assert service.committed(way) < sets, "the job was over before the kill"
+        kill(service, way)
+    status = service.wait(way, patience_s=300)
+    assert (status["groups"], status["attempt"]) == (sets, 2), "the job was over before its runner ended"
+    assert_same_rows(service, study, way)

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from service_lab import MODEL, MOPS, ROOT, TARGETS, Service, assert_same_rows, begun, wait_for, write_study
 
+from mops.jobs.job import open_job
+from rows import rows_of
 from wheels import wheel
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
@@ -28,13 +30,15 @@ def some_of_the_example(service: Service, sets: int) -> Path:
 
 
 def test_the_example_has_the_same_rows_as_on_a_laptop(service: Service) -> None:
-    study = some_of_the_example(service, 20)
+    study = some_of_the_example(service, 6)
     told = service.mops("jobs", "submit", study, "--name", "sir", "--wait")
     assert told.out.splitlines()[0] == "sir"
     assert f"Job sir-1 in namespace {service.namespace}" in told.err
     status = service.status("sir")
-    assert (status["state"], status["groups"], status["counts"]["simulations_good"]) == ("succeeded", 20, 100)
-    assert_same_rows(service, study, "sir")
+    assert (status["state"], status["groups"], status["counts"]["simulations_good"]) == ("succeeded", 6, 30)
+    here = service.home / "here"
+    service.mops("jobs", "submit", study, "--name", "sir", "--local", "--storage", here)
+    assert rows_of(service.job("sir")) == rows_of(open_job("sir", str(here)))
     listed = service.mops("jobs", "list", "--json").json
     assert {job["job"]: job["state"] for job in listed}["sir"] == "succeeded"
     assert "attempt 1 by process" in service.mops("jobs", "logs", "sir").out
@@ -57,7 +61,7 @@ def test_a_runner_that_is_stopped_commits_finished_groups(service: Service) -> N
 
 
 def test_a_job_can_be_cancelled_and_resumed(service: Service) -> None:
-    study = write_study(service, "stopped", sets=200, seconds=0.2)  # 40 s: two commands must come in time
+    study = write_study(service, "stopped", sets=160, seconds=0.2)  # 32 s: two commands must come in time
     service.submit(
         study, "stopped", "--deadline", "3000", "--keep", "1000", "--memory", "700Mi", CHECKPOINT_SECONDS="1"
     )
@@ -144,7 +148,7 @@ def phase(service: Service, job: str, word: str) -> dict[str, Any]:
 
 
 def test_a_suspended_job_is_shown_as_suspended_and_continues(service: Service) -> None:
-    study = write_study(service, "paused", sets=200, seconds=0.2)
+    study = write_study(service, "paused", sets=120, seconds=0.2)
     service.submit(study, "paused", CHECKPOINT_SECONDS="1")
     begun(service, "paused")
     service.kubectl("patch", "job", "paused-1", "--patch", '{"spec": {"suspend": true}}')
@@ -295,4 +299,5 @@ def test_runner_workers_and_scheduler_serve_metrics(service: Service) -> None:
     for worker in service.pods("worker"):
         assert metrics(service, worker, 8788)['mops_children{state="busy"}'] >= 0
     assert metrics(service, service.pods("scheduler")[0], 8787)['dask_scheduler_workers{state="idle"}'] >= 0
-    service.wait("measured")
+    service.mops("jobs", "cancel", "measured")
+    service.wait("measured", "cancelled")

@@ -348,6 +348,6 @@ def test_a_log_can_be_followed(service: Service, kubernetes: Kubernetes) -> None
 
 def test_keys_are_removed_from_the_temporary_folder(service: Service, tmp_path: Path) -> None:
     """Each command left three files with keys of the kubeconfig."""
-    ran: Ran = service.mops("cluster", "status", TMPDIR=str(tmp_path))
+    ran: Ran = service.run(MOPS, "cluster", "status", TMPDIR=str(tmp_path))
     assert ran.code == 0
     assert not list(tmp_path.iterdir())
