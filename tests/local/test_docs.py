@@ -156,7 +156,7 @@ def exists(words: list[str]) -> bool:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """No dead link, and no page that no other page lists."""
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "--fresh-env"]
-    done = subprocess.run([*build, ROOT / "docs", tmp_path], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*build, ROOT / "docs", tmp_path], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
 
 

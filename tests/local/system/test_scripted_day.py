@@ -20,7 +20,7 @@ from mops.storage.sources import verify_job
 from rows import rows_of
 
 SETS, MORE_SETS = 64, 20
-REPLICATES, ALL_REPLICATES = 2, 15
+REPLICATES, ALL_REPLICATES = 2, 6
 ROUNDS, SETS_OF_ROUND = 3, 12
 SPACE = {"beta": {"min": 0.2, "max": 0.6}, "gamma": {"min": 0.05, "max": 0.2}, "sleep": 0.002}
 SLOTS = 2
@@ -119,8 +119,8 @@ def test_a_day_computes_each_simulation_once_and_again_only_what_a_kill_took(lab
     day.follow_study()
     day.assert_is_whole_study("day")
 
-    # Extend to 15 replicates, with a kill in the middle.
-    day.killed("longer", 400, "extend", "day", "--replicates", ALL_REPLICATES, "--name", "longer")
+    # Extend to 6 replicates, with a kill in the middle.
+    day.killed("longer", 130, "extend", "day", "--replicates", ALL_REPLICATES, "--name", "longer")
     committed = day.committed("longer")
     resumed = day.mops("resume", "longer", **SMALL)
     assert simulated(resumed) == Counter(day.needed("longer") - committed - day.needed("day"))
