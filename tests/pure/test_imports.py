@@ -188,22 +188,22 @@ RARELY_NEEDED = ("distributed", "dask", "azure", "fsspec", "mops.k8s.client")
 ARROW = ("pyarrow", "numpy", "mops.jobs.job")
 
 
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
+def test_a_command_starts_without_the_libraries_that_it_may_not_need(subtests: pytest.Subtests) -> None:
+    """docs/internals/start-up.md has what each takes. A submit imports Dask while the template imports the model."""
+    for module, absent in [
         ("mops.cli.status", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.tidy", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.cluster", ("pyarrow", "mops.jobs.job")),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
         ("mops.cli.submit", RARELY_NEEDED),
         ("mops.cli.check", RARELY_NEEDED),
-    ],
-)
-def test_a_command_starts_without_the_libraries_that_it_may_not_need(module: str, absent: tuple[str, ...]) -> None:
-    """docs/internals/start-up.md has what each takes. A submit imports Dask while the template imports the model."""
-    program = f"import sys, {module}; print(*[m for m in {absent!r} if m in sys.modules])"
-    ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert ran.stdout.split() == []
+    ]:
+        with subtests.test(str((module, absent))):
+            program = f"import sys, {module}; print(*[m for m in {absent!r} if m in sys.modules])"
+            ran = subprocess.run(
+                [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60
+            )
+            assert ran.stdout.split() == []
 
 
 def test_the_public_names_are_listed_for_completion() -> None:
