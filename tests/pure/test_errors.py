@@ -9,18 +9,16 @@ import pytest
 from mops.errors import UsageError, check_text_path, known_name, nearest, similar
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "near"),
-    [
+def test_the_nearest_name_ignores_upper_and_lower_case(subtests: pytest.Subtests) -> None:
+    for name, known, near in [
         ("infect", ["day", "infected"], "infected"),
         ("BETA", ["beta", "gamma"], "beta"),
         ("beta", ["Beta", "Gamma"], "Beta"),  # names of a model may have upper case, and a user types without it
         ("day", ["beta"], None),
         ("day", [], None),
-    ],
-)
-def test_the_nearest_name_ignores_upper_and_lower_case(name: str, known: list[str], near: str | None) -> None:
-    assert nearest(name, known) == near
+    ]:
+        with subtests.test(str((name, known, near))):
+            assert nearest(name, known) == near
 
 
 def test_similar_names_ignore_upper_and_lower_case_and_come_most_similar_first() -> None:

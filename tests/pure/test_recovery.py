@@ -36,9 +36,8 @@ def death(
     return Death(returncode, Step(0, 0), by, 1.0, "", 300 << 20, 200 << 20, kernel_kills, is_exact=is_exact)
 
 
-@pytest.mark.parametrize(
-    ("found", "reason", "by_kernel"),
-    [
+def test_a_kill_by_the_kernel_is_distinguished_from_other_deaths(subtests: pytest.Subtests) -> None:
+    for found, reason, by_kernel in [
         (death(KILLED, kernel_kills=1), "oom", True),
         (death(KILLED, kernel_kills=0), "crashed", False),
         (death(KILLED, kernel_kills=None), "crashed", False),
@@ -49,15 +48,13 @@ def death(
         (death(KILLED, "memory", 1), "oom", False),
         (death(KILLED, "timeout", 1), "timeout", False),
         (death(KILLED, "silence", 1), "crashed", False),
-    ],
-)
-def test_a_kill_by_the_kernel_is_distinguished_from_other_deaths(found: Death, reason: str, *, by_kernel: bool) -> None:
-    assert (verdict_of(found, 5.0).reason, found.by_kernel) == (reason, by_kernel)
+    ]:
+        with subtests.test(str((found, reason, by_kernel))):
+            assert (verdict_of(found, 5.0).reason, found.by_kernel) == (reason, by_kernel)
 
 
-@pytest.mark.parametrize(
-    ("found", "by_stop_signal"),
-    [
+def test_a_stop_signal_is_one_that_mops_has_not_sent(subtests: pytest.Subtests) -> None:
+    for found, by_stop_signal in [
         (death(-signal.SIGTERM), True),
         (death(-signal.SIGINT), True),
         (death(-signal.SIGUSR1), True),
@@ -67,24 +64,21 @@ def test_a_kill_by_the_kernel_is_distinguished_from_other_deaths(found: Death, r
         (death(KILLED), False),
         (death(-signal.SIGSEGV), False),
         (death(15), False),
-    ],
-)
-def test_a_stop_signal_is_one_that_mops_has_not_sent(found: Death, *, by_stop_signal: bool) -> None:
-    assert found.by_stop_signal is by_stop_signal
+    ]:
+        with subtests.test(str((found, by_stop_signal))):
+            assert found.by_stop_signal is by_stop_signal
 
 
-@pytest.mark.parametrize(
-    ("found", "signals"),
-    [
+def test_the_signals_name_the_killer_and_the_kernels_count(subtests: pytest.Subtests) -> None:
+    for found, signals in [
         (death(-6), "return code -6"),
         (death(KILLED, kernel_kills=2), "the kernel counts 2 more killed for memory; return code -9"),
         (death(KILLED, "timeout"), "ended by the worker (timeout); return code -9"),
         (death(KILLED, "memory"), "ended by the worker (memory); return code -9"),
         (death(0, "silence"), "ended by the worker (silence); return code 0"),
-    ],
-)
-def test_the_signals_name_the_killer_and_the_kernels_count(found: Death, signals: str) -> None:
-    assert verdict_of(found, 5.0).signals == signals
+    ]:
+        with subtests.test(str((found, signals))):
+            assert verdict_of(found, 5.0).signals == signals
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
@@ -94,9 +88,8 @@ def test_a_breach_says_whether_shared_pages_count(*, is_exact: bool) -> None:
     assert ("shared pages count in part" in message) is is_exact
 
 
-@pytest.mark.parametrize(
-    ("found", "cause"),
-    [
+def test_the_text_names_the_cause_of_the_death(subtests: pytest.Subtests) -> None:
+    for found, cause in [
         (death(KILLED, "timeout"), "more than 5 s"),
         (death(KILLED, "memory"), "of its 200 MiB limit"),
         (death(KILLED, "silence"), "closed the socket"),
@@ -104,17 +97,15 @@ def test_a_breach_says_whether_shared_pages_count(*, is_exact: bool) -> None:
         (death(3), "exit code 3"),
         (death(None), "ended in an unknown way"),
         (death(-100), "ended with signal 100"),
-    ],
-)
-def test_the_text_names_the_cause_of_the_death(found: Death, cause: str) -> None:
-    assert cause in verdict_of(found, 5.0).happened
+    ]:
+        with subtests.test(str((found, cause))):
+            assert cause in verdict_of(found, 5.0).happened
 
 
-@pytest.mark.parametrize(
-    ("returncode", "by_memory"), [(KILLED, True), (-signal.SIGSEGV, False), (signal.SIGKILL, False), (None, False)]
-)
-def test_only_a_foreign_sigkill_is_attributed_to_memory(returncode: int | None, *, by_memory: bool) -> None:
-    assert ("out of memory" in verdict_of(death(returncode), None).message) is by_memory
+def test_only_a_foreign_sigkill_is_attributed_to_memory(subtests: pytest.Subtests) -> None:
+    for returncode, by_memory in [(KILLED, True), (-signal.SIGSEGV, False), (signal.SIGKILL, False), (None, False)]:
+        with subtests.test(str((returncode, by_memory))):
+            assert ("out of memory" in verdict_of(death(returncode), None).message) is by_memory
 
 
 def test_a_verdict_includes_the_output_and_the_measured_memory() -> None:
@@ -141,9 +132,8 @@ def test_a_report_is_one_line() -> None:
     assert str(report) == line
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [
+def test_bytes_are_shown_in_the_largest_unit_that_fits(subtests: pytest.Subtests) -> None:
+    for n_bytes, text in [
         (0, "0 B"),
         (1023, "1023 B"),
         (1 << 10, "1 KiB"),
@@ -152,10 +142,9 @@ def test_a_report_is_one_line() -> None:
         ((1 << 30) - 1, "1,024 MiB"),
         (1 << 30, "1.0 GiB"),
         (1500 << 30, "1,500.0 GiB"),
-    ],
-)
-def test_bytes_are_shown_in_the_largest_unit_that_fits(n_bytes: int, text: str) -> None:
-    assert bytes_text(n_bytes) == text
+    ]:
+        with subtests.test(str((n_bytes, text))):
+            assert bytes_text(n_bytes) == text
 
 
 LARGE = StepDeaths(size_in_first=100)
@@ -166,9 +155,8 @@ def memory(size_before: int) -> Death:
     return replace(death(KILLED, "memory"), size_before=size_before)
 
 
-@pytest.mark.parametrize(
-    ("found", "before", "given", "then"),
-    [
+def test_what_follows_for_the_step_during_which_a_child_died(subtests: pytest.Subtests) -> None:
+    for found, before, given, then in [
         (death(KILLED, "start"), StepDeaths(), {"arrived": True}, AfterStep.ANOTHER_START),
         (death(-6), StepDeaths(), {"arrived": True}, AfterStep.KEPT),
         (memory(100), StepDeaths(), {}, AfterStep.FRESH_PROCESS),
@@ -189,28 +177,21 @@ def memory(size_before: int) -> Death:
         (death(-6), StepDeaths(), {"alone": True}, AfterStep.FAILED),
         (death(KILLED, kernel_kills=1), StepDeaths(), {}, AfterStep.RETRY),
         (death(KILLED, "timeout"), StepDeaths(), {}, AfterStep.FAILED),
-    ],
-)
-def test_what_follows_for_the_step_during_which_a_child_died(
-    found: Death, before: StepDeaths, given: dict[str, Any], then: AfterStep
-) -> None:
-    situation: dict[str, Any] = {"arrived": False, "retries": 1, "alone": False, "is_stopping": False} | given
-    assert after_death_in_step(found, verdict_of(found, 5.0).reason, before, **situation) is then
+    ]:
+        with subtests.test(str((found, before, given, then))):
+            situation: dict[str, Any] = {"arrived": False, "retries": 1, "alone": False, "is_stopping": False} | given
+            assert after_death_in_step(found, verdict_of(found, 5.0).reason, before, **situation) is then
 
 
-@pytest.mark.parametrize(
-    ("returncode", "n_in_a_row", "has_bundle", "then"),
-    [
+def test_what_follows_after_a_child_died_between_two_steps(subtests: pytest.Subtests) -> None:
+    for returncode, n_in_a_row, has_bundle, then in [
         (-6, 1, True, BetweenSteps.ANOTHER_CHILD),
         (-6, 1, False, BetweenSteps.UNPACK_AGAIN),
         (FILES_LOST, 1, True, BetweenSteps.UNPACK_AGAIN),
         (FILES_LOST, DEATHS_BETWEEN, True, BetweenSteps.RAISE),
-    ],
-)
-def test_what_follows_after_a_child_died_between_two_steps(
-    returncode: int, n_in_a_row: int, then: BetweenSteps, *, has_bundle: bool
-) -> None:
-    assert after_death_between_steps(death(returncode), n_in_a_row, has_bundle=has_bundle) is then
+    ]:
+        with subtests.test(str((returncode, n_in_a_row, has_bundle, then))):
+            assert after_death_between_steps(death(returncode), n_in_a_row, has_bundle=has_bundle) is then
 
 
 def test_children_are_replaced_before_they_have_the_smallest_size_that_was_too_large() -> None:
@@ -223,9 +204,8 @@ def test_children_are_replaced_before_they_have_the_smallest_size_that_was_too_l
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "then"),
-    [
+def test_what_follows_for_a_lost_task(subtests: pytest.Subtests) -> None:
+    for given, then in [
         ({"blamed": False}, Then.AGAIN),
         ({"blamed": False, "alone": True}, Then.AGAIN),
         ({}, Then.SMALLER),
@@ -235,16 +215,20 @@ def test_children_are_replaced_before_they_have_the_smallest_size_that_was_too_l
         ({"n_units": 1}, Then.SMALLER),
         ({"n_in_a_row": 101}, Then.END),
         ({"n_in_a_row": 101, "most_in_flight": 101}, Then.SMALLER),
-    ],
-)
-def test_what_follows_for_a_lost_task(given: dict[str, Any], then: Then) -> None:
-    situation: dict[str, Any] = {"blamed": True, "alone": False, "n_units": 3, "n_in_a_row": 1, "most_in_flight": 8}
-    assert after_loss(**(situation | given)) is then
+    ]:
+        with subtests.test(str((given, then))):
+            situation: dict[str, Any] = {
+                "blamed": True,
+                "alone": False,
+                "n_units": 3,
+                "n_in_a_row": 1,
+                "most_in_flight": 8,
+            }
+            assert after_loss(**(situation | given)) is then
 
 
-@pytest.mark.parametrize(
-    ("given", "then"),
-    [
+def test_what_follows_for_a_task_that_raised(subtests: pytest.Subtests) -> None:
+    for given, then in [
         ({}, (Then.ELSEWHERE, False)),
         ({"n_raised": 3}, (Then.SMALLER, False)),
         ({"n_raised": 2, "alone": True}, (Then.ELSEWHERE, False)),
@@ -257,8 +241,13 @@ def test_what_follows_for_a_lost_task(given: dict[str, Any], then: Then) -> None
         ({"same_error": {"a", "b"}}, (Then.END, False)),
         ({"same_error": {"a", "b"}, "workers": {*"abcd"}}, (Then.ELSEWHERE, False)),
         ({"same_error": {"a", "b", "c"}, "workers": {*"abcd"}}, (Then.END, False)),
-    ],
-)
-def test_what_follows_for_a_task_that_raised(given: dict[str, Any], then: tuple[Then, bool]) -> None:
-    situation: dict[str, Any] = {"alone": False, "n_raised": 1, "n_in_a_row": 1, "worker": "a", "workers": {"a", "b"}}
-    assert after_error(**({"retired": set(), "same_error": set()} | situation | given)) == then
+    ]:
+        with subtests.test(str((given, then))):
+            situation: dict[str, Any] = {
+                "alone": False,
+                "n_raised": 1,
+                "n_in_a_row": 1,
+                "worker": "a",
+                "workers": {"a", "b"},
+            }
+            assert after_error(**({"retired": set(), "same_error": set()} | situation | given)) == then

@@ -112,9 +112,8 @@ def test_every_variable_is_read() -> None:
     assert got.model_fields_set == set(Settings.model_fields)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "field", "value"),
-    [
+def test_values_may_have_units_and_spaces(subtests: pytest.Subtests) -> None:
+    for name, given, field, value in [
         ("CHECKPOINT_SECONDS", "2.5", "checkpoint_seconds", 2.5),
         ("CHECKPOINT_BYTES", "64MiB", "checkpoint_bytes", 64 << 20),
         ("CHECKPOINT_BYTES", "1.5 GiB", "checkpoint_bytes", 3 << 29),
@@ -123,10 +122,9 @@ def test_every_variable_is_read() -> None:
         ("SLOTS", " 3 ", "slots", 3),
         ("BATCH_SIZE", " 3 ", "batch_size", 3),
         ("BATCH_SIZE", " Auto ", "batch_size", "auto"),
-    ],
-)
-def test_values_may_have_units_and_spaces(name: str, given: str, field: str, value: float | str) -> None:
-    assert getattr(Settings.from_environment({PREFIX + name: given}), field) == value
+    ]:
+        with subtests.test(str((name, given, field, value))):
+            assert getattr(Settings.from_environment({PREFIX + name: given}), field) == value
 
 
 def test_the_environment_is_read_at_the_time_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +145,8 @@ def test_variables_of_other_tools_are_ignored() -> None:
     assert Settings.from_environment(environ) == Settings()
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
+def test_an_unknown_setting_is_refused_with_the_nearest_name(subtests: pytest.Subtests) -> None:
+    for name, near in [
         ("MODELOPS_JOB_BATCHSIZE", "MODELOPS_JOB_BATCH_SIZE"),
         ("MODELOPS_JOB_batch_size", "MODELOPS_JOB_BATCH_SIZE"),
         ("MODELOPS_JOB_TIMEOUT", "MODELOPS_JOB_SIM_TIMEOUT"),
@@ -161,16 +158,14 @@ def test_variables_of_other_tools_are_ignored() -> None:
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_ARCHIVE", None),  # compared with their common prefix, it would be similar to others
         ("MODELOPS_JOB_", None),
-    ],
-)
-def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: str | None) -> None:
-    advice = f"did you mean {near}?" if near else "this version does not have this setting"
-    assert problems(**{name: "1"}) == [(name, f"unknown setting; {advice}")]
+    ]:
+        with subtests.test(str((name, near))):
+            advice = f"did you mean {near}?" if near else "this version does not have this setting"
+            assert problems(**{name: "1"}) == [(name, f"unknown setting; {advice}")]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "right"),
-    [
+def test_an_invalid_value_is_refused_with_the_valid_ones(subtests: pytest.Subtests) -> None:
+    for name, value, right in [
         ("BATCH_SIZE", "0", "write a number of parameter sets, like 200, or auto"),
         ("BATCH_SIZE", "-5", "write a number of parameter sets, like 200, or auto"),
         ("BATCH_SIZE", "many", "write a number of parameter sets, like 200, or auto"),
@@ -196,10 +191,9 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: st
         ("INSTALL_TIMEOUT", "0", "write a number above 0"),
         ("SLOTS", "x", "write an integer"),
         ("SLOTS", "1.5", "write an integer"),
-    ],
-)
-def test_an_invalid_value_is_refused_with_the_valid_ones(name: str, value: str, right: str) -> None:
-    assert problems(**{PREFIX + name: value}) == [(PREFIX + name, f"{value!r} is not valid: {right}")]
+    ]:
+        with subtests.test(str((name, value, right))):
+            assert problems(**{PREFIX + name: value}) == [(PREFIX + name, f"{value!r} is not valid: {right}")]
 
 
 @pytest.mark.parametrize(("port", "right"), [("-1", "0 or more"), ("65536", "65535 or less"), ("http", "an integer")])
@@ -266,15 +260,19 @@ def test_settings_pass_through_an_environment_unchanged() -> None:
     assert Settings().to_environment() == {}
 
 
-@pytest.mark.parametrize(("given", "n", "allowed"), [("7", 1000, 7), ("5%", 1000, 50), ("0.5%", 100, 0.5), ("0", 9, 0)])
-def test_max_failures_is_a_number_or_a_share(given: str, n: int, allowed: float) -> None:
-    assert Settings(max_failures=given).failures_allowed(n) == allowed
+def test_max_failures_is_a_number_or_a_share(subtests: pytest.Subtests) -> None:
+    for given, n, allowed in [("7", 1000, 7), ("5%", 1000, 50), ("0.5%", 100, 0.5), ("0", 9, 0)]:
+        with subtests.test(str((given, n, allowed))):
+            assert Settings(max_failures=given).failures_allowed(n) == allowed
 
 
-@pytest.mark.parametrize("given", ["-1", "five", "5 %", "1.5"])
-def test_any_other_max_failures_is_refused(given: str) -> None:
-    with pytest.raises(SettingsError, match="write a number of simulations, like 100, or a share of them, like 5%"):
-        Settings.from_environment({"MODELOPS_JOB_MAX_FAILURES": given})
+def test_any_other_max_failures_is_refused(subtests: pytest.Subtests) -> None:
+    for given in ["-1", "five", "5 %", "1.5"]:
+        with (
+            subtests.test(str(given)),
+            pytest.raises(SettingsError, match="write a number of simulations, like 100, or a share of them, like 5%"),
+        ):
+            Settings.from_environment({"MODELOPS_JOB_MAX_FAILURES": given})
 
 
 def test_an_option_overrides_a_variable() -> None:
@@ -373,14 +371,15 @@ def settings_read() -> set[str]:
     return read.union(*(attributes_read(method, "self") for method in methods if method.name in read))
 
 
-@pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_is_read(field: str) -> None:
+def test_every_setting_is_read(subtests: pytest.Subtests) -> None:
     """Users believe that a setting has an effect, so a module other than ``settings.py`` must read each one.
 
     The test searches the syntax trees. Names in comments, texts and assignments do not count. Modules must call the
     object ``settings``: under another name, the test does not find the read.
     """
-    assert field in settings_read()
+    for field in Settings.model_fields:
+        with subtests.test(str(field)):
+            assert field in settings_read()
 
 
 def test_only_a_read_from_a_settings_object_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.main import get_command
 
 import mops
@@ -45,8 +45,15 @@ NAMES = ("Azure", "Dask", "Kubernetes", "MODELOPS_", "SIGTERM", "Superseded")
 """Names with which a line may begin in upper case."""
 
 
-def where(path: Path, node: Any) -> str:
-    return f"{path.relative_to(PACKAGE)}:{node.lineno}"
+@functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Return every node of the package's code that has a line, with its place."""
+    return [
+        (f"{path.relative_to(PACKAGE)}:{node.lineno}", node)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call | ast.ClassDef)
+    ]
 
 
 def template(node: ast.expr | None) -> str | None:
@@ -58,22 +65,11 @@ def template(node: ast.expr | None) -> str | None:
     return None
 
 
-def calls() -> Iterator[tuple[Path, ast.Call, str]]:
-    """Yield every call of the package with the name of what it calls."""
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                yield path, node, ast.unparse(node.func)
-
-
-def log_templates() -> dict[str, str]:
-    found = {}
-    for path, node, name in calls():
-        if re.fullmatch(r"logger\.(debug|info|warning|error|exception)", name) and node.args:
-            text = template(node.args[0])
-            if text is not None:
-                found[where(path, node)] = text
-    return found
+def calls(names: re.Pattern[str]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call of the package whose function has one of these names, with its place."""
+    for place, node in nodes():
+        if isinstance(node, ast.Call) and names.fullmatch(ast.unparse(node.func).rpartition(".")[2]):
+            yield place, node
 
 
 def error_kinds() -> set[str]:
@@ -81,26 +77,21 @@ def error_kinds() -> set[str]:
     kinds = {
         name for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, errors.MopsError)
     }
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & kinds:
-                kinds.add(node.name)
+    for _, node in nodes():
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & kinds:
+            kinds.add(node.name)
     return kinds
 
 
-def error_texts() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the first lines and the hints of every error that is built from literals."""
-    kinds, lines, hints = error_kinds(), {}, {}
-    for path, node, name in calls():
-        if name.rpartition(".")[2] not in kinds:
-            continue
-        text = template(node.args[0]) if node.args else None
+def error_texts(part: str) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each error's first line or hint that is built from literals."""
+    for place, node in calls(re.compile("|".join(error_kinds()))):
+        given = {keyword.arg: keyword.value for keyword in node.keywords} | {
+            "line": node.args[0] if node.args else None
+        }
+        text = template(given.get(part))
         if text is not None:
-            lines[where(path, node)] = text
-        for keyword in node.keywords:
-            if keyword.arg == "hint" and (hint := template(keyword.value)) is not None:
-                hints[where(path, node)] = hint
-    return lines, hints
+            yield place, text
 
 
 def help_texts() -> Iterator[tuple[str, Any]]:
@@ -116,70 +107,76 @@ def help_texts() -> Iterator[tuple[str, Any]]:
             yield f"mops {name}", command
 
 
-HELP = dict(help_texts())
-LOGS = log_templates()
-ERRORS, HINTS = error_texts()
+def begins_in_upper_case(text: str) -> bool:
+    return text[:1].isupper() and not text.startswith(NAMES)
 
 
-@pytest.mark.parametrize("name", HELP)
-def test_options_have_short_help_in_the_imperative(name: str) -> None:
-    context = HELP[name].context_class(HELP[name])
-    for parameter in HELP[name].get_params(context):
-        text = parameter.help or ""
-        if parameter.name in ("help", "install_completion", "show_completion"):  # typer's
-            continue
-        assert text, f"{name}: {parameter.name} has no help"
-        assert len(text) <= 70, f"{name}: {text}"
-        assert text[0].isupper(), f"{name}: {text}"
-        assert not text.endswith("."), f"{name}: {text}"
-        assert parameter.param_type_name == "argument" or not text.startswith(("The ", "A ", "Whether ", "Only "))
-
-
-@pytest.mark.parametrize("name", HELP)
-def test_a_command_says_what_it_does_and_shows_an_example(name: str) -> None:
-    text = inspect.cleandoc(HELP[name].help or "")
-    first = text.partition("\n")[0]
-    assert first.endswith(".")
-    assert len(first) <= 80
-    example = {"mops run": "mops jobs submit"}.get(name, name)  # the same command
-    assert re.search(rf"^Example:\n\n    {example}\b", text, re.MULTILINE), f"{name} has no example"
-
-
-@pytest.mark.parametrize("place", LOGS)
-def test_a_log_line_is_one_line_of_at_most_160_characters(place: str) -> None:
-    text = LOGS[place]
-    assert len(text) <= 160
-    assert "\n" not in text.strip("\n")
-    assert not text.endswith("."), text
-    assert not text[0].isupper() or text.startswith(NAMES), text
-
-
-@pytest.mark.parametrize("place", ERRORS)
-def test_an_error_begins_in_lower_case_and_has_no_full_stop(place: str) -> None:
-    text = ERRORS[place]
-    assert not text.endswith("."), text
-    assert not text[0].isupper() or text.startswith(NAMES), text
-
-
-@pytest.mark.parametrize("place", HINTS)
-def test_a_hint_is_one_thing_to_do(place: str) -> None:
-    text = HINTS[place]
-    assert not text.endswith((".", "?")), text
-    assert not text[:1].isupper() or text.startswith(NAMES), text
-
-
-@pytest.mark.parametrize("kind", sorted(error_kinds() & set(vars(errors))))
-def test_an_error_class_is_described_in_one_sentence(kind: str) -> None:
-    first = (inspect.getdoc(getattr(errors, kind)) or "").partition("\n")[0]
-    assert re.fullmatch(r"[^.]+(\.[^ .][^.]*)*\.", first), first
-
-
-@pytest.mark.parametrize("module", [path.relative_to(PACKAGE).as_posix() for path in MODULES])
-def test_messages_docstrings_and_comments_use_plain_words(module: str) -> None:
+def test_options_have_short_help_in_the_imperative() -> None:
     wrong = []
-    for token in tokenize.generate_tokens(io.StringIO((PACKAGE / module).read_text()).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
-            for pattern, instead in FORBIDDEN.items():
-                if found := re.search(pattern, token.string, re.MULTILINE):
-                    wrong.append(f"{module}:{token.start[0]}: {found[0]!r}: {instead}")
+    for name, command in help_texts():
+        for parameter in command.get_params(command.context_class(command)):
+            if parameter.name in ("help", "install_completion", "show_completion"):  # typer's
+                continue
+            text = parameter.help or ""
+            is_noun = parameter.param_type_name != "argument" and text.startswith(("The ", "A ", "Whether ", "Only "))
+            if not 0 < len(text) <= 70 or not text[0].isupper() or text.endswith(".") or is_noun:
+                wrong.append(f"{name} {parameter.name}: {text!r}")
+    assert wrong == []
+
+
+def test_a_command_says_what_it_does_and_shows_an_example() -> None:
+    wrong = []
+    for name, command in help_texts():
+        text = inspect.cleandoc(command.help or "")
+        first = text.partition("\n")[0]
+        example = {"mops run": "mops jobs submit"}.get(name, name)  # the same command
+        if not re.search(rf"^Example:\n\n    {example}\b", text, re.MULTILINE):
+            wrong.append(f"{name} has no example")
+        if not first.endswith(".") or len(first) > 80:
+            wrong.append(f"{name}: {first}")
+    assert wrong == []
+
+
+def test_a_log_line_is_one_line_of_at_most_160_characters() -> None:
+    texts = {
+        place: text
+        for place, node in calls(re.compile("debug|info|warning|error|exception"))
+        if ast.unparse(node.func).startswith("logger.") and node.args and (text := template(node.args[0])) is not None
+    }
+    assert len(texts) > 40
+    assert {
+        place: text
+        for place, text in texts.items()
+        if len(text) > 160 or "\n" in text.strip("\n") or text.endswith(".") or begins_in_upper_case(text)
+    } == {}
+
+
+def test_an_error_begins_in_lower_case_and_has_no_full_stop() -> None:
+    texts = [*error_texts("line")]
+    assert len(texts) > 200
+    assert [(place, text) for place, text in texts if text.endswith(".") or begins_in_upper_case(text)] == []
+
+
+def test_a_hint_is_one_thing_to_do() -> None:
+    texts = [*error_texts("hint")]
+    assert len(texts) > 150
+    assert [(place, text) for place, text in texts if text.endswith((".", "?")) or begins_in_upper_case(text)] == []
+
+
+def test_an_error_class_is_described_in_one_sentence() -> None:
+    firsts = [
+        (inspect.getdoc(getattr(errors, kind)) or "").partition("\n")[0] for kind in error_kinds() & set(vars(errors))
+    ]
+    assert [first for first in firsts if not re.fullmatch(r"[^.]+(\.[^ .][^.]*)*\.", first)] == []
+
+
+def test_messages_docstrings_and_comments_use_plain_words() -> None:
+    wrong = []
+    forbidden = re.compile("|".join(FORBIDDEN), re.MULTILINE)
+    for path in MODULES:
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            is_text = token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string)
+            if is_text and (found := forbidden.search(token.string)):
+                instead = next(words for pattern, words in FORBIDDEN.items() if re.search(pattern, found[0]))
+                wrong.append(f"{path.relative_to(PACKAGE)}:{token.start[0]}: {found[0]!r}: {instead}")
     assert not wrong, "\n".join(wrong)

@@ -7,22 +7,19 @@ import pytest
 from mops.units import number, printable, rate, shortened, shortened_in_middle
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_a_long_text_is_cut_after_a_word(subtests: pytest.Subtests) -> None:
+    for text, expected in [
         ("one two", "one two"),
         ("one two three", "one two..."),
         ("one twothree", "one..."),
         ("onetwothreefour", "onetwot..."),
-    ],
-)
-def test_a_long_text_is_cut_after_a_word(text: str, expected: str) -> None:
-    assert shortened(text, 10) == expected
+    ]:
+        with subtests.test(str((text, expected))):
+            assert shortened(text, 10) == expected
 
 
-@pytest.mark.parametrize(
-    ("per_second", "expected"),
-    [
+def test_a_slow_rate_is_one_per_minute_or_per_hour(subtests: pytest.Subtests) -> None:
+    for per_second, expected in [
         (1234.5, "1,234/s"),
         (12.4, "12/s"),
         (2.5, "2.5/s"),
@@ -34,10 +31,9 @@ def test_a_long_text_is_cut_after_a_word(text: str, expected: str) -> None:
         (0.0001, "0.4/h"),
         (0.00001, "0.036/h"),
         (0.0, "0/s"),
-    ],
-)
-def test_a_slow_rate_is_one_per_minute_or_per_hour(per_second: float, expected: str) -> None:
-    assert rate(per_second) == expected
+    ]:
+        with subtests.test(str((per_second, expected))):
+            assert rate(per_second) == expected
 
 
 def test_a_long_text_is_shortened_in_the_middle() -> None:
@@ -47,9 +43,8 @@ def test_a_long_text_is_shortened_in_the_middle() -> None:
     assert shortened_in_middle(text, 1100) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
+def test_an_estimate_has_three_digits(subtests: pytest.Subtests) -> None:
+    for value, expected in [
         (22_414_321.0, "22,400,000"),
         (100_000.0, "100,000"),
         (1234.5, "1,230"),
@@ -62,15 +57,13 @@ def test_a_long_text_is_shortened_in_the_middle() -> None:
         (1.23456e-7, "1.23e-07"),
         (2.5e12, "2.5e+12"),
         (float("inf"), "inf"),
-    ],
-)
-def test_an_estimate_has_three_digits(value: float, expected: str) -> None:
-    assert number(value) == expected
+    ]:
+        with subtests.test(str((value, expected))):
+            assert number(value) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_foreign_text_loses_what_a_terminal_would_obey(subtests: pytest.Subtests) -> None:
+    for text, expected in [
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b", "ab"),
         ("\x1b]0;a title without an end\nb", "\nb"),
@@ -80,7 +73,6 @@ def test_an_estimate_has_three_digits(value: float, expected: str) -> None:
         ("a\tb\r\nc\n", "a\tb\nc\n"),
         (" 10 %\r 20 %\r\n 1 %\r 2 %", " 20 %\n 2 %"),
         ("an emoji \U0001f468\u200d\U0001f469, é, 中", "an emoji \U0001f468\u200d\U0001f469, é, 中"),
-    ],
-)
-def test_foreign_text_loses_what_a_terminal_would_obey(text: str, expected: str) -> None:
-    assert printable(text) == expected
+    ]:
+        with subtests.test(str((text, expected))):
+            assert printable(text) == expected

@@ -50,19 +50,15 @@ def test_the_first_signal_stops_the_runner_the_second_at_once_and_the_third_kill
         assert process.wait(timeout=30) == code
 
 
-@pytest.mark.parametrize(
-    ("install", "scheduler", "seconds"),
-    [
+def test_dependencies_are_installed_on_a_cluster_or_as_the_setting_says(subtests: pytest.Subtests) -> None:
+    for install, scheduler, seconds in [
         ("auto", None, None),
         ("auto", "tcp://host:8786", 90),
         ("always", None, 90),
         ("always", "tcp://host:8786", 90),
         ("never", None, None),
         ("never", "tcp://host:8786", None),
-    ],
-)
-def test_dependencies_are_installed_on_a_cluster_or_as_the_setting_says(
-    install: str, scheduler: str | None, seconds: float | None
-) -> None:
-    given = Settings.model_validate({"install": install, "install_timeout": 90, "scheduler": scheduler})
-    assert install_seconds(given) == seconds
+    ]:
+        with subtests.test(str((install, scheduler, seconds))):
+            given = Settings.model_validate({"install": install, "install_timeout": 90, "scheduler": scheduler})
+            assert install_seconds(given) == seconds

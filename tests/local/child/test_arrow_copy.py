@@ -84,13 +84,14 @@ SHARING: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("make", SHARING.values(), ids=SHARING)
-def test_a_model_may_overwrite_its_memory_after_it_returned_a_table(make: Make) -> None:
+def test_a_model_may_overwrite_its_memory_after_it_returned_a_table(subtests: pytest.Subtests) -> None:
     """A model that returned tables over one array got the values of the last simulation in every row."""
-    memory = np.array([1.0, 2.0, 3.0])
-    found = [as_tables(make(memory), 1)["output"] for _ in range(2)]
-    memory[:] = 9
-    assert [table["x"].to_pylist() for table in found] == [[1.0, 2.0, 3.0]] * 2
+    for name, make in SHARING.items():
+        with subtests.test(name):
+            memory = np.array([1.0, 2.0, 3.0])
+            found = [as_tables(make(memory), 1)["output"] for _ in range(2)]
+            memory[:] = 9
+            assert [table["x"].to_pylist() for table in found] == [[1.0, 2.0, 3.0]] * 2
 
 
 NESTED = {
@@ -258,10 +259,10 @@ BEYOND_MICROSECONDS = {
 }
 
 
-@pytest.mark.parametrize("column", BEYOND_MICROSECONDS.values(), ids=BEYOND_MICROSECONDS)
-def test_a_time_that_microseconds_do_not_reach_is_refused_with_its_column(column: pa.Array) -> None:
-    with pytest.raises(InvalidOutput, match="column 'when'"):
-        as_tables({"when": column}, 1)
+def test_a_time_that_microseconds_do_not_reach_is_refused_with_its_column(subtests: pytest.Subtests) -> None:
+    for name, column in BEYOND_MICROSECONDS.items():
+        with subtests.test(name), pytest.raises(InvalidOutput, match="column 'when'"):
+            as_tables({"when": column}, 1)
 
 
 # --- invalid data of native code

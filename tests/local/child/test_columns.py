@@ -201,14 +201,14 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "wanted"), KEPT.values(), ids=KEPT)
-def test_a_value_keeps_its_meaning(values: Any, wanted: list[Any]) -> None:
-    assert repr(stored(values)) == repr(wanted)
+def test_a_value_keeps_its_meaning(subtests: pytest.Subtests) -> None:
+    for name, (values, wanted) in KEPT.items():
+        with subtests.test(name):
+            assert repr(stored(values)) == repr(wanted)
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
+def test_a_value_keeps_its_width(subtests: pytest.Subtests) -> None:
+    for values, kind in [
         (np.array([1], ">i2"), pa.int16()),
         (np.array([1], "f2"), pa.float32()),
         ([np.array([1], "i1"), np.ma.array([1], dtype="i1", mask=[True])], pa.list_(pa.int8())),
@@ -219,11 +219,9 @@ def test_a_value_keeps_its_meaning(values: Any, wanted: list[Any]) -> None:
         (np.array([], "U1"), pa.string()),
         (np.array([], "S1"), pa.binary()),
         ([], pa.null()),
-    ],
-    ids=lambda given: str(given) if isinstance(given, pa.DataType) else type(given).__name__,
-)
-def test_a_value_keeps_its_width(values: Any, kind: pa.DataType) -> None:
-    assert kind_of_stored(values) == kind
+    ]:
+        with subtests.test(str((values, kind))):
+            assert kind_of_stored(values) == kind
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -282,10 +280,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "says"), REFUSED.values(), ids=REFUSED)
-def test_a_value_that_would_change_is_refused_with_its_column(values: Any, says: str) -> None:
-    with pytest.raises(InvalidOutput, match=rf"output 'daily'.*column 'x': .*{says}"):
-        as_tables({"daily": {"good": [0], "x": values}}, 1)
+def test_a_value_that_would_change_is_refused_with_its_column(subtests: pytest.Subtests) -> None:
+    for name, (values, says) in REFUSED.items():
+        with subtests.test(name), pytest.raises(InvalidOutput, match=rf"output 'daily'.*column 'x': .*{says}"):
+            as_tables({"daily": {"good": [0], "x": values}}, 1)
 
 
 def test_an_array_with_coordinates_is_refused() -> None:

@@ -256,9 +256,8 @@ class TestRecords:
     def test_numbers_of_numpy_keep_their_types(self) -> None:
         assert alone([Summary(np.int16(1)), Summary(np.int16(2))]).schema.field("peak").type == pa.int16()
 
-    @pytest.mark.parametrize(
-        ("result", "says"),
-        [
+    def test_other_rows_are_refused_with_the_reason(self, subtests: pytest.Subtests) -> None:
+        for result, says in [
             ([Place(1.0), Summary(1)], "rows 0 and 1 differ in their fields: curve, peak, x, y"),
             ([Place(1.0), None], "mixes rows and NoneType"),
             ([Place(1.0), {"x": 1.0, "y": None}], "mixes rows and dict"),
@@ -270,10 +269,9 @@ class TestRecords:
             ([Place], "returned list of 1"),
             ({"n": [1, 2], "at": [Place(1.0), Place(2.0)]}, "'n': list of 2, 'at': list of 2"),
             ({"daily": Place(1.0), "n": 3}, "'daily': Place, 'n': int"),
-        ],
-    )
-    def test_other_rows_are_refused_with_the_reason(self, result: object, says: str) -> None:
-        assert says in refusal(result)
+        ]:
+            with subtests.test(str((result, says))):
+                assert says in refusal(result)
 
 
 class TestDictionariesAsRows:
@@ -301,9 +299,8 @@ class TestDictionariesAsRows:
     def test_the_seed_is_left_out(self) -> None:
         assert alone([{"seed": 1, "n": 5}]).column_names == ["n"]
 
-    @pytest.mark.parametrize(
-        ("result", "says"),
-        [
+    def test_other_lists_are_refused_with_the_reason(self, subtests: pytest.Subtests) -> None:
+        for result, says in [
             ([{"day": 1}, {"day": 2, "late": True}], "rows 0 and 1 differ in their fields: late"),
             ([{"day": 1}, {1: 2}], "rows 0 and 1 differ in their fields: 1, day"),
             ([{"day": 1}, None], "mixes rows and NoneType"),
@@ -316,10 +313,9 @@ class TestDictionariesAsRows:
             ([(0, 5), (1, 7)], "it holds tuple; for rows, return dictionaries: [{'day': 0, 'cases': 5}"),
             ([pd.DataFrame({"n": [1]})], "it holds tables (DataFrame); give each a name"),
             ([object()], "it holds object; return a table, or a list of dictionaries, which are rows"),
-        ],
-    )
-    def test_other_lists_are_refused_with_the_reason(self, result: object, says: str) -> None:
-        assert says in refusal(result)
+        ]:
+            with subtests.test(str((result, says))):
+                assert says in refusal(result)
 
 
 class TestEmptyLists:
@@ -328,11 +324,10 @@ class TestEmptyLists:
     EVENT: ClassVar = {"events": [Place(0.5, 1.5)]}
     SEVERAL: ClassVar = {"events": [Place(0.5, 1.5)], "summary": {"n": 1}}
 
-    @pytest.mark.parametrize(
-        ("first", "then", "n_rows"),
-        [
-            (EVENT, {"events": []}, {"events": 0}),
-            (SEVERAL, {"events": [], "summary": {"n": 2}}, {"events": 0, "summary": 1}),
+    def test_it_is_a_table_without_rows(self, subtests: pytest.Subtests) -> None:
+        for first, then, n_rows in [
+            (self.EVENT, {"events": []}, {"events": 0}),
+            (self.SEVERAL, {"events": [], "summary": {"n": 2}}, {"events": 0, "summary": 1}),
             ([Place(0.5, 1.5)], [], {"output": 0}),
             ([Place(0.5, 1.5)], (), {"output": 0}),
             ([{"x": 0.5}], [], {"output": 0}),
@@ -343,13 +338,12 @@ class TestEmptyLists:
             ),
             ({"day": [1]}, {"day": []}, {"output": 0}),
             ({"output": [1]}, {"output": []}, {"output": 0}),
-        ],
-    )
-    def test_it_is_a_table_without_rows(self, first: object, then: object, n_rows: dict[str, int]) -> None:
-        results = Results({name: families_in(table) for name, table in as_tables(first, 1).items()})
-        outputs = results.read(then, 2)
-        assert {name: output.num_rows for name, output in outputs.items()} == n_rows
-        assert results.read(first, 3)["output" if "output" in n_rows else "events"].num_rows == 1
+        ]:
+            with subtests.test(str((first, then, n_rows))):
+                results = Results({name: families_in(table) for name, table in as_tables(first, 1).items()})
+                outputs = results.read(then, 2)
+                assert {name: output.num_rows for name, output in outputs.items()} == n_rows
+                assert results.read(first, 3)["output" if "output" in n_rows else "events"].num_rows == 1
 
     @pytest.mark.parametrize("result", [[], {"events": [], "summary": {"n": 1}}])
     def test_it_is_refused_as_the_first_result(self, result: object) -> None:

@@ -105,10 +105,10 @@ class TestMappings:
         found = as_tables({"a": pl.DataFrame({"n": [1]}), "b": {"n": [2]}, "c": pd.DataFrame({"n": [3]})}, 1)
         assert {name: table["n"].to_pylist() for name, table in found.items()} == {"a": [1], "b": [2], "c": [3]}
 
-    @pytest.mark.parametrize("name", ["", "a/b", ".hidden", 3, "a\nb", "a\0b", "caf\udce9"])
-    def test_an_output_name_that_cannot_be_a_folder_is_refused(self, name):
-        with pytest.raises(InvalidOutput, match="cannot name an output"):
-            as_tables({name: pa.table({"n": [1]})}, 1)
+    def test_an_output_name_that_cannot_be_a_folder_is_refused(self, subtests: pytest.Subtests) -> None:
+        for name in ["", "a/b", ".hidden", 3, "a\nb", "a\0b", "caf\udce9"]:
+            with subtests.test(name), pytest.raises(InvalidOutput, match="cannot name an output"):
+                as_tables({name: pa.table({"n": [1]})}, 1)
 
 
 class TestTypes:
@@ -118,11 +118,12 @@ class TestTypes:
         for frame in frames:
             assert as_tables(frame, 1)["output"].equals(pa.table({"s": ["a", "b"]}))
 
-    @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame, dict])
-    def test_a_table_without_rows_is_valid(self, make):
-        columns = {"day": np.array([], dtype=np.int64), "value": np.array([], dtype=np.float64)}
-        found = as_tables(make(columns), 1)["output"]
-        assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
+    def test_a_table_without_rows_is_valid(self, subtests: pytest.Subtests) -> None:
+        for make in [pl.DataFrame, pa.table, pd.DataFrame, dict]:
+            with subtests.test(str(make)):
+                columns = {"day": np.array([], dtype=np.int64), "value": np.array([], dtype=np.float64)}
+                found = as_tables(make(columns), 1)["output"]
+                assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
 
 
 class TestSeedColumn:
@@ -141,14 +142,10 @@ class TestSeedColumn:
         table = pa.table({"seed": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
         assert as_tables(table, 7)["output"].column_names == ["n"]
 
-    @pytest.mark.parametrize(
-        "column",
-        [[7, 8], [7, None], ["7", "7"], [[7], [7]], [{"a": 7}, {"a": 7}]],
-        ids=["other", "null", "text", "list", "struct"],
-    )
-    def test_a_seed_column_with_other_values_is_refused(self, column):
-        with pytest.raises(InvalidOutput, match=r"column 'seed'.*seed, 7"):
-            as_tables({"seed": column, "n": [1, 2]}, 7)
+    def test_a_seed_column_with_other_values_is_refused(self, subtests: pytest.Subtests) -> None:
+        for column in [[7, 8], [7, None], ["7", "7"], [[7], [7]], [{"a": 7}, {"a": 7}]]:
+            with subtests.test(str(column)), pytest.raises(InvalidOutput, match=r"column 'seed'.*seed, 7"):
+                as_tables({"seed": column, "n": [1, 2]}, 7)
 
     def test_a_table_with_only_the_seed_is_refused(self):
         with pytest.raises(InvalidOutput, match="no column but 'seed'"):
@@ -197,11 +194,12 @@ NO_TABLES = {
 }
 
 
-@pytest.mark.parametrize(("make", "says"), NO_TABLES.values(), ids=NO_TABLES.keys())
-def test_a_result_that_is_no_table_is_refused_with_its_type(make, says):
-    with pytest.raises(InvalidOutput) as refused:
-        as_tables(make(), 1)
-    assert says in str(refused.value)
+def test_a_result_that_is_no_table_is_refused_with_its_type(subtests: pytest.Subtests) -> None:
+    for name, (make, says) in NO_TABLES.items():
+        with subtests.test(name):
+            with pytest.raises(InvalidOutput) as refused:
+                as_tables(make(), 1)
+            assert says in str(refused.value)
 
 
 # --- earlier results of the same task

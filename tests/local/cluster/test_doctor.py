@@ -47,9 +47,8 @@ def test_the_schedulers_saturation() -> None:
     assert what.startswith("worker-saturation is 1.1:")
 
 
-@pytest.mark.parametrize(
-    ("change", "what", "fix"),
-    [
+def test_a_workers_settings(subtests: pytest.Subtests) -> None:
+    for change, what, fix in [
         ({"target": 0.6}, "memory.target is 0.6", "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False"),
         ({"spill": 0.7}, "memory.spill is 0.7", "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"),
         ({"trim_threshold": None}, "its heap keeps freed memory", "MALLOC_TRIM_THRESHOLD_=65536"),
@@ -58,13 +57,12 @@ def test_the_schedulers_saturation() -> None:
         ({"threads": 16}, "a simulation gets 112 MiB: 6.0 GiB, less", "a lower --nthreads"),
         ({"versions": OWN | {"mops": "0"}}, "mops is 0, and 1 here", "the same version of mops on both"),
         ({"versions": {}}, "mops is None, and 1 here", "the same version of mops on both"),
-    ],
-)
-def test_a_workers_settings(change: dict[str, Any], what: str, fix: str) -> None:
-    (where, said, set_), *_ = found(replace(WORKER, **change))
-    assert where == "worker tcp://w:1"
-    assert said.startswith(what)
-    assert set_.startswith(fix)
+    ]:
+        with subtests.test(str((change, what, fix))):
+            (where, said, set_), *_ = found(replace(WORKER, **change))
+            assert where == "worker tcp://w:1"
+            assert said.startswith(what)
+            assert set_.startswith(fix)
 
 
 def test_workers_that_are_alike_are_one_line() -> None:

@@ -149,26 +149,28 @@ def test_a_cluster_restricts_egress_only_if_the_chart_does(config: ServiceConfig
     assert [one["kind"] for one in without] == ["DaskCluster", "DaskAutoscaler"]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "0:3", "4:2", "3:", ":3", "many", "1:2:3", ""])
-def test_an_invalid_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a number of workers"):
-        Size.parse(text)
+def test_an_invalid_size_is_refused(subtests: pytest.Subtests) -> None:
+    for text in ["0", "-1", "0:3", "4:2", "3:", ":3", "many", "1:2:3", ""]:
+        with subtests.test(str(text)), pytest.raises(UsageError, match="is not a number of workers"):
+            Size.parse(text)
 
 
-@pytest.mark.parametrize("text", ["1", "12", "1:1", "2:16"])
-def test_a_valid_size_is_parsed(text: str) -> None:
-    assert str(Size.parse(text)) == {"1:1": "1"}.get(text, text)
+def test_a_valid_size_is_parsed(subtests: pytest.Subtests) -> None:
+    for text in ["1", "12", "1:1", "2:16"]:
+        with subtests.test(str(text)):
+            assert str(Size.parse(text)) == {"1:1": "1"}.get(text, text)
 
 
-@pytest.mark.parametrize("job", ["a", "7-days", "x" * 60, f"{'y' * 24}-{'z' * 30}"])
-def test_the_name_of_a_cluster_is_valid_for_the_operator_and_for_services(job: str) -> None:
-    from dask_kubernetes.operator.validation import validate_cluster_name
+def test_the_name_of_a_cluster_is_valid_for_the_operator_and_for_services(subtests: pytest.Subtests) -> None:
+    for job in ["a", "7-days", "x" * 60, f"{'y' * 24}-{'z' * 30}"]:
+        with subtests.test(str(job)):
+            from dask_kubernetes.operator.validation import validate_cluster_name
 
-    name = names.cluster_name(job, "7f3a2c")
-    validate_cluster_name(name)
-    assert name[0].isalpha(), "the name of a Service starts with a letter"
-    assert "--" not in name
-    assert len(f"{name}-default-worker-0123456789") <= 63, "hostnames of workers are cut after 63 characters"
+            name = names.cluster_name(job, "7f3a2c")
+            validate_cluster_name(name)
+            assert name[0].isalpha(), "the name of a Service starts with a letter"
+            assert "--" not in name
+            assert len(f"{name}-default-worker-0123456789") <= 63, "hostnames of workers are cut after 63 characters"
 
 
 # The runner's Job

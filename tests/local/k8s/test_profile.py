@@ -241,9 +241,8 @@ def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
         parsed(format=2, version="9.1.0", scheduler=..., runner=...)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_an_invalid_description_is_an_error_that_lists_every_problem(subtests: pytest.Subtests) -> None:
+    for changes, said in [
         ({"scheduler": ...}, "scheduler: Field required"),
         ({"format": ...}, "format: Field required"),
         ({"runner": {"image": "x"}}, "runner.serviceAccount: Field required"),
@@ -253,14 +252,13 @@ def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
             "activeDeadlineSeconds: Input should be greater",
         ),
         ({"worker": {}, "storage": 3}, "storage: Input should be a valid string; worker.selector: Field required"),
-    ],
-)
-def test_an_invalid_description_is_an_error_that_lists_every_problem(changes: Object, said: str) -> None:
-    with pytest.raises(UsageError, match="this does not describe a mops service") as raised:
-        parsed(**changes)
-    assert said in raised.value.what
-    assert raised.value.where == "ConfigMap mops-client"
-    assert "helm upgrade" in str(raised.value.hint)
+    ]:
+        with subtests.test(str((changes, said))):
+            with pytest.raises(UsageError, match="this does not describe a mops service") as raised:
+                parsed(**changes)
+            assert said in raised.value.what
+            assert raised.value.where == "ConfigMap mops-client"
+            assert "helm upgrade" in str(raised.value.hint)
 
 
 def test_an_empty_configmap() -> None:

@@ -8,6 +8,8 @@ import re
 import time
 from collections.abc import Callable
 
+import pytest
+
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
@@ -24,6 +26,9 @@ from mops.verdicts import Counts
 
 ID = "0123456789abcdef"
 """The id of every job that is made here. Jobs of one name have it one after the other, unless a test says otherwise."""
+
+on_disk = pytest.mark.parametrize("storage", ["local"], indirect=True)
+"""Runs a test on the local storage only: what it checks is above the contract that test_storage_files.py checks."""
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))

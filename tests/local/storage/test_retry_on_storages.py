@@ -1,4 +1,4 @@
-"""A retry on each storage: failed groups run again, and the rows of both jobs read as one."""
+"""A retry on the storage that is least like a folder: failed groups run again; the rows of both jobs read as one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 import mops
 from mops.settings import Settings
@@ -28,6 +29,7 @@ def score(params, replicates):
 """
 
 
+@pytest.mark.parametrize("storage", [pytest.param("azure", marks=pytest.mark.azurite)], indirect=True)
 def test_a_retry_gives_the_rows_of_a_study_that_never_failed(tmp_path: Path, storage: Any) -> None:
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(MODEL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from made import ID
+from made import ID, on_disk
 
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
@@ -31,6 +31,7 @@ def test_samples_are_read_in_the_order_in_which_they_were_taken(files: Files) ->
     assert read[0][1] == sample(101)
 
 
+@on_disk
 def test_a_job_without_samples_has_an_empty_table(files: Files) -> None:
     assert read_samples(files, PATHS) == []
     assert as_table([]).schema == SAMPLES
@@ -46,6 +47,7 @@ def test_the_table_of_samples_has_times_and_verdicts() -> None:
     assert len(table.to_pandas()) == 2
 
 
+@on_disk
 def test_a_live_record_is_read_as_it_was_written(files: Files) -> None:
     counts = Counts(5, 1, 2, 1, {"timeout": 1})
     live = Progress(

@@ -12,7 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made import ID, AtRequest, Hooked, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
+from made import (
+    ID,
+    AtRequest,
+    Hooked,
+    below,
+    claimed,
+    commit,
+    created,
+    ended,
+    finished,
+    hooked,
+    lives,
+    on_disk,
+    part,
+    timeless,
+)
 from tenacity import stop_after_attempt
 
 from mops.errors import JobDeleted, JobError, MopsError, OtherFormat, StorageUnavailable
@@ -103,6 +118,7 @@ def test_a_deletion_on_a_disk_removes_folders_and_temporary_files_too(local):
     assert [path.name for path in Path(local.url, "jobs").iterdir()] == []
 
 
+@on_disk
 def test_deleting_a_running_job_is_refused_with_its_host_and_process(files):
     created(files)
     claimed(files)
@@ -120,6 +136,7 @@ def test_deleting_a_running_job_is_refused_with_its_host_and_process(files):
     assert below(files) == before
 
 
+@on_disk
 def test_all_jobs_that_cannot_be_deleted_are_listed_and_none_is_deleted(files):
     finished(files, "done")
     created(files, "runs")
@@ -162,6 +179,7 @@ def test_a_runner_of_a_deleted_job_stops_and_writes_nothing_into_the_next_job_of
     assert below(files) == [], "also what the runner of the deleted job has written"
 
 
+@on_disk
 def test_a_runner_that_was_asked_for_a_deleted_job_does_not_run_the_next_job_of_its_name(files):
     """A pod of the deleted job starts again, or starts a day later."""
     created(files, job_id=OTHER_ID)
@@ -296,6 +314,7 @@ def test_a_submit_during_a_deletion_gives_way_or_stops_the_deletion(memory, same
     assert outcomes == {"submitted", "seen", *(["gave way"] if same_job else [])}
 
 
+@on_disk
 def test_a_submit_that_sees_a_deletion_only_at_its_end_removes_its_record(files):
     def begin_deletion(name, path) -> None:
         if path == PATHS.record and name == "put_new":
@@ -320,6 +339,7 @@ def derive(files: Files, name: str, parent: str) -> None:
     )
 
 
+@on_disk
 def test_a_parent_of_another_job_is_not_deleted(storage, files):
     finished(files, "old")
     derive(files, "new", "old")
@@ -335,6 +355,7 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 
 
+@on_disk
 def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     record = finished(files, "old")
     source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
@@ -350,6 +371,7 @@ def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     assert below(files, "new") == []
 
 
+@on_disk
 def test_deriving_a_job_from_one_that_was_deleted_is_refused(files):
     """Regression: the end was a FileNotFoundError."""
     record = finished(files, "old")
@@ -360,6 +382,7 @@ def test_deriving_a_job_from_one_that_was_deleted_is_refused(files):
     assert below(files, "new") == []
 
 
+@on_disk
 def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
     """The parent, of which no row counts, is still there."""
     record = finished(files, "parent")
@@ -375,6 +398,7 @@ def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files
     assert [job.job for job in list_jobs(files)] == ["parent"]
 
 
+@on_disk
 def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     record = finished(files, "old", failed=2)
     source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
@@ -392,6 +416,7 @@ def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
         plan_deletion(files, ["old"])
 
 
+@on_disk
 def test_a_job_that_is_derived_before_the_deletion_keeps_its_parent(files):
     finished(files, "old")
     (found,) = plan_deletion(files, ["old"])
@@ -403,6 +428,7 @@ def test_a_job_that_is_derived_before_the_deletion_keeps_its_parent(files):
     assert "deleted.json" not in below(files, "old")
 
 
+@on_disk
 def test_other_jobs_are_deleted_even_if_one_becomes_a_parent(files):
     finished(files, "one")
     finished(files, "two")
@@ -416,6 +442,7 @@ def test_other_jobs_are_deleted_even_if_one_becomes_a_parent(files):
 # Jobs that cannot be read
 
 
+@on_disk
 def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b"{not json")
@@ -424,6 +451,7 @@ def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
     assert below(files) == []
 
 
+@on_disk
 @pytest.mark.parametrize("damage", [b"", b'{"format":2,"k":2,"kind":"comm', b"{}"])
 def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     """Regression: a record that a disk fault had cut off made the job immortal."""
@@ -435,6 +463,7 @@ def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
     assert below(files) == []
 
 
+@on_disk
 @pytest.mark.parametrize(
     ("number", "hint"), [(99, "install mops-runner 9.1.0"), (1, "use the mops that wrote it: mops-runner 9.1.0")]
 )
@@ -457,6 +486,7 @@ UNREADABLE = {
 }
 
 
+@on_disk
 @pytest.mark.parametrize("record", UNREADABLE)
 def test_a_source_of_a_job_that_cannot_be_read_is_not_deleted(storage, files, record):
     """Regression: after an upgrade, mops could delete the parent of an older derived job, whose rows were then lost."""

@@ -116,15 +116,15 @@ def test_every_http_status_is_classified():
     assert {status for status, fault in faults.items() if fault.transient} == {408, 429, 500, 502, 503, 504}
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_the_status_decides_before_the_class_of_the_error(status):
-    for name in ("ClientAuthenticationError", "ResourceNotFoundError", "ResourceModifiedError", "ODataV4Error"):
-        assert azure_fault_of(of(name, status=status)).transient
+def test_the_status_decides_before_the_class_of_the_error(subtests: pytest.Subtests) -> None:
+    for status in [408, 429, 500, 502, 503, 504]:
+        with subtests.test(str(status)):
+            for name in ("ClientAuthenticationError", "ResourceNotFoundError", "ResourceModifiedError", "ODataV4Error"):
+                assert azure_fault_of(of(name, status=status)).transient
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "what"),
-    [
+def test_errors_of_azure_have_a_readable_text(subtests: pytest.Subtests) -> None:
+    for status, code, what in [
         (403, "AuthenticationFailed", "refuses"),
         (403, "AuthorizationPermissionMismatch", "refuses"),
         (403, "AuthorizationFailure", "refuses"),
@@ -133,12 +133,11 @@ def test_the_status_decides_before_the_class_of_the_error(status):
         (409, "ContainerBeingDeleted", "the container or account does not exist"),
         (409, "BlobImmutableDueToPolicy", "answered with an error"),
         (400, "InvalidHeaderValue", "answered with an error"),
-    ],
-)
-def test_errors_of_azure_have_a_readable_text(status, code, what):
-    fault = azure_fault_of(of("HttpResponseError", status=status, code=code))
-    assert what in fault.what
-    assert not fault.transient
+    ]:
+        with subtests.test(str((status, code, what))):
+            fault = azure_fault_of(of("HttpResponseError", status=status, code=code))
+            assert what in fault.what
+            assert not fault.transient
 
 
 def test_every_errno_is_classified():
@@ -149,9 +148,10 @@ def test_every_errno_is_classified():
         assert what in fault_of(OSError(getattr(errno, name), "x")).what
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), ConnectionError(), ConnectionResetError(), BrokenPipeError()])
-def test_errors_of_the_network_without_a_number_are_transient(error):
-    assert fault_of(error).transient
+def test_errors_of_the_network_without_a_number_are_transient(subtests: pytest.Subtests) -> None:
+    for error in [TimeoutError(), ConnectionError(), ConnectionResetError(), BrokenPipeError()]:
+        with subtests.test(str(error)):
+            assert fault_of(error).transient
 
 
 @pytest.mark.parametrize(("retrying", "longest_s"), [(PATIENT, 10), (BRIEF, 2)])
@@ -275,11 +275,12 @@ def test_untested_kinds_of_storage_are_refused(url):
         Files.open(url)
 
 
-@pytest.mark.parametrize("url", ["http://host/x", "ftp://x", "file://relative/x", "abfs://c/x?sig=secret"])
-def test_an_invalid_url_is_refused_without_repeating_its_secrets(url):
-    with pytest.raises(UsageError) as caught:
-        Files.open(url)
-    assert "secret" not in str(caught.value)
+def test_an_invalid_url_is_refused_without_repeating_its_secrets(subtests: pytest.Subtests) -> None:
+    for url in ["http://host/x", "ftp://x", "file://relative/x", "abfs://c/x?sig=secret"]:
+        with subtests.test(str(url)):
+            with pytest.raises(UsageError) as caught:
+                Files.open(url)
+            assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "", "no connection string"])

@@ -7,7 +7,7 @@ import os
 import time
 
 import pytest
-from made import ID, claimed, commit, created, ended, finished, hooked, lives
+from made import ID, claimed, commit, created, ended, finished, hooked, lives, on_disk
 
 import mops
 from mops.cli import status
@@ -57,6 +57,7 @@ def test_each_job_is_listed_with_its_state_newest_first(files):
     assert list_jobs(files)[0].created == AT.format(9)
 
 
+@on_disk
 def test_states_and_a_limit_filter_the_list(files):
     make_one_of_each(files)
     assert [job.job for job in list_jobs(files, limit=2)] == ["new", "new-running"]
@@ -75,6 +76,7 @@ def test_an_unknown_state_is_refused_with_the_nearest():
     assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: did you mean 'running'?")
 
 
+@on_disk
 @pytest.mark.parametrize("lost", ["no copy", "not JSON", "of an older mops", "of a newer mops", "another kind"])
 def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
     finished(files, "job", failed=1)
@@ -111,6 +113,7 @@ def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, fil
     assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4), **counts)
 
 
+@on_disk
 def test_other_files_are_not_listed(storage, files):
     finished(files, "job")
     storage.lay("jobs/half/study.json", b"{}")
@@ -156,6 +159,7 @@ def test_a_later_list_takes_one_listing_and_requests_for_new_and_unfinished_jobs
     assert len(read) == len(set(read)) == 300, "each record is read again, in turns"
 
 
+@on_disk
 def test_a_later_list_leaves_out_deleted_jobs_and_shows_new_jobs_of_their_names(storage, files, clock):
     lists = JobLists(files, lambda: clock.now_s)
     finished(files, "one", at=AT.format(1))
@@ -169,6 +173,7 @@ def test_a_later_list_leaves_out_deleted_jobs_and_shows_new_jobs_of_their_names(
     assert [job.job for job in lists.read()] == ["two"]
 
 
+@on_disk
 def test_a_list_and_its_filter_show_what_kubernetes_says_of_a_runner_as_its_page_does(files, monkeypatch):
     """Regression: a job with a killed pod was running in the list and interrupted on its page.
 
@@ -196,6 +201,7 @@ def test_a_list_and_its_filter_show_what_kubernetes_says_of_a_runner_as_its_page
     assert [job.job for job in lists.read(ListQuery(state="running")).jobs] == ["laptop", "done"]
 
 
+@on_disk
 def test_a_list_of_a_service_shows_a_runner_whose_pod_has_ended_as_interrupted(files):
     """A killed runner was shown as running until it had given no sign of life for 45 s."""
     for name, host in (("killed", "killed-1-x"), ("laptop", "my-pc")):
@@ -264,6 +270,7 @@ def test_status_shows_the_end_of_a_job_that_finishes_before_kubernetes_answers(t
     assert json.loads(capsys.readouterr().out)["state"] == "cancelled"
 
 
+@on_disk
 def test_a_list_without_running_jobs_asks_kubernetes_nothing(files):
     finished(files, "whole", at=AT.format(3))
     created(files, "new", AT.format(9))
@@ -273,6 +280,7 @@ def test_a_list_without_running_jobs_asks_kubernetes_nothing(files):
     assert len(list_jobs(files, ["succeeded"], phases=lambda: pytest.fail("asked Kubernetes"))) == 1
 
 
+@on_disk
 def test_a_job_that_finishes_before_kubernetes_answers_is_not_interrupted(files):
     record = created(files, "done")
     job = claimed(files, "done", at=time.time())
@@ -285,6 +293,7 @@ def test_a_job_that_finishes_before_kubernetes_answers_is_not_interrupted(files)
     assert [job.state for job in list_jobs(files, phases=phases)] == ["cancelled"]
 
 
+@on_disk
 @pytest.mark.parametrize("asked", [{"limit": 1}, {"states": ["submitted"]}])
 def test_a_new_job_of_a_deleted_jobs_name_is_found_by_its_own_date_and_state(files, clock, asked):
     """Regression: only jobs of the list were read again, and their old dates and states kept new ones out of it."""
@@ -315,6 +324,7 @@ class ActsAfter:
         return ask
 
 
+@on_disk
 @pytest.mark.parametrize("path", [NamePaths("job").record, JobPaths("job", ID).finished])
 def test_a_slow_thread_does_not_put_a_deleted_job_in_the_place_of_a_new_one(files, clock, path):
     """Regression: the deleted job came back, because a thread had read it before another thread saw the new one."""
@@ -341,6 +351,7 @@ def test_a_limited_list_reads_only_the_ends_of_the_jobs_in_it(memory):
     assert len(requests) == 1 + 50 + 3
 
 
+@on_disk
 def test_a_claim_without_a_live_record_counts_as_running_only_for_a_while(files):
     """Regression: a runner killed between its claim and its first live record counted as running without end."""
     created(files, "job")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import ID, hooked
+from made import ID, hooked, on_disk
 
 import mops
 from mops.errors import CorruptRecord, JobDeleted, OtherFormat, StorageUnavailable, Superseded
@@ -126,9 +126,8 @@ def test_a_record_of_another_format_is_refused(number):
 GOOD = {"format": FORMAT, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_an_invalid_record_is_refused_with_its_path(subtests: pytest.Subtests) -> None:
+    for data in [
         b"",
         b"\xff\xfe",
         b"[]",
@@ -155,12 +154,11 @@ GOOD = {"format": FORMAT, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
                 {"kind": "commit", "claim": "", "ranges": [], "parts": [["no/part/of/this", 1, 1, ""]], "counts": {}},
             ]
         ),
-    ],
-)
-def test_an_invalid_record_is_refused_with_its_path(data):
-    with pytest.raises(CorruptRecord) as caught:
-        decode_record(data, 1, "where/it/is")
-    assert caught.value.where == "where/it/is"
+    ]:
+        with subtests.test(str(data)):
+            with pytest.raises(CorruptRecord) as caught:
+                decode_record(data, 1, "where/it/is")
+            assert caught.value.where == "where/it/is"
 
 
 # The view
@@ -244,6 +242,7 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     assert len(fields["nonce"]) == 32
 
 
+@on_disk
 def test_nothing_is_written_after_a_complete_end(files):
     log = owner(files)
     log.end("partial", Counts())
@@ -258,6 +257,7 @@ def test_nothing_is_written_after_a_complete_end(files):
     assert opened(files).read().k == 2
 
 
+@on_disk
 def test_a_resume_inherits_committed_groups(files):
     owner(files).commit(Ranges.of([3, 4]), [], ONE)
     log = owner(files, "auto")
@@ -278,6 +278,7 @@ def test_only_the_newest_attempt_commits(files):
     assert verify(files, PATHS, 2) == []
 
 
+@on_disk
 def test_a_cancelled_attempt_commits_finished_groups_and_a_person_can_resume(files):
     log = owner(files)
     assert opened(files).cancel("me") is True
@@ -293,6 +294,7 @@ def test_a_cancelled_attempt_commits_finished_groups_and_a_person_can_resume(fil
     assert verify(files, PATHS, 1) == []
 
 
+@on_disk
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
     log = owner(files)
@@ -309,9 +311,9 @@ def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
 REQUEST = RunRequest(1, "mine")
 
 
-@pytest.mark.parametrize(
-    ("behind", "by", "asked", "decided"),
-    [
+def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(subtests: pytest.Subtests) -> None:
+    """The pod would undo a cancel before it, and two resumes would take the job from each other."""
+    for behind, by, asked, decided in [
         ([], "person", None, "person"),
         ([], "person", REQUEST, "person"),
         (["commit"], "person", REQUEST, "person"),  # of the runner that the request replaces
@@ -331,29 +333,30 @@ REQUEST = RunRequest(1, "mine")
         (["claim"], "auto", None, "auto"),
         ([], "auto", REQUEST, "auto"),
         (["claim"], "auto", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
-    ],
-)
-def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(behind, by, asked, decided):
-    """The pod would undo a cancel before it, and two resumes would take the job from each other."""
-    view = LogView().extended([Claim(k=1, by="person", **HEAD)])
-    for what in behind:
-        head = {**HEAD, "k": view.k + 1, "n": view.attempt + (what in ("claim", "mine"))}
-        record = {
-            "commit": lambda head=head: Commit(claim="00", ranges=Ranges.of([head["k"]]), parts=(), counts=ONE, **head),
-            "cancel": lambda head=head: Cancel(who="anna", **head),
-            "end": lambda head=head: End(claim="00", state="failed", totals=ONE, **head),
-            "complete": lambda head=head: End(claim="00", state="partial", totals=ONE, **head),
-            "claim": lambda head=head: Claim(by="person", asked=RunRequest(1, "another"), **head),
-            "mine": lambda head=head: Claim(by="person", asked=REQUEST, **head),
-        }[what]()
-        view = view.extended([record])
-    try:
-        outcome = check_start(view, by, asked, job="job", where="x")
-    except (NothingToRun, Overtaken) as refused:
-        outcome = refused.what
-    assert outcome == decided
+    ]:
+        with subtests.test(str((behind, by, asked, decided))):
+            view = LogView().extended([Claim(k=1, by="person", **HEAD)])
+            for what in behind:
+                head = {**HEAD, "k": view.k + 1, "n": view.attempt + (what in ("claim", "mine"))}
+                record = {
+                    "commit": lambda head=head: Commit(
+                        claim="00", ranges=Ranges.of([head["k"]]), parts=(), counts=ONE, **head
+                    ),
+                    "cancel": lambda head=head: Cancel(who="anna", **head),
+                    "end": lambda head=head: End(claim="00", state="failed", totals=ONE, **head),
+                    "complete": lambda head=head: End(claim="00", state="partial", totals=ONE, **head),
+                    "claim": lambda head=head: Claim(by="person", asked=RunRequest(1, "another"), **head),
+                    "mine": lambda head=head: Claim(by="person", asked=REQUEST, **head),
+                }[what]()
+                view = view.extended([record])
+            try:
+                outcome = check_start(view, by, asked, job="job", where="x")
+            except (NothingToRun, Overtaken) as refused:
+                outcome = refused.what
+            assert outcome == decided
 
 
+@on_disk
 def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
     owner(files)
     first, second = opened(files, "first"), opened(files, "second")
@@ -365,6 +368,7 @@ def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
     first.poll()
 
 
+@on_disk
 def test_a_request_is_stored_with_its_claim(files):
     asked = RunRequest.behind(7)
     assert RunRequest.parse(str(asked)) == asked
@@ -387,6 +391,7 @@ def test_verify_finds_a_claim_for_a_void_request():
     assert order_problems(log, PATHS) == ["record 3: a claim for a request that record 2 (cancel) had made void"]
 
 
+@on_disk
 def test_cancelling_a_job_with_a_long_log_takes_one_write(files):
     """Without reading the log first, each earlier record took one write."""
     log = owner(files)
@@ -423,6 +428,7 @@ def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
     assert isinstance(next(reader.records()), Claim)
 
 
+@on_disk
 def test_a_poll_finds_a_cancel(files):
     log = owner(files)
     opened(files).cancel("me")
@@ -430,6 +436,7 @@ def test_a_poll_finds_a_cancel(files):
     assert log.cancelled
 
 
+@on_disk
 def test_a_reader_continues_where_it_stopped(files):
     log, reader = owner(files), opened(files)
     first = reader.read()
@@ -554,6 +561,7 @@ def test_after_a_write_without_an_answer_nothing_else_is_written(faulty):
     assert opened(files).read().k == 1
 
 
+@on_disk
 def test_commits_need_a_claim(files):
     with pytest.raises(RuntimeError, match="has not claimed"):
         opened(files).commit(Ranges.of([0]), [], ONE)
@@ -562,6 +570,7 @@ def test_commits_need_a_claim(files):
         log.claim("person")
 
 
+@on_disk
 def test_a_commit_that_is_not_by_the_owner_is_corrupt(storage, files):
     log = owner(files)
     storage.lay(PATHS.log_record(2), LOG_RECORDS.encode(commit(2, 0)))
@@ -571,6 +580,7 @@ def test_a_commit_that_is_not_by_the_owner_is_corrupt(storage, files):
     assert verify(files, PATHS, 1)[0] == "record 2: a commit that is not by the job's owner"
 
 
+@on_disk
 @pytest.mark.parametrize(
     "path", [JobPaths("job", "0" * 16).part("losses", None, 1, 1), PATHS.part("losses", None, 2, 1)]
 )
@@ -586,6 +596,7 @@ def test_a_commit_of_a_part_of_another_job_or_attempt_is_corrupt(storage, files,
     assert verify(files, PATHS, 1) == [f"record 2: it commits {path}, which is not a part of attempt 1 of this job"]
 
 
+@on_disk
 def test_a_runner_notices_at_its_next_commit_or_poll_that_its_job_was_deleted(files):
     """Regression: mops noticed it at the end of the job."""
     for act in (
@@ -624,6 +635,7 @@ def test_verify_finds_missing_and_changed_parts(storage, files):
     ]
 
 
+@on_disk
 def test_verify_finds_errors_in_the_log(storage, files):
     finished(files)
     assert "with 3 of 5 groups" in verify(files, PATHS, 5)[0]

@@ -7,7 +7,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import ID, claimed, commit, created, ended, finished, lives, texts
+from made import ID, claimed, commit, created, ended, finished, lives, on_disk, texts
 
 from mops.errors import JobError
 from mops.jobs import text_log
@@ -36,6 +36,7 @@ def test_pieces_are_read_in_the_order_of_their_numbers(files):
     assert whole(files, 2) == "four\n"
 
 
+@on_disk
 def test_the_last_lines_may_come_from_several_pieces(files):
     two_attempts(files)
     ends = ["", "four\n", "three\nfour\n", "two\nthree\nfour\n", "one\ntwo\nthree\nfour\n"]
@@ -50,6 +51,7 @@ def test_the_last_lines_are_those_of_the_whole_log(pieces, n):
     assert _last_lines(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
 
 
+@on_disk
 def test_an_unknown_attempt_is_refused(files):
     two_attempts(files)
     for attempt in (0, 3):
@@ -60,17 +62,20 @@ def test_an_unknown_attempt_is_refused(files):
         list(read(Job(files, "new"), 1))
 
 
+@on_disk
 def test_a_missing_log_is_empty(files):
     created(files, "job")
     assert whole(files) == whole(files, tail=3) == ""
 
 
+@on_disk
 def test_invalid_utf8_is_replaced(storage, files):
     finished(files)
     storage.lay(f"jobs/job/{ID}/logs/1-12.txt", b"caf\xe9\n")
     assert whole(files) == "began\nended\ncaf\N{REPLACEMENT CHARACTER}\n"
 
 
+@on_disk
 def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
     monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
     record = created(files, "job")

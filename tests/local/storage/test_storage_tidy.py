@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from made import ID, AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
+from made import ID, AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, on_disk, part, timeless
 
 from mops.errors import JobError, StorageError, Superseded
 from mops.jobs.job import Job
@@ -48,6 +48,7 @@ def test_parts_of_dead_attempts_are_removed_and_those_of_the_last_attempt_kept(f
     assert clean(Job(files, "job")) == Cleaned("job", (), 0, kept=1)
 
 
+@on_disk
 def test_a_dry_run_reports_the_same_and_removes_nothing(files):
     two_attempts(files)
     before = below(files)
@@ -77,6 +78,7 @@ def test_files_that_mops_did_not_write_are_kept(storage, files):
     assert clean(Job(files, "job")).paths == ()
 
 
+@on_disk
 @pytest.mark.parametrize("ended_as", ["cancelled", "failed", None])
 def test_cleaning_the_last_attempt_of_a_stopped_job_claims_it_and_keeps_its_state(files, ended_as):
     record = created(files, "job")
@@ -98,6 +100,7 @@ def test_cleaning_the_last_attempt_of_a_stopped_job_claims_it_and_keeps_its_stat
             commit(files, log, "job", 1)
 
 
+@on_disk
 def test_cleaning_the_last_attempt_of_a_complete_or_new_job_claims_nothing(files):
     finished(files, "job")
     part(files, "job", 1, 7)
@@ -107,6 +110,7 @@ def test_cleaning_the_last_attempt_of_a_complete_or_new_job_claims_nothing(files
     assert Job(files, "new").status().state == "submitted"
 
 
+@on_disk
 def test_cleaning_the_last_attempt_of_a_running_job_is_refused(files):
     two_attempts(files)
     lives(files, "job", 2, host="far-away", pid=7, age_s=0)
@@ -121,6 +125,7 @@ def test_cleaning_the_last_attempt_of_a_running_job_is_refused(files):
     assert below(files) == before
 
 
+@on_disk
 def test_a_resume_just_before_the_claim_of_a_cleaning_wins(files, monkeypatch):
     two_attempts(files)
     part(files, "job", 2, 9)

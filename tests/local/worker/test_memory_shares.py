@@ -87,17 +87,15 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     assert resources.share_bytes(allowed, parent, slots) == share
 
 
-@pytest.mark.parametrize(
-    ("allowed", "parent", "slots", "n"),
-    [
+def test_no_more_slots_are_used_than_there_is_memory_for(subtests: pytest.Subtests) -> None:
+    for allowed, parent, slots, n in [
         (24 << 30, 200 * MIB, 8, 8),
         (1 << 30, 150 * MIB, 8, 2),  # with eight, each simulation would get 64 MiB, and nearly all would run alone
         (1 << 30, 900 * MIB, 8, 1),
         (1 << 30, 2 << 30, 8, 1),
-    ],
-)
-def test_no_more_slots_are_used_than_there_is_memory_for(allowed: int, parent: int, slots: int, n: int) -> None:
-    assert resources.slots_with_room(allowed, parent, slots) == n
+    ]:
+        with subtests.test(str((allowed, parent, slots, n))):
+            assert resources.slots_with_room(allowed, parent, slots) == n
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -198,19 +198,17 @@ def test_a_bundle_whose_files_are_installed_has_a_separate_environment(tmp_path:
     assert found.key("a", MACHINE, {}) != found.key("b", MACHINE, {})
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
+def test_passwords_in_urls_are_not_shown(subtests: pytest.Subtests) -> None:
+    for said, shown in [
         ("https://user:c2VjcmV0@host/simple", "https://****@host/simple"),
         ("https://c2VjcmV0@host:8080/simple", "https://****@host:8080/simple"),
         ("git+ssh://git:c2V@cmV0@host/x@v1", "git+ssh://****@host/x@v1"),
         ("--index-url=https://u:c2VjcmV0@a/s https://v:c2VjcmV0@b/s", "--index-url=https://****@a/s https://****@b/s"),
         ("https://host/x@v1", "https://host/x@v1"),
         ("polars @ https://host/x.whl", "polars @ https://host/x.whl"),
-    ],
-)
-def test_passwords_in_urls_are_not_shown(said: str, shown: str) -> None:
-    assert masked(said) == shown
+    ]:
+        with subtests.test(str((said, shown))):
+            assert masked(said) == shown
 
 
 def test_the_last_lines_of_an_installer() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,37 +22,44 @@ def run(params, seed):
     return {{"found": [repr(found)], "pid": [os.getpid()]}}
 """
 
+# What the import opens, and what a process then reads of it.
 READ_FILES = {
     "a raw descriptor": (
-        "FD = os.open(HERE / 'text', os.O_RDONLY)\nos.read(FD, 5)",
-        "[os.read(FD, 3), os.read(FD, 3)]",
+        "RAW = os.open(HERE / 'text', os.O_RDONLY)\nos.read(RAW, 5)",
+        "[os.read(RAW, 3), os.read(RAW, 3)]",
     ),
     "a raw descriptor of a removed file": (
-        "os.link(HERE / 'text', HERE / 'link')\nFD = os.open(HERE / 'link', os.O_RDONLY)\nos.remove(HERE / 'link')",
-        "os.read(FD, 3)",
+        "os.link(HERE / 'text', HERE / 'link')\nLINK = os.open(HERE / 'link', os.O_RDONLY)\nos.remove(HERE / 'link')",
+        "os.read(LINK, 3)",
     ),
-    "an unbuffered file": ("F = open(HERE / 'text', 'rb', buffering=0)", "F.read(7)"),
-    "a buffered file": ("F = open(HERE / 'text', 'rb')\nF.read(3)", "[F.read(3), F.seek(9000), F.read(4)]"),
-    "a text file": ("F = open(HERE / 'text')\nF.readline()", "[F.readline() for _ in range(1000)][-1]"),
+    "an unbuffered file": ("UNBUFFERED = open(HERE / 'text', 'rb', buffering=0)", "UNBUFFERED.read(7)"),
+    "a buffered file": (
+        "BUFFERED = open(HERE / 'text', 'rb')\nBUFFERED.read(3)",
+        "[BUFFERED.read(3), BUFFERED.seek(9000), BUFFERED.read(4)]",
+    ),
+    "a text file": ("TEXT = open(HERE / 'text')\nTEXT.readline()", "[TEXT.readline() for _ in range(1000)][-1]"),
     "a zip archive": (
-        "import zipfile\nF = zipfile.ZipFile(HERE / 'zip')",
-        "[F.read(name)[-9:] for name in F.namelist()]",
+        "import zipfile\nZIP = zipfile.ZipFile(HERE / 'zip')",
+        "[ZIP.read(name)[-9:] for name in ZIP.namelist()]",
     ),
-    "arrays in an npz file": ("import numpy as np\nF = np.load(HERE / 'npz.npz')", "[F[name].sum() for name in 'ab']"),
+    "arrays in an npz file": (
+        "import numpy as np\nNPZ = np.load(HERE / 'npz.npz')",
+        "[NPZ[name].sum() for name in 'ab']",
+    ),
     "a memory-mapped array": (
-        "import numpy as np\nF = np.memmap(HERE / 'text', dtype='u1', mode='r')",
-        "[F[:9].sum(), F[-9:].sum()]",
+        "MAPPED = np.memmap(HERE / 'text', dtype='u1', mode='r')",
+        "[MAPPED[:9].sum(), MAPPED[-9:].sum()]",
     ),
-    "an HDF5 file": ("import h5py\nF = h5py.File(HERE / 'h5', 'r')", "F['x'][:].sum()"),
+    "an HDF5 file": ("import h5py\nH5 = h5py.File(HERE / 'h5', 'r')", "H5['x'][:].sum()"),
     "a NetCDF 3 file": (
-        "from scipy.io import netcdf_file\nF = netcdf_file(HERE / 'nc', 'r', mmap=False)",
-        "F.variables['x'][:].sum()",
+        "from scipy.io import netcdf_file\nNETCDF = netcdf_file(HERE / 'nc', 'r', mmap=False)",
+        "NETCDF.variables['x'][:].sum()",
     ),
     "a database": (
         "import sqlite3\nDB = sqlite3.connect(f'file:{HERE}/sqlite?mode=ro', uri=True).execute('select i from t')",
         "[DB.fetchmany(3), DB.connection.execute('select sum(i) from t').fetchall()]",
     ),
-    "a folder": ("FD = os.open(HERE, os.O_RDONLY)", "len(os.listdir(FD)) > 3"),
+    "a folder": ("FOLDER = os.open(HERE, os.O_RDONLY)", "len(os.listdir(FOLDER)) > 3"),
 }
 
 
@@ -93,15 +103,16 @@ def ran(lab: PoolLab, imports: str, reads: str = "0", **fields: object) -> tuple
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("what", READ_FILES)
-def test_each_forked_process_reads_a_file_of_the_import_as_if_it_had_opened_it(lab: PoolLab, what: str) -> None:
+def test_each_forked_process_reads_a_file_of_the_import_as_if_it_had_opened_it(lab: PoolLab) -> None:
     """Regression: forked processes shared one offset, so simulations read each other's rows and succeeded."""
-    found, n_imports, how = ran(lab, *READ_FILES[what])
+    imports = "\n".join(opens for opens, _ in READ_FILES.values())
+    reads = "".join(f"{what!r}: {reads}, " for what, (_, reads) in READ_FILES.items())
+    found, n_imports, how = ran(lab, imports, f"{{{reads}}}")
     assert n_imports == 1, how
     (lab.folder / "imports").unlink()
-    alone, n_imports, _ = ran(lab, *READ_FILES[what], start="spawn")
+    alone, n_imports, _ = ran(lab, imports, f"{{{reads}}}", start="spawn")
     assert n_imports == 2
-    assert set(found) == set(alone)
+    assert [*found] == [*alone]
     assert len(set(found)) == 1
 
 
@@ -120,9 +131,8 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("what", HARMLESS)
-def test_processes_fork_if_they_share_nothing(lab: PoolLab, what: str) -> None:
-    _, n_imports, how = ran(lab, HARMLESS[what])
+def test_processes_fork_if_they_share_nothing(lab: PoolLab) -> None:
+    _, n_imports, how = ran(lab, "\n".join(HARMLESS.values()))
     assert n_imports == 1, how
 
 
@@ -170,14 +180,50 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_each_process_imports_the_model_if_processes_would_share_something(lab: PoolLab, what: str) -> None:
+# Forks for each case, imports a model that makes what processes would share, and prints what mops finds.
+FINDS = """
+import json, os, signal, sys, tempfile, types
+from pathlib import Path
+from mops.child.shared_state import BeforeImport
+
+found = {}
+for what, imports in json.load(sys.stdin).items():
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory() as temporary:
+        if (pid := os.fork()) == 0:
+            os.setsid()
+            tempfile.tempdir = temporary
+            model = sys.modules["model"] = types.ModuleType("model")
+            model.os, model.HERE = os, Path(sys.argv[1])
+            before = BeforeImport()
+            exec(imports, vars(model))
+            os.write(writing, before.shared(Path(temporary)).refusal.encode())
+            os._exit(0)
+        os.close(writing)
+        found[what] = os.read(reading, 4096).decode()
+        os.close(reading)
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+print(json.dumps(found))
+"""
+
+
+def test_what_processes_would_share_is_found_and_named(tmp_path: Path) -> None:
     """Regression: simulations got answers to the questions of others, or drew the same numbers, and succeeded."""
-    imports, why = REFUSED[what]
-    _, n_imports, how = ran(lab, imports)
+    (tmp_path / "model.py").touch()
+    asked = json.dumps({what: imports for what, (imports, _) in REFUSED.items()})
+    line = [sys.executable, "-c", FINDS, str(tmp_path)]
+    ran = subprocess.run(line, input=asked, capture_output=True, text=True, check=True, timeout=120)
+    found = json.loads(ran.stdout)
+    reasons = {what: reason.format(here=tmp_path) for what, (_, reason) in REFUSED.items()}
+    assert {what: found[what] for what, reason in reasons.items() if reason not in found[what]} == {}
+    assert {why.partition(" ")[0] for why in found.values()} == {"importing"}
+
+
+def test_each_process_imports_the_model_if_processes_would_share_something(lab: PoolLab) -> None:
+    _, n_imports, how = ran(lab, "F = open(HERE / 'out', 'w')")
     assert n_imports == 2
-    assert "each import the model: importing the model " in how
-    assert why.format(here=lab.folder) in how
+    assert f"each import the model: importing the model opens {lab.folder}/out for writing" in how
 
 
 def test_parallel_code_of_numba_that_the_import_runs_is_not_forked(lab: PoolLab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ import pytest
 from pool_lab import PoolLab, limit_bytes, n_waiting, request_for, values
 
 from mops.study.groups import Group
+from mops.system.process_tree import tree
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 from mops.worker.results import held_bytes
 from mops.worker.slots import TEMPLATES, WorkerSlots, counts
+from processes import alive
 from waiting import until
 
 MIB = 1 << 20
@@ -65,7 +68,7 @@ def pid(result: TaskResult) -> int:
 
 def processes() -> set[int]:
     """Return the descendants of this process that the kernel lists as alive."""
-    return {process.pid for process in psutil.Process().children(recursive=True) if living(process)}
+    return {pid for pid in tree(os.getpid()) if alive(pid)} - {os.getpid()}
 
 
 @contextmanager
@@ -80,7 +83,7 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
     seen, over = [0], threading.Event()
 
     def look() -> None:
-        while not over.wait(0.002):
+        while not over.wait(0.005):
             starters = [pool._starter for pool in pools]
             idle = {one.pid for its in starters for one in (its._slots.template(), its._reaper) if one is not None}
             seen[0] = max(seen[0], len(processes() - idle - others))
@@ -92,13 +95,6 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
     finally:
         over.set()
         watching.join()
-
-
-def living(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

@@ -195,21 +195,18 @@ def waiting(how: str) -> Iterator[int]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
+def test_only_a_wait_that_nothing_can_end_is_a_deadlock(subtests: pytest.Subtests) -> None:
+    for how in [
         "time.sleep(60)",
         "lock.acquire(timeout=60)",
         "shared.acquire()  # which another process may release",
         "threading.Thread(target=time.sleep, args=(60,)).start(); lock.acquire()",
         "os.fork() or time.sleep(60); lock.acquire()",
         "while True: pass",
-    ],
-)
-def test_only_a_wait_that_nothing_can_end_is_a_deadlock(how: str) -> None:
-    with waiting(how) as pid:
-        time.sleep(0.5)  # until it waits
-        assert not is_deadlocked(pid)
+    ]:
+        with subtests.test(str(how)), waiting(how) as pid:
+            time.sleep(0.5)  # until it waits
+            assert not is_deadlocked(pid)
 
 
 def test_a_process_that_has_ended_is_in_no_deadlock() -> None:

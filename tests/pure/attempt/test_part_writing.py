@@ -15,22 +15,18 @@ def writing(setting: Any, *, is_embedded: bool) -> PartWriting:
     return PartWriting(setting, is_embedded=is_embedded, checkpoint_bytes=64 * MIB)
 
 
-@pytest.mark.parametrize(
-    ("setting", "is_embedded", "in_tasks", "by_workers"),
-    [
+def test_the_setting_decides_before_anything_is_measured(subtests: pytest.Subtests) -> None:
+    for setting, is_embedded, in_tasks, by_workers in [
         ("runner", True, False, False),
         ("runner", False, False, False),
         ("worker", True, True, False),
         ("worker", False, True, True),
         ("auto", True, True, False),
         ("auto", False, False, False),
-    ],
-)
-def test_the_setting_decides_before_anything_is_measured(
-    setting: str, is_embedded: bool, in_tasks: bool, by_workers: bool
-) -> None:
-    parts = writing(setting, is_embedded=is_embedded)
-    assert (parts.in_tasks(8), parts.by_workers(8)) == (in_tasks, by_workers)
+    ]:
+        with subtests.test(str((setting, is_embedded, in_tasks, by_workers))):
+            parts = writing(setting, is_embedded=is_embedded)
+            assert (parts.in_tasks(8), parts.by_workers(8)) == (in_tasks, by_workers)
 
 
 def test_auto_lets_workers_write_when_all_slots_together_make_more_than_the_runner_encodes() -> None:

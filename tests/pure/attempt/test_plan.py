@@ -359,21 +359,19 @@ def test_a_study_without_groups_left_is_over() -> None:
     assert plan(0).finished
 
 
-@pytest.mark.parametrize(
-    ("n", "seconds", "expected"),
-    [
+def test_a_task_holds_the_groups_that_take_about_a_second(subtests: pytest.Subtests) -> None:
+    for n, seconds, expected in [
         (10_000, 1e-5, 50),  # short groups: two tasks for each slot share the window of 200
         (10_000, 0.1, 10),  # about a second
         (10_000, 5.0, 1),  # a long group fills a task
         (20, 0.1, 5),  # near the end: the slots share what is left
         (20, 4e-3, 20),  # ... but a task takes at least 0.1 s
         (1, 5.0, 1),
-    ],
-)
-def test_a_task_holds_the_groups_that_take_about_a_second(n: int, seconds: float, expected: int) -> None:
-    p = plan(n)
-    p.sizer.add(seconds, 1, 1)
-    assert len(send(p)[0].groups) == expected
+    ]:
+        with subtests.test(str((n, seconds, expected))):
+            p = plan(n)
+            p.sizer.add(seconds, 1, 1)
+            assert len(send(p)[0].groups) == expected
 
 
 @pytest.mark.parametrize(
@@ -413,21 +411,27 @@ def test_tasks_on_many_slots_are_so_long_that_the_runner_keeps_up(slots: int, mo
     assert sizer.limit_s(slots) == 2 * most
 
 
-@pytest.mark.parametrize(("slots", "shares"), [(1, 2), (16, 32), (160, 64), (1000, 64)])
-def test_a_task_may_return_its_share_of_a_checkpoint(slots: int, shares: int) -> None:
-    assert limit_bytes(64 << 20, slots) == (64 << 20) // shares
-    assert limit_bytes(1, slots) == 1
+def test_a_task_may_return_its_share_of_a_checkpoint(subtests: pytest.Subtests) -> None:
+    for slots, shares in [(1, 2), (16, 32), (160, 64), (1000, 64)]:
+        with subtests.test(str((slots, shares))):
+            assert limit_bytes(64 << 20, slots) == (64 << 20) // shares
+            assert limit_bytes(1, slots) == 1
 
 
-@pytest.mark.parametrize(
-    ("n_left", "seconds", "expected"),
-    [(10, None, 1), (10, 5.0, 1), (10, 0.3, 3), (10, 0.4, 2), (7, 0.25, 4), (3, 1e-6, 3)],
-)
-def test_pieces_are_even_and_of_about_the_budget(n_left: int, seconds: float | None, expected: int) -> None:
-    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
-    if seconds is not None:
-        sizer.add(seconds, n_groups=1, n_simulations=1)
-    assert sizer.replicates_per_task(n_left, n_left=10**9, slots=1) == expected
+def test_pieces_are_even_and_of_about_the_budget(subtests: pytest.Subtests) -> None:
+    for n_left, seconds, expected in [
+        (10, None, 1),
+        (10, 5.0, 1),
+        (10, 0.3, 3),
+        (10, 0.4, 2),
+        (7, 0.25, 4),
+        (3, 1e-6, 3),
+    ]:
+        with subtests.test(str((n_left, seconds, expected))):
+            sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+            if seconds is not None:
+                sizer.add(seconds, n_groups=1, n_simulations=1)
+            assert sizer.replicates_per_task(n_left, n_left=10**9, slots=1) == expected
 
 
 def test_recent_measurements_count_most() -> None:

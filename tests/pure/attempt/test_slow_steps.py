@@ -53,17 +53,15 @@ def test_each_one_is_logged_once_and_not_too_many() -> None:
     assert slow.found[0].times_median is None, "the median is that of simulations"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "n_slow", "text"),
-    [
+def test_the_estimate_says_that_it_waits(subtests: pytest.Subtests) -> None:
+    """Regression: the time to go only grew while a simulation hung."""
+    for seconds, n_slow, text in [
         (5.0, 0, "5.0 s to go"),
         (0.0, 0, ""),
         (None, 0, ""),
         (5.0, 1, "5.0 s to go, then waits for 1 slow simulation"),
         (0.0, 2, "waits for 2 slow simulations"),
         (None, 2, "waits for 2 slow simulations"),
-    ],
-)
-def test_the_estimate_says_that_it_waits(seconds: float | None, n_slow: int, text: str) -> None:
-    """Regression: the time to go only grew while a simulation hung."""
-    assert to_go(seconds, n_slow) == text
+    ]:
+        with subtests.test(str((seconds, n_slow, text))):
+            assert to_go(seconds, n_slow) == text

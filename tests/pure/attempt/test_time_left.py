@@ -91,16 +91,17 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_from_a_fifth_of_the_job_on_the_estimate_is_within_25_percent(name: str) -> None:
+def test_from_a_fifth_of_the_job_on_the_estimate_is_within_25_percent(subtests: pytest.Subtests) -> None:
     """At the end, the slowest of the last simulations decides: there it is within the time of a few simulations."""
-    job = JOBS[name]
-    end = job.run()
-    last_s = 2 * max(job.times) * job.in_task
-    for now, seconds in job.estimates:
-        left = end - now
-        if now > 0.2 * end and left > last_s:
-            assert seconds == pytest.approx(left, rel=0.25, abs=last_s), (now, left)
+    for name in JOBS:
+        with subtests.test(name):
+            job = JOBS[name]
+            end = job.run()
+            last_s = 2 * max(job.times) * job.in_task
+            for now, seconds in job.estimates:
+                left = end - now
+                if now > 0.2 * end and left > last_s:
+                    assert seconds == pytest.approx(left, rel=0.25, abs=last_s), (now, left)
 
 
 def test_nothing_is_known_before_a_task_has_ended() -> None:

@@ -62,23 +62,19 @@ def test_a_window_that_has_grown_to_its_limit_goes_on_growing_below_a_higher_lim
     assert window.size == 21, "a commit may complete several batches"
 
 
-@pytest.mark.parametrize(
-    ("memory", "window", "ended", "expected"),
-    [
+def test_an_attempt_after_one_that_ran_out_of_memory_starts_with_half_the_window(subtests: pytest.Subtests) -> None:
+    for memory, window, ended, expected in [
         (900, 200, False, 100),
         (900, 1, False, 1),
         (900, 5, False, 2),  # whole groups
         (800, 200, False, None),  # there was room: something else killed it
         (900, 200, True, None),
         (900, 0, False, None),  # nothing was in flight
-    ],
-)
-def test_an_attempt_after_one_that_ran_out_of_memory_starts_with_half_the_window(
-    memory: int, window: int, ended: bool, expected: int | None
-) -> None:
-    live = Progress(0.0, Counts(), memory_bytes=memory, limit_bytes=1000, window=window)
-    assert start_size(live, ended=ended) == expected
-    assert start_size(None, ended=ended) is None
+    ]:
+        with subtests.test(str((memory, window, ended, expected))):
+            live = Progress(0.0, Counts(), memory_bytes=memory, limit_bytes=1000, window=window)
+            assert start_size(live, ended=ended) == expected
+            assert start_size(None, ended=ended) is None
 
 
 @pytest.mark.parametrize(("ended", "window", "expected"), [(False, 200, 100), (True, 200, None), (False, 0, None)])

@@ -42,10 +42,11 @@ LIKE_THE_FIRST = {
 }
 
 
-@pytest.mark.parametrize("later", LIKE_THE_FIRST.values(), ids=LIKE_THE_FIRST.keys())
-def test_arrays_of_the_same_types_are_copied(later):
-    later = {name: np.asarray(values) for name, values in later.items()}
-    assert read(task_after(FIRST), later) == ({"output": LATER}, True)
+def test_arrays_of_the_same_types_are_copied(subtests: pytest.Subtests) -> None:
+    for name, later in LIKE_THE_FIRST.items():
+        with subtests.test(name):
+            later = {name: np.asarray(values) for name, values in later.items()}
+            assert read(task_after(FIRST), later) == ({"output": LATER}, True)
 
 
 UNLIKE_THE_FIRST = {
@@ -60,11 +61,12 @@ UNLIKE_THE_FIRST = {
 }
 
 
-@pytest.mark.parametrize("later", UNLIKE_THE_FIRST.values(), ids=UNLIKE_THE_FIRST.keys())
-def test_other_types_are_read_as_if_nothing_had_come_before(later):
-    task = task_after(FIRST, FIRST)
-    assert read(task, later) == (read(Results(None), later)[0], False)
-    assert read(task, FIRST)[0] == read(Results(None), FIRST)[0]
+def test_other_types_are_read_as_if_nothing_had_come_before(subtests: pytest.Subtests) -> None:
+    for name, later in UNLIKE_THE_FIRST.items():
+        with subtests.test(name):
+            task = task_after(FIRST, FIRST)
+            assert read(task, later) == (read(Results(None), later)[0], False)
+            assert read(task, FIRST)[0] == read(Results(None), FIRST)[0]
 
 
 def test_a_table_without_rows_between_others():
@@ -142,11 +144,14 @@ class TestMemoryOfEarlierResults:
         task = task_after({"x": np.zeros(2)})
         assert len({self.address(self.handed_over(task, n)) for n in range(10)}) <= 2
 
-    @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT.keys())
-    def test_what_a_target_keeps_does_not_change(self, keep):
-        task = task_after({"x": np.zeros(2)})
-        kept = [keep(self.handed_over(task, n)) for n in range(5)]
-        assert [self.values(each) for each in kept] == [self.values(keep(output)) for output in self.new_outputs(5)]
+    def test_what_a_target_keeps_does_not_change(self, subtests: pytest.Subtests) -> None:
+        for name, keep in KEPT.items():
+            with subtests.test(name):
+                task = task_after({"x": np.zeros(2)})
+                kept = [keep(self.handed_over(task, n)) for n in range(5)]
+                assert [self.values(each) for each in kept] == [
+                    self.values(keep(output)) for output in self.new_outputs(5)
+                ]
 
     def new_outputs(self, n):
         return [task_after({"x": np.zeros(2)}).read({"x": np.full(2, float(i))}, 1)["output"] for i in range(n)]

@@ -66,16 +66,15 @@ class TestChannel:
             assert Channel(theirs).receive() == ({}, None)
             sender.join()
 
-    @pytest.mark.parametrize(
-        "bytes_before", [b"", frame(10)[:3], frame(10), frame(10) + b'{"a"'], ids=["start", "header", "body", "within"]
-    )
-    def test_an_end_anywhere_in_a_message_is_an_end(self, bytes_before):
-        ours, theirs = socket.socketpair()
-        with theirs:
-            ours.sendall(bytes_before)
-            ours.close()
-            with pytest.raises(EOFError):
-                Channel(theirs).receive()
+    def test_an_end_anywhere_in_a_message_is_an_end(self, subtests: pytest.Subtests) -> None:
+        for bytes_before in [b"", frame(10)[:3], frame(10), frame(10) + b'{"a"']:
+            with subtests.test(str(bytes_before)):
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    ours.sendall(bytes_before)
+                    ours.close()
+                    with pytest.raises(EOFError):
+                        Channel(theirs).receive()
 
     def test_an_end_with_unread_data_on_the_other_side_is_an_end(self, ends):
         ends[0].send({"never": "read"})

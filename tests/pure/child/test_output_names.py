@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from mops.child.outputs import as_tables
 from mops.study.output_schema import InvalidOutput
 
 
-@pytest.mark.parametrize(
-    ("result", "what"),
-    [
+def test_names_that_differ_only_in_case_are_a_clash(subtests: pytest.Subtests) -> None:
+    """Case 02: DuckDB read the column 'R' for the parameter 'r'."""
+    for result, what in [
         ({"day": [0], "S": [1], "s": [2]}, "has columns 'S' and 's', which differ only in upper and lower case"),
         ({"day": [0], "Group": ["a"]}, "has a column 'Group', which mops adds; rename the model's column"),
         ({"day": [0], "Seed": [8]}, "has a column 'Seed' that is not the simulation's seed, 7"),
         ({"daily": {"n": [1]}, "Daily": {"n": [1]}}, "the outputs 'daily' and 'Daily' differ only in upper and lower"),
-    ],
-)
-def test_names_that_differ_only_in_case_are_a_clash(result: dict[str, Any], what: str) -> None:
-    """Case 02: DuckDB read the column 'R' for the parameter 'r'."""
-    with pytest.raises(InvalidOutput, match=what):
-        as_tables(result, 7)
+    ]:
+        with subtests.test(str((result, what))), pytest.raises(InvalidOutput, match=what):
+            as_tables(result, 7)
 
 
 def test_a_seed_is_left_out_whatever_its_case() -> None:
     assert as_tables({"Seed": [7], "n": [1]}, 7)["output"].column_names == ["n"]
 
 
-@pytest.mark.parametrize(("letter", "most"), [("a", 232), ("é", 38), ("あ", 25), ("😀", 19)])
-def test_an_output_has_a_name_that_fits_a_file(letter: str, most: int) -> None:
+def test_an_output_has_a_name_that_fits_a_file(subtests: pytest.Subtests) -> None:
     """Case 22: a name of 37 Japanese characters passed the check, and no commit could write its folder."""
-    assert as_tables({letter * most: {"n": [1]}}, 7)
-    with pytest.raises(InvalidOutput, match=r"characters as a file name, and can have 232; shorten it"):
-        as_tables({letter * (most + 1): {"n": [1]}}, 7)
+    for letter, most in [("a", 232), ("é", 38), ("あ", 25), ("😀", 19)]:
+        with subtests.test(str((letter, most))):
+            assert as_tables({letter * most: {"n": [1]}}, 7)
+            with pytest.raises(InvalidOutput, match=r"characters as a file name, and can have 232; shorten it"):
+                as_tables({letter * (most + 1): {"n": [1]}}, 7)

@@ -66,9 +66,8 @@ def test_one_more_job_gives_no_other_job_more(slots: int, of: list[ShareRequest]
     assert all(now <= then for now, then in zip(after, before, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("slots", "others", "expected"),
-    [
+def test_shares_of_a_normal_job(subtests: pytest.Subtests) -> None:
+    for slots, others, expected in [
         (8, [], Share(8, 2, None)),  # alone
         (8, [ShareRequest(NORMAL, 1.0)], Share(4, 1, 8)),
         (8, [ShareRequest(HIGH, 1.0)], Share(2, 1, 3)),
@@ -76,10 +75,9 @@ def test_one_more_job_gives_no_other_job_more(slots: int, of: list[ShareRequest]
         (8, [ShareRequest(NORMAL, 0.125)], Share(7, 1, 14)),  # the other job uses less than its half
         (3, [ShareRequest(NORMAL, 1.0)], Share(2, 1, 3)),
         (2, [ShareRequest(NORMAL, 1.0)] * 9, Share(1, 1, 1)),
-    ],
-)
-def test_shares_of_a_normal_job(slots: int, others: list[ShareRequest], expected: Share) -> None:
-    assert share_of(slots, 2, ShareRequest(NORMAL, 1.0), others) == expected
+    ]:
+        with subtests.test(str((slots, others, expected))):
+            assert share_of(slots, 2, ShareRequest(NORMAL, 1.0), others) == expected
 
 
 def test_a_share_is_rounded_to_whole_slots_and_workers() -> None:

@@ -40,9 +40,8 @@ def found(*batches: pa.RecordBatch) -> list[Cause]:
     return causes_of(batches)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_numbers_ids_folders_and_later_lines_do_not_count(subtests: pytest.Subtests) -> None:
+    for one, other in [
         ("beta 0.41 is too large", "beta -1.5e-07 is too large"),
         ("12.5 is odd", "123456789.600000000001 is odd"),
         ("used 1.0 GiB of its 1.0 GiB limit", "used 513 MiB of its 512 MiB limit"),
@@ -52,27 +51,24 @@ def found(*batches: pa.RecordBatch) -> list[Cause]:
         ("set 761edf35ca1634d7 is odd", "set deadbeefdeadbeef is odd"),
         ("id 123e4567-e89b-12d3-a456-426614174000", "id 99999999-e89b-12d3-a456-426614174abc"),
         ("the first line\nand 1 note", "the first line\nand another"),
-    ],
-)
-def test_numbers_ids_folders_and_later_lines_do_not_count(one: str, other: str) -> None:
-    lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
-    assert lines[0] == lines[1] == units.without_varying(one.partition("\n")[0]), "also in a running job"
-    rows = batch(failure(message=one), failure(message=other))
-    assert reasons_of([rows]) == [Reason(2, "error", one.partition("\n")[0])], "7 reasons were 1 cause"
+    ]:
+        with subtests.test(str((one, other))):
+            lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
+            assert lines[0] == lines[1] == units.without_varying(one.partition("\n")[0]), "also in a running job"
+            rows = batch(failure(message=one), failure(message=other))
+            assert reasons_of([rows]) == [Reason(2, "error", one.partition("\n")[0])], "7 reasons were 1 cause"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_words_and_names_of_files_count(subtests: pytest.Subtests) -> None:
+    for one, other in [
         ("KeyError: 'beta'", "KeyError: 'gamma'"),
         ("no file /tmp/a/out.csv", "no file /tmp/a/in.csv"),
         ("the loss is nan", "the loss is inf"),
         ("ValueError: bad", "TypeError: bad"),
-    ],
-)
-def test_words_and_names_of_files_count(one: str, other: str) -> None:
-    lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
-    assert lines[0] != lines[1]
+    ]:
+        with subtests.test(str((one, other))):
+            lines = without_varying(pa.chunked_array([[one, other]])).to_pylist()
+            assert lines[0] != lines[1]
 
 
 def test_the_most_frequent_cause_comes_first_with_its_first_failure_in_study_order() -> None:
@@ -135,9 +131,8 @@ GROUP = """  + Exception Group Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize(
-    ("traceback", "place"),
-    [
+def test_the_place_is_the_innermost_line_of_the_project(subtests: pytest.Subtests) -> None:
+    for traceback, place in [
         (TRACE.format(line=3, message="ValueError: x"), "model.py:3 in run"),
         (FAULT, "inner/solver.py:12 in step"),
         (PYARROW, "model.py:8 in run"),
@@ -145,7 +140,6 @@ GROUP = """  + Exception Group Traceback (most recent call last):
         ('  File "<string>", line 1, in <module>\n', ""),
         ("the last output of a program", ""),
         ("", ""),
-    ],
-)
-def test_the_place_is_the_innermost_line_of_the_project(traceback: str, place: str) -> None:
-    assert place_in_project(traceback) == place
+    ]:
+        with subtests.test(str((traceback, place))):
+            assert place_in_project(traceback) == place

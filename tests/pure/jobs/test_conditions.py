@@ -105,9 +105,9 @@ def test_a_condition_is_true_where_python_says_so(text: str, row: dict[str, Any]
 MISSING = pa.table({"x": [1, None], "f": [1.0, None], "name": ["a", None], "flag": [True, None], "zero": [0, None]})
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
+def test_a_missing_value_is_equal_to_none_only_and_has_no_order(subtests: pytest.Subtests) -> None:
+    """`x != 1` left out rows without a value, and `x not in [1]` chose them."""
+    for text, rows in [
         *[(f"{name} {op} {value}", [1]) for name, value in (("x", 1), ("f", 1.0), ("name", "'a'")) for op in ("!=",)],
         *[(f"{name} not in [{value}]", [1]) for name, value in (("x", 1), ("f", 1.0), ("name", "'a'"))],
         *[(f"x {op} 5", rows) for op, rows in (("<", [0]), (">", []), ("==", []))],
@@ -118,20 +118,19 @@ MISSING = pa.table({"x": [1, None], "f": [1.0, None], "name": ["a", None], "flag
         ("x / zero > 5", [0]),
         ("zero != 0 and x / zero > 5", []),
         ("x < 1 or name is None", [1]),
-    ],
-)
-def test_a_missing_value_is_equal_to_none_only_and_has_no_order(text: str, rows: list[int]) -> None:
-    """`x != 1` left out rows without a value, and `x not in [1]` chose them."""
-    assert chosen(text, MISSING) == rows
+    ]:
+        with subtests.test(str((text, rows))):
+            assert chosen(text, MISSING) == rows
 
 
-@pytest.mark.parametrize(
-    "text", ["big * 4 > 0", "-big < 0", "big + 1 > 0 or big - 1 < 0", "seed - 1 > 0", "seed / 2 > 0"]
-)
-def test_a_computation_beyond_64_bits_is_an_error(text: str) -> None:
-    table = pa.table({"big": [1, -(2**63)], "seed": pa.array([1, 2**64 - 1], pa.uint64())})
-    with pytest.raises(UsageError, match=r"the condition cannot be computed: (a result does not fit|no .* holds 184)"):
-        chosen(text, table)
+def test_a_computation_beyond_64_bits_is_an_error(subtests: pytest.Subtests) -> None:
+    for text in ["big * 4 > 0", "-big < 0", "big + 1 > 0 or big - 1 < 0", "seed - 1 > 0", "seed / 2 > 0"]:
+        with subtests.test(str(text)):
+            table = pa.table({"big": [1, -(2**63)], "seed": pa.array([1, 2**64 - 1], pa.uint64())})
+            with pytest.raises(
+                UsageError, match=r"the condition cannot be computed: (a result does not fit|no .* holds 184)"
+            ):
+                chosen(text, table)
 
 
 def test_the_seeds_of_a_job_compare_exactly() -> None:
@@ -181,9 +180,8 @@ def test_other_types_compare_with_their_own_values() -> None:
     assert chosen({"f": math.nan}, text) == [0]
 
 
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [
+def test_a_condition_that_does_not_fit_is_an_error(subtests: pytest.Subtests) -> None:
+    for where, message in [
         ("name > 1", r"column 'name' \(string\) cannot be compared with 1"),
         ("x in [1, 'a']", r"column 'x' \(int64\) cannot be compared with 'a'"),
         ("x > name", r"column 'x' \(int64\) cannot be compared with column 'name' \(string\)"),
@@ -205,12 +203,11 @@ def test_other_types_compare_with_their_own_values() -> None:
         ({"t": "soon"}, "cannot be compared with 'soon'"),
         ({"t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "cannot be compared with"),
         ({"param_id": "xyz"}, "no parameter set of the job has a param_id that begins with 'xyz'"),
-    ],
-)
-def test_a_condition_that_does_not_fit_is_an_error(where: Any, message: str) -> None:
-    table = pa.table({"x": [1], "name": ["a"], "t": pa.array([0], pa.timestamp("us")), "param_id": ["abc"]})
-    with pytest.raises(UsageError, match=f"(?s){message}"):
-        chosen(where, table, ids=("abc",))
+    ]:
+        with subtests.test(str((where, message))):
+            table = pa.table({"x": [1], "name": ["a"], "t": pa.array([0], pa.timestamp("us")), "param_id": ["abc"]})
+            with pytest.raises(UsageError, match=f"(?s){message}"):
+                chosen(where, table, ids=("abc",))
 
 
 def test_param_ids_may_be_shortened() -> None:

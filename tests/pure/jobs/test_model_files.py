@@ -26,14 +26,16 @@ NOT_NAMED = ("targets/ends.py", "targets/means.py", "tests/test_ends.py", "submi
 NO_CODE = ("README.md", "run.log", "walks.ipynb", "mops.toml", ".mopsignore", ".modelops-bundle/registry.yaml")
 
 
-@pytest.mark.parametrize("name", [*NOT_NAMED, *NO_CODE])
-def test_files_that_no_model_reads(name: str) -> None:
-    assert model_files({name: "changed"}, SOURCES, SPEC) == []
+def test_files_that_no_model_reads(subtests: pytest.Subtests) -> None:
+    for name in [*NOT_NAMED, *NO_CODE]:
+        with subtests.test(name):
+            assert model_files({name: "changed"}, SOURCES, SPEC) == []
 
 
-@pytest.mark.parametrize("name", ["walk.py", "tools.py", "rates.json", "data.csv", "requirements.txt"])
-def test_files_that_a_model_may_read(name: str) -> None:
-    assert model_files({name: "changed"}, SOURCES, SPEC) == [name]
+def test_files_that_a_model_may_read(subtests: pytest.Subtests) -> None:
+    for name in ["walk.py", "tools.py", "rates.json", "data.csv", "requirements.txt"]:
+        with subtests.test(name):
+            assert model_files({name: "changed"}, SOURCES, SPEC) == [name]
 
 
 @pytest.mark.parametrize("name", ["data/test_positivity.csv", "data/tests/2020.csv", "more.csv"])
@@ -42,22 +44,20 @@ def test_data_files_belong_to_the_model(name: str, how: str) -> None:
     assert model_files({name: how}, SOURCES, SPEC) == [name]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_added_data_counts_if_the_model_may_find_it(subtests: pytest.Subtests) -> None:
+    for code in [
         "read_csv('data/cases.csv')",
         "open(f'{name}.csv')",
         "dataset('sets')",
         "exists('more')",
         "Path().glob('m?re')",
         "scan('m*')",
-    ],
-)
-def test_added_data_counts_if_the_model_may_find_it(code: str) -> None:
-    added = {"sets/more.csv": "added"}
-    assert model_files(added, SOURCES, SPEC) == []
-    assert model_files(added, SOURCES | {"tools.py": code}, SPEC) == ["sets/more.csv"]
-    assert model_files(added, SOURCES | {"targets/ends.py": code}, SPEC) == [], "no code of the model"
+    ]:
+        with subtests.test(str(code)):
+            added = {"sets/more.csv": "added"}
+            assert model_files(added, SOURCES, SPEC) == []
+            assert model_files(added, SOURCES | {"tools.py": code}, SPEC) == ["sets/more.csv"]
+            assert model_files(added, SOURCES | {"targets/ends.py": code}, SPEC) == [], "no code of the model"
 
 
 def test_a_target_that_the_model_names_belongs_to_the_model() -> None:

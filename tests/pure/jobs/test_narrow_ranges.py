@@ -78,8 +78,9 @@ def test_a_value_with_which_every_set_fails_is_named_however_few_sets_there_are(
     assert ranges({"kind": ["a", "b", "a"]}, [1]) == [[]], "one set always has values of its own"
 
 
-@pytest.mark.parametrize(("n_all", "n", "m"), [(8, 2, 2), (8, 3, 4), (9, 4, 6), (6, 6, 6), (7, 1, 1)])
-def test_the_chance_is_the_share_of_selections_in_so_narrow_a_range(n_all: int, n: int, m: int) -> None:
-    every = list(itertools.combinations(range(n_all), n))
-    inside = [chosen for chosen in every if max(chosen) - min(chosen) < m]
-    assert _chance_of_range(n_all, n, m) == pytest.approx(len(inside) / len(every))
+def test_the_chance_is_the_share_of_selections_in_so_narrow_a_range(subtests: pytest.Subtests) -> None:
+    for n_all, n, m in [(8, 2, 2), (8, 3, 4), (9, 4, 6), (6, 6, 6), (7, 1, 1)]:
+        with subtests.test(str((n_all, n, m))):
+            every = list(itertools.combinations(range(n_all), n))
+            inside = [chosen for chosen in every if max(chosen) - min(chosen) < m]
+            assert _chance_of_range(n_all, n, m) == pytest.approx(len(inside) / len(every))

@@ -155,13 +155,14 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("one", "pods", "events", "word", "said"), TABLE.values(), ids=TABLE)
-def test_each_phase(one: Object | None, pods: list[Object], events: list[Object], word: str, said: str) -> None:
-    found = phase_of(one, pods, events, NOW)
-    assert found.word == word
-    assert said in found.reason
-    assert bool(said) == bool(found.reason)
-    assert bool(found.hint) == (word in ("stuck", "unschedulable", "failed", "suspended", "lost"))
+def test_each_phase(subtests: pytest.Subtests) -> None:
+    for name, (one, pods, events, word, said) in TABLE.items():
+        with subtests.test(name):
+            found = phase_of(one, pods, events, NOW)
+            assert found.word == word
+            assert said in found.reason
+            assert bool(said) == bool(found.reason)
+            assert bool(found.hint) == (word in ("stuck", "unschedulable", "failed", "suspended", "lost"))
 
 
 def test_every_word_of_a_phase_is_in_the_table() -> None:
@@ -329,20 +330,18 @@ def test_exit_code_0_is_a_success_even_with_reason_oomkilled() -> None:
     assert phase_of(done, [ended("Succeeded", end(0, "OOMKilled"))]) == Phase("ended", pod="study-1-x7k2p")
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
+def test_the_reason_of_an_end_is_the_last_error_in_its_message(subtests: pytest.Subtests) -> None:
+    """The last of the three lines of an error is the hint, which is not the reason."""
+    for message, said in [
         ("", "exit code 4"),
         ("\n \n", "exit code 4"),
         ("one\ntwo\n", "exit code 4: two"),
         (SAID, "exit code 4: error: the storage does not answer"),
         ("error: first\nhint: a\nerror: second\nhint: b\n", "exit code 4: error: second"),
         ("the last error: was this\nbye", "exit code 4: bye"),
-    ],
-)
-def test_the_reason_of_an_end_is_the_last_error_in_its_message(message: str, said: str) -> None:
-    """The last of the three lines of an error is the hint, which is not the reason."""
-    assert last_end([ended("Failed", end(4, message=message))]) == said
+    ]:
+        with subtests.test(str((message, said))):
+            assert last_end([ended("Failed", end(4, message=message))]) == said
 
 
 def test_other_containers_of_a_pod_are_ignored() -> None:
@@ -373,9 +372,8 @@ ENDING_WORKER["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
 
 
-@pytest.mark.parametrize(
-    ("pod", "said", "restarts", "hinted"),
-    [
+def test_the_state_of_a_worker(subtests: pytest.Subtests) -> None:
+    for pod, said, restarts, hinted in [
         (worker(), "running", 0, False),
         (worker(restarts=3), "running", 3, False),
         (worker(ready=False), "starting", 0, False),
@@ -388,14 +386,13 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s 
         (UNSCHEDULED, f"unschedulable: {NO_ROOM}", 0, True),
         (ENDING_WORKER, "ending", 0, False),
         (worker(ready=False, phase="Failed", reason="Evicted"), "ended: Evicted", 0, False),
-    ],
-)
-def test_the_state_of_a_worker(pod: Object, said: str, restarts: int, hinted: bool) -> None:
-    found = state_of(pod)
-    assert (str(found), found.restarts, bool(found.hint)) == (said, restarts, hinted)
-    assert found.last_end == ("OOMKilled, exit code 137" if restarts else "")
-    assert found.ready == is_ready(pod)
-    assert found.node == pod["spec"].get("nodeName", "")
+    ]:
+        with subtests.test(str((pod, said, restarts, hinted))):
+            found = state_of(pod)
+            assert (str(found), found.restarts, bool(found.hint)) == (said, restarts, hinted)
+            assert found.last_end == ("OOMKilled, exit code 137" if restarts else "")
+            assert found.ready == is_ready(pod)
+            assert found.node == pod["spec"].get("nodeName", "")
 
 
 def test_connections_go_to_the_newest_pod_that_is_ready_and_not_ending() -> None:

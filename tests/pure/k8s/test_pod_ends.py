@@ -37,18 +37,16 @@ SEEN: dict[str, Object] = json.loads(Path(__file__).with_name("pods_seen.json").
 EARLIER = "; the kernel had killed a process in it for memory before"
 
 
-@pytest.mark.parametrize(
-    ("pod", "expected"),
-    [
+def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(subtests: pytest.Subtests) -> None:
+    for pod, expected in [
         ("under-init", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
         ("restarted-worker", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
         ("child-code-3", PodEnd(f"the container of pod x ended with exit code 3{EARLIER}")),
         ("child-code-0", PodEnd(f"the container of pod x ended with exit code 0{EARLIER}")),
         ("crash", PodEnd("the container of pod x ended with exit code 3")),
-    ],
-)
-def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(pod: str, expected: PodEnd) -> None:
-    assert container_end("x", ends_of(SEEN[pod])[0]) == expected
+    ]:
+        with subtests.test(str((pod, expected))):
+            assert container_end("x", ends_of(SEEN[pod])[0]) == expected
 
 
 def evicted(message: str) -> Object:
@@ -61,9 +59,8 @@ MEMORY = (
 )
 
 
-@pytest.mark.parametrize(
-    ("pod", "expected"),
-    [
+def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(subtests: pytest.Subtests) -> None:
+    for pod, expected in [
         (
             SEEN["evicted"],
             PodEnd("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
@@ -79,19 +76,17 @@ MEMORY = (
         (SEEN["crash"], None),
         (SEEN["restarted-worker"], None),
         ({"metadata": {"name": "x"}}, None),
-    ],
-)
-def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(pod: Object, expected: PodEnd | None) -> None:
-    assert removal_of(pod) == expected
+    ]:
+        with subtests.test(str((pod, expected))):
+            assert removal_of(pod) == expected
 
 
 def event(reason: str, message: str, second: int = 0) -> Object:
     return {"reason": reason, "message": message, "lastTimestamp": f"2026-11-21T22:33:{second:02}Z"}
 
 
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
+def test_events_explain_an_end_that_the_status_does_not_show(subtests: pytest.Subtests) -> None:
+    for events, expected in [
         ([], None),
         ([event("Pulled", "image"), event("Killing", "Stopping container worker")], None),
         ([event("Evicted", MEMORY)], PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
@@ -107,10 +102,9 @@ def event(reason: str, message: str, second: int = 0) -> Object:
             [event("OOMKilling", "Memory cgroup")],
             PodEnd("pod x ran out of memory (OOMKilling): Memory cgroup", memory=True),
         ),
-    ],
-)
-def test_events_explain_an_end_that_the_status_does_not_show(events: list[Object], expected: PodEnd | None) -> None:
-    assert event_end("x", events) == expected
+    ]:
+        with subtests.test(str((events, expected))):
+            assert event_end("x", events) == expected
 
 
 WORKER = "tcp://10.245.0.64:8789"

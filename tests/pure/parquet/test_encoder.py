@@ -196,20 +196,16 @@ def test_tables_without_rows_make_no_row_groups() -> None:
     assert [stored.row_group(i).num_rows for i in range(stored.num_row_groups)] == [large.num_rows, large.num_rows, 10]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
+def test_columns_of_several_types_are_read_as_the_wider_type(subtests: pytest.Subtests) -> None:
+    for first, second, expected in [
         (pa.int64(), pa.float64(), pa.float64()),
         (pa.int32(), pa.int64(), pa.int64()),
         (pa.null(), pa.string(), pa.string()),
         (pa.float32(), pa.float64(), pa.float64()),
-    ],
-)
-def test_columns_of_several_types_are_read_as_the_wider_type(
-    first: pa.DataType, second: pa.DataType, expected: pa.DataType
-) -> None:
-    schemas = [pa.schema([("x", first)]), pa.schema([("x", second)])]
-    assert unified(schemas, "here").field("x").type == expected
+    ]:
+        with subtests.test(str((first, second, expected))):
+            schemas = [pa.schema([("x", first)]), pa.schema([("x", second)])]
+            assert unified(schemas, "here").field("x").type == expected
 
 
 def test_parts_with_types_that_do_not_fit_are_a_corrupt_record() -> None:
@@ -217,24 +213,20 @@ def test_parts_with_types_that_do_not_fit_are_a_corrupt_record() -> None:
         unified([pa.schema([("x", pa.string())]), pa.schema([("x", pa.int64())])], "here")
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "texts"),
-    [
+def test_a_column_of_parameters_holds_every_value_exactly(subtests: pytest.Subtests) -> None:
+    """Integers beyond 2^53 beside floats lost digits."""
+    for values, kind, texts in [
         ([1, 0.5], pa.float64(), None),
         ([2**53, 0.5], pa.float64(), None),
         ([1, 2**53 + 1], pa.int64(), None),
         ([2**63 - 1], pa.int64(), None),
         ([2**53 + 1, 2**53, 0.5], pa.string(), ["9007199254740993", "9007199254740992", "0.5"]),
         ([2**63, 1], pa.string(), ["9223372036854775808", "1"]),
-    ],
-)
-def test_a_column_of_parameters_holds_every_value_exactly(
-    values: list[float], kind: pa.DataType, texts: list[str] | None
-) -> None:
-    """Integers beyond 2^53 beside floats lost digits."""
-    parameters = [Group(i, param_id({"x": x}), {"x": x}, (0,)) for i, x in enumerate(values)]
-    column = pq.read_table(encode_groups(asked(parameters), Spool()).content.opened())["x"]
-    assert (column.type, column.to_pylist()) == (kind, texts or values)
+    ]:
+        with subtests.test(str((values, kind, texts))):
+            parameters = [Group(i, param_id({"x": x}), {"x": x}, (0,)) for i, x in enumerate(values)]
+            column = pq.read_table(encode_groups(asked(parameters), Spool()).content.opened())["x"]
+            assert (column.type, column.to_pylist()) == (kind, texts or values)
 
 
 @pytest.mark.parametrize("names", [["z", "seeds", "b"], ["a", "A"], ["A", "a"]])

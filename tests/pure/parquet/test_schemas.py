@@ -12,9 +12,8 @@ from mops.study.column_families import NAN, Family
 BERN = "Europe/Zurich"
 
 
-@pytest.mark.parametrize(
-    ("types", "family", "stored"),
-    [
+def test_the_type_that_stores_columns_of_several_types(subtests: pytest.Subtests) -> None:
+    for types, family, stored in [
         ([pa.null()], None, pa.null()),
         ([pa.null(), pa.int8(), pa.int8()], None, pa.int8()),
         ([pa.int8(), pa.int32(), pa.int16()], None, pa.int32()),
@@ -61,13 +60,10 @@ BERN = "Europe/Zurich"
         ([pa.list_(pa.int8())], ["list", "string"], pa.list_(pa.string())),
         ([pa.struct([("b", pa.int8())])], ["struct", {"a": "number"}], pa.null()),
         ([pa.struct([("a", pa.int8())])], ["struct", {"a": "null"}], pa.struct([("a", pa.null())])),
-    ],
-)
-def test_the_type_that_stores_columns_of_several_types(
-    types: list[pa.DataType], family: Family | None, stored: pa.DataType
-) -> None:
-    schemas = [pa.schema([("x", kind)]) for kind in types]
-    assert storage_schema(schemas, {} if family is None else {"x": family}) == pa.schema([("x", stored)])
+    ]:
+        with subtests.test(str((types, family, stored))):
+            schemas = [pa.schema([("x", kind)]) for kind in types]
+            assert storage_schema(schemas, {} if family is None else {"x": family}) == pa.schema([("x", stored)])
 
 
 @pytest.mark.parametrize(

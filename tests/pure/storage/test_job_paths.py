@@ -43,9 +43,8 @@ def test_every_object_of_a_job_has_a_fixed_path() -> None:
     assert bundle_path("ab12") == "bundles/ab12.zip"
 
 
-@pytest.mark.parametrize(
-    ("output", "segment"),
-    [
+def test_an_output_of_any_name_has_one_folder_from_which_its_name_is_read(subtests: pytest.Subtests) -> None:
+    for output, segment in [
         ("daily", "daily"),
         ("a/b", "a%2Fb"),
         (".", "%2E"),
@@ -53,13 +52,12 @@ def test_every_object_of_a_job_has_a_fixed_path() -> None:
         ("50%", "50%25"),
         ("Gr\u00f6\u00dfe", "Gr%C3%B6%C3%9Fe"),
         ("x.", "x%2E"),
-    ],
-)
-def test_an_output_of_any_name_has_one_folder_from_which_its_name_is_read(output: str, segment: str) -> None:
-    path = PATHS.part("outputs", output, 2, 7)
-    assert path == f"{ROOT}/outputs/{segment}/2-7.parquet"
-    assert table_of(path) == ("outputs", output)
-    assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
+    ]:
+        with subtests.test(str((output, segment))):
+            path = PATHS.part("outputs", output, 2, 7)
+            assert path == f"{ROOT}/outputs/{segment}/2-7.parquet"
+            assert table_of(path) == ("outputs", output)
+            assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
 
 
 def test_a_part_of_a_compaction_is_known_by_its_name() -> None:
@@ -85,29 +83,29 @@ def test_only_tables_of_outputs_have_names() -> None:
             PATHS.folder(kind, output)
 
 
-@pytest.mark.parametrize("name", ["a", "A-1", "x" * 63, "0.b_c"])
-def test_a_valid_job_name_is_accepted(name: str) -> None:
-    assert is_job_name(name)
-    assert NamePaths(name).root == f"jobs/{name}"
+def test_a_valid_job_name_is_accepted(subtests: pytest.Subtests) -> None:
+    for name in ["a", "A-1", "x" * 63, "0.b_c"]:
+        with subtests.test(name):
+            assert is_job_name(name)
+            assert NamePaths(name).root == f"jobs/{name}"
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 64, "a b", "dot.", "job\n"])
-def test_an_invalid_job_name_is_refused(name: str) -> None:
-    assert not is_job_name(name)
-    with pytest.raises(JobError, match="no job can be named"):
-        NamePaths(name)
+def test_an_invalid_job_name_is_refused(subtests: pytest.Subtests) -> None:
+    for name in ["", "..", "a/b", ".hidden", "x" * 64, "a b", "dot.", "job\n"]:
+        with subtests.test(name):
+            assert not is_job_name(name)
+            with pytest.raises(JobError, match="no job can be named"):
+                NamePaths(name)
 
 
-@pytest.mark.parametrize(
-    ("path", "numbers"),
-    [
+def test_attempt_and_number_are_read_from_a_path(subtests: pytest.Subtests) -> None:
+    for path, numbers in [
         ("jobs/job/losses/2-17.parquet", (2, 17)),
         ("jobs/job/logs/12-7.txt", (12, 7)),
         ("2-7.json", (2, 7)),
         ("jobs/job/losses/2-7.csv", None),
         ("jobs/job/live/2.json", None),
         ("jobs/job/losses/x2-7.parquet", None),
-    ],
-)
-def test_attempt_and_number_are_read_from_a_path(path: str, numbers: tuple[int, int] | None) -> None:
-    assert numbers_of(path) == numbers
+    ]:
+        with subtests.test(str((path, numbers))):
+            assert numbers_of(path) == numbers

@@ -352,28 +352,36 @@ NOT_REQUIRED = {
 DIGESTS = {2: "b2138076e22c3e38cf87851799c7365813083c69467b27abf10e16e15e9c1321"}
 
 
-@pytest.fixture
-def files() -> Files:
+def empty() -> Files:
     return Files.open(f"memory://{uuid.uuid4().hex}")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(files: Files, case: str) -> None:
-    path, written, read = CASES[case](files)
-    assert files.get(path) == GOLDEN[case].replace(b"VERSION", mops.__version__.encode())
-    assert read == written
+@pytest.fixture
+def files() -> Files:
+    return empty()
 
 
-@pytest.mark.parametrize("case", DECIDING)
-def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(files: Files, case: str) -> None:
-    record = json.loads(GOLDEN[case])
-    required = record.keys() - NOT_REQUIRED
-    assert "format" in required
-    for name in required:
-        files.put(PATH[case], json.dumps({key: record[key] for key in record if key != name}).encode())
-        with pytest.raises(CorruptRecord, match=name) as raised:
-            DECIDING[case](files)
-        assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
+def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(subtests: pytest.Subtests) -> None:
+    for case in CASES:
+        with subtests.test(case):
+            files = empty()
+            path, written, read = CASES[case](files)
+            assert files.get(path) == GOLDEN[case].replace(b"VERSION", mops.__version__.encode())
+            assert read == written
+
+
+def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(subtests: pytest.Subtests) -> None:
+    for case in DECIDING:
+        with subtests.test(case):
+            files = empty()
+            record = json.loads(GOLDEN[case])
+            required = record.keys() - NOT_REQUIRED
+            assert "format" in required
+            for name in required:
+                files.put(PATH[case], json.dumps({key: record[key] for key in record if key != name}).encode())
+                with pytest.raises(CorruptRecord, match=name) as raised:
+                    DECIDING[case](files)
+                assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
 
 
 def test_records_do_not_change_without_a_new_format() -> None:
@@ -403,32 +411,36 @@ def test_the_lines_have_every_field_of_every_kind_of_record() -> None:
     assert [name for name in names if f'"{name}":'.encode() not in whole] == []
 
 
-@pytest.mark.parametrize("case", DECIDING)
-@pytest.mark.parametrize(
-    ("number", "hint"),
-    [(FORMAT + 1, "install mops-runner 9.1.0 or newer"), (FORMAT - 1, "use the mops that wrote it: mops-runner 9.1.0")],
-)
-def test_a_record_of_another_format_is_refused_with_the_version_to_use(
-    files: Files, case: str, number: int, hint: str
-) -> None:
+HINTS = {
+    FORMAT + 1: "install mops-runner 9.1.0 or newer",
+    FORMAT - 1: "use the mops that wrote it: mops-runner 9.1.0",
+}
+
+
+def test_a_record_of_another_format_is_refused_with_the_version_to_use(subtests: pytest.Subtests) -> None:
     """Regression: a record of an older format was called damaged, or read without the fields that it lacks."""
-    said = f"^this record has format {number}, and this mops reads {FORMAT}"
-    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"format": number, "mops": "9.1.0"}).encode())
-    with pytest.raises(OtherFormat, match=said) as raised:
-        DECIDING[case](files)
-    assert raised.value.hint == hint
-    assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
-    files.put(PATH[case], json.dumps({"format": number}).encode())
-    with pytest.raises(OtherFormat, match=said):
-        DECIDING[case](files)
+    for case, (number, hint) in itertools.product(DECIDING, HINTS.items()):
+        with subtests.test(f"{case}: {number}"):
+            files = empty()
+            said = f"^this record has format {number}, and this mops reads {FORMAT}"
+            files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"format": number, "mops": "9.1.0"}).encode())
+            with pytest.raises(OtherFormat, match=said) as raised:
+                DECIDING[case](files)
+            assert raised.value.hint == hint
+            assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
+            files.put(PATH[case], json.dumps({"format": number}).encode())
+            with pytest.raises(OtherFormat, match=said):
+                DECIDING[case](files)
 
 
-@pytest.mark.parametrize("case", DECIDING)
-def test_what_a_newer_mops_adds_to_a_record_is_passed_over(files: Files, case: str) -> None:
-    files.put(PATH[case], GOLDEN[case])
-    before = DECIDING[case](files)
-    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"more": [1]}).encode())
-    assert DECIDING[case](files) == before
+def test_what_a_newer_mops_adds_to_a_record_is_passed_over(subtests: pytest.Subtests) -> None:
+    for case in DECIDING:
+        with subtests.test(case):
+            files = empty()
+            files.put(PATH[case], GOLDEN[case])
+            before = DECIDING[case](files)
+            files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"more": [1]}).encode())
+            assert DECIDING[case](files) == before
 
 
 WRONG = {
@@ -453,12 +465,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("case", "change"), [(case, change) for case, some in WRONG.items() for change in some])
-def test_a_field_of_another_type_is_refused_by_its_name(files: Files, case: str, change: dict[str, Any]) -> None:
-    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | change).encode())
-    (name,) = change
-    with pytest.raises(CorruptRecord, match=rf"\b{name}\b"):
-        DECIDING[case](files)
+def test_a_field_of_another_type_is_refused_by_its_name(subtests: pytest.Subtests) -> None:
+    for case, change in [(case, change) for case, some in WRONG.items() for change in some]:
+        with subtests.test(f"{case}: {change}"):
+            files = empty()
+            files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | change).encode())
+            (name,) = change
+            with pytest.raises(CorruptRecord, match=rf"\b{name}\b"):
+                DECIDING[case](files)
 
 
 def test_a_record_that_nothing_could_read_is_not_written(files: Files) -> None:

@@ -484,23 +484,25 @@ class TestRecordDeath:
         progress.record_death(death(), "vm")
         assert progress.deaths_between == 0
 
-    @pytest.mark.parametrize("returncode", [-2, -15, -1, None])
-    def test_the_first_stop_signal_is_no_try_and_the_second_is_one(self, returncode):
+    def test_the_first_stop_signal_is_no_try_and_the_second_is_one(self, subtests: pytest.Subtests) -> None:
         """A signal to every process of the job may reach a child before it reaches the runner."""
-        progress = make(retries=0)
-        first, second = (str(progress.record_death(death(returncode=returncode), "vm")) for _ in range(2))
-        assert first.endswith("; retrying in a new process, because such a signal usually comes from outside")
-        assert second.endswith("; recorded as failed after 1 try")
+        for returncode in [-2, -15, -1, None]:
+            with subtests.test(str(returncode)):
+                progress = make(retries=0)
+                first, second = (str(progress.record_death(death(returncode=returncode), "vm")) for _ in range(2))
+                assert first.endswith("; retrying in a new process, because such a signal usually comes from outside")
+                assert second.endswith("; recorded as failed after 1 try")
 
-    @pytest.mark.parametrize("returncode", [-2, -15, -9, -11, None])
-    def test_a_signal_while_the_job_stops_is_no_verdict(self, returncode):
+    def test_a_signal_while_the_job_stops_is_no_verdict(self, subtests: pytest.Subtests) -> None:
         """Regression: a simulation that systemd or scancel ended was recorded as failed, and resume did not run it."""
-        progress = make(retries=0)
-        for _ in range(2):
-            report = progress.record_death(death(returncode=returncode), "vm", is_stopping=True)
-            assert str(report).endswith("; it counts as not run, because the job is stopping")
-        assert not progress.finished
-        assert progress.result().failures == []
+        for returncode in [-2, -15, -9, -11, None]:
+            with subtests.test(str(returncode)):
+                progress = make(retries=0)
+                for _ in range(2):
+                    report = progress.record_death(death(returncode=returncode), "vm", is_stopping=True)
+                    assert str(report).endswith("; it counts as not run, because the job is stopping")
+                assert not progress.finished
+                assert progress.result().failures == []
 
     def test_an_exit_while_the_job_stops_is_the_models_own(self):
         progress = make(retries=0)
