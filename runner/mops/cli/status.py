@@ -229,6 +229,8 @@ def _fields(
 ) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", job_text.state_of(now)
+    if now.error:
+        yield "", now.error.what
     if now.state == "running" and now.cancel_requested:
         yield "", "cancel requested: the runner commits what is finished, and stops"
     if phase is not None:

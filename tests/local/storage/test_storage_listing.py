@@ -21,8 +21,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, NamePaths
-from mops.ui.facts import ListQuery
-from mops.ui.reading import JobReader, ListReader
+from mops.ui.reading import JobReader, ListQuery, ListReader
 from mops.ui.runners import Runners
 
 AT = "2026-01-0{}T00:00:00+00:00"
