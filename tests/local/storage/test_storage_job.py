@@ -63,7 +63,7 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
     job = mops.submit(study, storage=storage.url, settings=Settings(slots=1, batch_size=5))
     assert job.status().state == "succeeded"
     assert rows(job, "daily").height == N_SETS * N_REPLICATES * 5
-    assert rows(job, "final").columns == ["param_id", "group", "replicate", "seed", "total"]
+    assert rows(job, "final").columns == ["group", "replicate", "total", "seed", "param_id"]
     losses = job.losses(params=True).to_arrow()
     assert losses["rate"].to_pylist() == [1.0 + i for i in range(N_SETS)]
     assert job.failures().to_arrow().num_rows == 0
