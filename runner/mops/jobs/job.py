@@ -406,7 +406,7 @@ class Job(JobState):
 
         Failures have one cause if the verdict, the target, the first line of the message (without numbers, ids and
         folders) and the last place in the project's code are equal. A target without losses because a simulation of
-        its parameter set failed has no cause. This reads the failures and the parameter sets in chunks.
+        its parameter set failed has no cause. This reads the failures in chunks.
 
         Returns
         -------

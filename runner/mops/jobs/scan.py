@@ -85,16 +85,6 @@ class Parameters:
             table = table.append_column(theirs.schema.field(name), theirs[name].take(table["group"]))
         return table
 
-    def chunks(self) -> Iterator[pa.RecordBatch]:
-        """Yield the column ``group`` and a column for each parameter, some sets at a time."""
-        names = ["group", *self.fields(())]
-        if self._read.keys() >= set(names):
-            yield from self.columns(names).to_batches(CHUNK_ROWS)
-            return
-        with self._readable():
-            for batch in self._file.iter_batches(CHUNK_ROWS, columns=names):
-                yield batch.select(names)
-
     def texts(self, groups: Sequence[int]) -> list[str]:
         """Return the parameters of some sets as canonical JSON; it reads only the pieces of the file with these."""
         with self._readable():

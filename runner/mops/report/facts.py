@@ -35,8 +35,6 @@ class Facts:
     def causes(self) -> list[dict[str, Any]] | CorruptRecord:
         """The rows of ``Job.causes``, or why they cannot be read."""
         try:
-            if self.data.n_failed:  # at once, before their pieces for the ranges of causes
-                _ = self.data.parameters.columns(["group", *self.data.parameters.fields(())])
             return list(self.data.cause_table.to_pylist())
         except READING_FAULTS as fault:
             return damage_of(self.data, fault)
