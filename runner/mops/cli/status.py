@@ -20,7 +20,7 @@ from mops.errors import UsageError
 from mops.jobs.following import OPEN_STATES, phases_of, with_runner
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
-from mops.jobs.status import JobMoment, JobState, Status, seen_text, storage_of
+from mops.jobs.status import CANCEL_REQUESTED, JobMoment, JobState, Status, seen_text, storage_of
 from mops.jobs.text_log import read
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
@@ -231,7 +231,7 @@ def _fields(
     if now.error:
         yield "", now.error.what
     if now.state == "running" and now.cancel_requested:
-        yield "", "cancel requested: the runner commits what is finished, and stops"
+        yield "", CANCEL_REQUESTED
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)

@@ -32,6 +32,8 @@ SILENT_SECONDS = 45.0
 
 _SLOW_SHOWN = 5
 
+# The text of terminals and pages for a running job with `cancel_requested`.
+CANCEL_REQUESTED = "cancel requested: the runner commits what is finished, and stops"
 ALL_FAILED = "every simulation failed"  # the text of terminals and pages for a job for which `all_failed` is true
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from mops.attempt.display import best_losses
-from mops.jobs.status import ALL_FAILED, Status, seen_text
+from mops.jobs.status import ALL_FAILED, CANCEL_REQUESTED, Status, seen_text
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, counted, duration, rate, shortened, shortened_in_middle
@@ -141,7 +141,7 @@ def _headline(now: Status, time_s: float, reasons: Sequence[Reason], place: str,
         return f"The job stopped{after}{why}. {done}."
     if now.state == "running":
         to_go = now.to_go(time_s)
-        stops = "Cancel requested: the runner commits what is finished, and stops. " if now.cancel_requested else ""
+        stops = f"{CANCEL_REQUESTED.capitalize()}. " if now.cancel_requested else ""
         return f"{stops}{done}{after}{f', {to_go}' if to_go else ''}. {failed}".strip()
     ended = {
         "submitted": f"{total} wait for a runner.",

@@ -6,6 +6,7 @@ overwrites. *Samples* are the same records over time (samples.py).
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -209,5 +210,7 @@ def read_live(files: Files, paths: JobPaths, attempt: int) -> Progress | None:
 
 def write_error(files: Files, paths: JobPaths, attempt: int, seconds: float, error: Exception) -> None:
     """Add the error that ends an attempt to its live record; ``seconds``: how long it took, if it has no record yet."""
-    last = read_live(files, paths, attempt) or Progress(time.time(), Counts(), paths.job, seconds=seconds)
+    last = read_live(files, paths, attempt) or Progress(
+        time.time(), Counts(), paths.job, seconds=seconds, host=os.uname().nodename, pid=os.getpid()
+    )
     write_live(files, paths, attempt, replace(last, error=RunnerError.of(error)))

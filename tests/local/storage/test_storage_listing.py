@@ -195,6 +195,26 @@ def test_a_list_and_its_filter_show_what_kubernetes_says_of_a_runner_as_its_page
     assert [job.job for job in lists.read(ListQuery(state="running")).jobs] == ["laptop", "done"]
 
 
+def test_a_page_that_is_open_reads_only_what_is_new(memory):
+    files, requests = Files.open(memory.url), []
+    finished(files, "whole", failed=0)
+    created(files, "open")
+    log = claimed(files, "open", at=time.time())
+    lives(files, "open", 1, host="my-pc", age_s=0)
+    counted = hooked(files, lambda name, path: requests.append(path or name))
+    n_reads = {}
+    for name in ("whole", "open"):
+        reader = JobReader(Job(counted, name, local=True), Runners(files, local=True))
+        reader.look()
+        requests.clear()
+        assert reader.is_current()
+        reader.look()
+        n_reads[name] = len(requests)
+    assert n_reads == {"whole": 0, "open": 3}, "the record, the next record of the log, and the sign of life"
+    commit(files, log, "open", 0)
+    assert reader.look().status.groups == 1
+
+
 def test_a_list_of_a_service_shows_a_runner_whose_pod_has_ended_as_interrupted(files):
     """A killed runner was shown as running until it had given no sign of life for 45 s."""
     for name, host in (("killed", "killed-1-x"), ("laptop", "my-pc")):

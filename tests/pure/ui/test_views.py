@@ -198,30 +198,26 @@ def test_the_list_links_to_its_next_pages_with_the_same_filter() -> None:
 FAILED = Phase("failed", "OOMKilled", pod="vm")
 
 
-def test_a_pod_that_has_ended_interrupts_its_job_before_its_sign_of_life_is_old() -> None:
-    now = with_runner(RUNNING, FAILED)
-    assert now.state == "interrupted"
-    assert phase_text(now, FAILED) == "failed: OOMKilled"
-    assert [action.verb for action in job_view(seen(now)).actions] == ["resume"]
-
-
-def test_a_sign_of_life_without_a_host_is_of_no_pod() -> None:
-    """Regression: every pod has a name that starts with an empty host."""
-    now = replace(RUNNING, live=replace(LIVE, host=""))
-    assert with_runner(now, FAILED) is now
-    assert phase_text(now, FAILED) == ""
-
-
-@pytest.mark.parametrize("phase", [None, Phase("running", pod="vm"), Phase("failed", pod="other"), Phase("gone")])
-def test_a_pod_that_runs_or_is_not_that_of_the_runner_changes_nothing(phase: Phase | None) -> None:
-    assert with_runner(RUNNING, phase) is RUNNING
-    assert phase_text(RUNNING, phase) == ""
-
-
-def test_a_pod_that_replaces_one_that_has_ended_is_shown() -> None:
-    phase = Phase("pending", pod="vm-2", restarts=1)
-    assert with_runner(RUNNING, phase) is RUNNING
-    assert phase_text(RUNNING, phase) == "pending, its pod ended once before"
+@pytest.mark.parametrize(
+    ("host", "phase", "state", "text"),
+    [
+        ("vm", FAILED, "interrupted", "failed: OOMKilled"),  # before its sign of life is old
+        ("", FAILED, "running", ""),  # regression: every pod has a name that starts with an empty host
+        ("vm", None, "running", ""),
+        ("vm", Phase("running", pod="vm"), "running", ""),
+        ("vm", Phase("failed", pod="other"), "running", ""),
+        ("vm", Phase("gone"), "running", ""),
+        ("vm", Phase("pending", pod="vm-2", restarts=1), "running", "pending, its pod ended once before"),
+    ],
+)
+def test_only_the_pod_of_the_last_sign_of_life_interrupts_its_job(
+    host: str, phase: Phase | None, state: str, text: str
+) -> None:
+    running = replace(RUNNING, live=replace(LIVE, host=host))
+    now = with_runner(running, phase)
+    assert (now.state, phase_text(now, phase)) == (state, text)
+    assert (now is running) == (state == "running")
+    assert [action.verb for action in job_view(seen(now)).actions] == (["resume"] if state != "running" else ["cancel"])
 
 
 def test_the_list_shows_the_phases_of_runners() -> None:
