@@ -20,7 +20,7 @@ from azure.storage.blob import BlobServiceClient
 
 from mops.jobs.listing import RECORD_SECONDS, JobLists
 from mops.storage.files import Files
-from mops.ui.facts import PAGE_JOBS
+from mops.ui.reading import PAGE_JOBS
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "local" / "storage")]

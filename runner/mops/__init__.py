@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mops.calibration.calibrate import calibrate
     from mops.jobs.calls import connect, disconnect, jobs, sample, settings
-    from mops.jobs.checking import CheckedStudy, check
     from mops.jobs.derive import extend, rescore, retry
     from mops.jobs.job import Job, open_job
     from mops.jobs.submit import resume, submit
     from mops.jobs.table import Table
+    from mops.jobs.trial import CheckedStudy, check
     from mops.report.notebook import Report
 
 __all__ = [
@@ -52,7 +52,7 @@ _HOMES = {
     **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derive"),
     "Table": "mops.jobs.table",
     "Report": "mops.report.notebook",
-    **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.checking"),
+    **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.trial"),
     "connect": "mops.jobs.calls",
     "disconnect": "mops.jobs.calls",
     "sample": "mops.jobs.calls",

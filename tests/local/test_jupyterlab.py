@@ -149,6 +149,6 @@ def test_progress_moves_and_an_interrupted_job_resumes(lab: Lab, browser: Browse
         resume.get_by_text("4 of 4 simulations").wait_for()
         table = resume.locator("table")
         table.wait_for()
-        assert table.locator("thead").inner_text().split()[:3] == ["param_id", "group", "replicate"]
+        assert table.locator("thead").inner_text().split()[:2] == ["group", "replicate"]
         assert table.locator("tbody tr").count() == 4
         assert job.status().state == "succeeded"

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -31,7 +32,7 @@ from mops.storage.job_records import JobRecord, check_not_deleted, driving
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import COMPLETE, By, RunRequest
 from mops.storage.params_file import load_groups
-from mops.storage.progress_record import Progress
+from mops.storage.progress_record import Progress, write_error
 from mops.system.resources import n_processors
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
@@ -236,7 +237,16 @@ class Attempt:
                     stopping_on_signals(runner, job.name, self.grace_s),
                     serving_metrics(self.settings.metrics_port, job.attempt, runner, remote),
                 ):
-                    return runner.run()
+                    return self._ending(runner, job)
+
+    @staticmethod
+    def _ending(runner: Runner, job: ClaimedJob) -> str:
+        try:
+            return runner.run()
+        except Exception as error:
+            if not job.log.view.end:  # else it is stored already
+                job.record_error(error)
+            raise
 
     def _claim(self, asked: RunRequest | None) -> JobLog:
         log = JobLog(self.files, self.record.paths, host=socket.gethostname())
@@ -247,16 +257,19 @@ class Attempt:
     @contextmanager
     def _ending_job_if_unseen(self, text_log: TextLogBuffer) -> Iterator[None]:
         """End an unwatched job as failed if its model cannot run, because its next runner would fail too."""
+        start = time.monotonic()
         try:
             yield
         except (ModelError, InstallError, DataError, SystemUnfit) as bad:
             if self.unseen is not None:
                 log = self._claim(self.unseen)
                 attempt = log.view.attempt
-                how = f"{type(bad).__name__}: {bad}"  # jobs/following.py reads it
+                how = f"{type(bad).__name__}: {bad}"
                 logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, how)
-                path, text = self.record.paths.text(attempt, 1), text_log.take().encode(errors="replace")
-                advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))
+                paths, text = self.record.paths, text_log.take().encode(errors="replace")
+                writer, seconds, error = advisory.Writer(self.files), time.monotonic() - start, bad
+                writer.write("the text log", lambda files: files.put(paths.text(attempt, 1), text))
+                writer.write("its error", lambda files: write_error(files, paths, attempt, seconds, error))
                 log.end("failed", totals=log.view.counts)
             raise
 

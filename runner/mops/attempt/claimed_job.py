@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from mops.attempt.job_families import JobFamilies
@@ -14,6 +15,7 @@ from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView, State
 from mops.storage.paths import JobPaths
+from mops.storage.progress_record import write_error
 from mops.storage.sources import PartRows, families_of, part_rows, source_logs
 from mops.study.column_families import join_families
 from mops.study.groups import GroupTable
@@ -43,9 +45,10 @@ class ClaimedJob:
     stored: StoredSimulations = field(init=False)  # the simulations of these groups that need not run
     families: JobFamilies = field(init=False)  # of the columns
     losses_taken_over: list[PartRows] = field(init=False)
+    claimed_at: float = field(init=False)  # s since the epoch
 
     def __post_init__(self) -> None:
-        self.name = self.record.job
+        self.name, self.claimed_at = self.record.job, time.time()
         self.paths = self.record.paths
         self.inherited = self.log.view
         self.inherited_counts = self.durable_counts
@@ -76,11 +79,19 @@ class ClaimedJob:
         """The counts of committed groups and of what a derived job took over. For the thread that uses the log."""
         return self.record.taken_over_counts + self.log.view.counts
 
+    def record_error(self, error: Exception) -> None:
+        """Store the error that ends the attempt."""
+        advisory.Writer(self.files).write(
+            "the error that ended the attempt",
+            lambda files: write_error(files, self.paths, self.attempt, time.time() - self.claimed_at, error),
+        )
+
     def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
         """Append the attempt's end to the log, unless the next runner continues the job; return the state, or raise."""
         if isinstance(failure, ClusterError):  # the log has no end, so that the next runner resumes the job
             raise failure
         if failure is not None:
+            self.record_error(failure)  # first: who sees the end in the log looks for its reason
             self.log.end("failed", totals=self.log.view.counts)
             raise failure
         state = end_state(self.record, self.log.view)

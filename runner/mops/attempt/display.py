@@ -10,7 +10,7 @@ import importlib
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,11 +19,12 @@ from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, duration, rate, to_go
 
 if TYPE_CHECKING:
-    from mops.storage.progress_record import Progress, SlowStep
+    from mops.storage.progress_record import BestLoss, Progress, SlowStep
 
 _CELL_SECONDS = 0.5  # the least time between two updates of a notebook, which keeps each of them as a message
 
 _CLEAR_LINE = "\r\x1b[K"
+_LOSSES_SHOWN = 3
 _BEFORE = "importing the model"
 
 Show = Callable[[str, str], None]  # shows HTML in a cell, or text where HTML cannot be shown
@@ -52,6 +53,19 @@ def slow_text(step: SlowStep) -> str:
     since = datetime.fromtimestamp(step.since)
     name = f"group {step.group} ({short_id(step.param_id)}) {what} on {step.worker}"
     return f"{name}: {duration(step.seconds)}, since {since:%H:%M:%S}{times}"
+
+
+def best_losses(best: Sequence[BestLoss]) -> list[tuple[str, str]]:
+    """Return the smallest losses so far: each with its label and its parameter set. Of many, only some."""
+    functions = [one.target.rpartition(":")[2] for one in best]
+    labels = [
+        f"{function}.{one.name}" if functions.count(function) > 1 else function
+        for one, function in zip(best, functions, strict=True)
+    ]
+    shown = [
+        (f"{one.loss:.4g}", f"{label} ({short_id(one.param_id)})") for one, label in zip(best, labels, strict=True)
+    ]
+    return shown[:_LOSSES_SHOWN]
 
 
 def displayed() -> AbstractContextManager[Callable[[Progress], None]]:

@@ -121,7 +121,7 @@ class Runner:
                 failure = self._until_failure(self._loop)
                 how = "stopped" if self._stops else "every simulation has run"
                 if failure is not None:
-                    how = f"{type(failure).__name__}: {failure}"  # jobs/following.py reads it
+                    how = f"{type(failure).__name__}: {failure}"
                 logger.info("%s: attempt %d ends: %s", self._job.name, self._job.attempt, how)
                 self._tasks_in_flight.finish_deliveries(_DELIVERY_SECONDS)
                 self.committer.finish()

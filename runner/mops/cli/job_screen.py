@@ -7,7 +7,7 @@ or a figure: what does not fit continues on the next line. Only messages and lin
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,11 +18,10 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from mops import units
-from mops.attempt.display import slow_text
-from mops.study.ids_and_seeds import short_id
+from mops.attempt.display import best_losses, slow_text
 
 if TYPE_CHECKING:
-    from mops.storage.progress_record import BestLoss, Progress
+    from mops.storage.progress_record import Progress
 
 RATE_SECONDS = 5.0
 """A spark line has a column for each 5 s, so it shows the last two minutes."""
@@ -31,7 +30,6 @@ MOST_POINTS = 24
 _WIDE_COLUMNS = 100
 _ORNAMENT_COLUMNS = 72
 _DETAIL_COLUMNS = 60
-_TARGETS_SHOWN = 3
 _SLOW_SHOWN = 3
 _BARS = "▁▂▃▄▅▆▇█"
 _DAY_SECONDS = 86_400.0
@@ -186,7 +184,9 @@ def fields_of(now: Progress, rates: Sequence[float], time_s: float | None = None
         yield _memory(now)
     yield Field("durable", [f"{now.durable.simulations:,} of {done:,} finished", *_next_commit(now.next_commit_s)])
     if now.best:
-        yield Field("best loss", _best(now.best))
+        best = [" ".join(both) for both in best_losses(now.best)]
+        more = len(now.best) - len(best)
+        yield Field("best loss", [*best, *([f"and {units.counted(more, 'other loss')}"] if more else [])])
     if now.slow:
         yield Field(
             "slow", [units.counted(len(now.slow), "simulation")], lines=list(map(slow_text, now.slow[:_SLOW_SHOWN]))
@@ -228,15 +228,3 @@ def _memory(now: Progress) -> Field:
 def _next_commit(next_commit_s: float | None) -> Iterator[str]:
     if next_commit_s is not None:
         yield f"next commit in {units.duration(next_commit_s)}"
-
-
-def _best(best: Sequence[BestLoss]) -> list[str]:
-    functions = [one.target.rpartition(":")[2] for one in best]
-    n_losses = Counter(functions)
-    labels = [
-        f"{function}.{one.name}" if n_losses[function] > 1 else function
-        for one, function in zip(best, functions, strict=True)
-    ]
-    shown = [f"{one.loss:.4g} {label} ({short_id(one.param_id)})" for one, label in zip(best, labels, strict=True)]
-    more = len(shown) - _TARGETS_SHOWN
-    return [*shown[:_TARGETS_SHOWN], *([f"and {units.counted(more, 'other loss')}"] if more > 0 else [])]

@@ -93,6 +93,8 @@ def state_of(status: Status, took: str = "") -> str:
 
 def ended_of(job: JobState, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
     """Yield what a job that has ended has done, and what to do next."""
+    if status.error:
+        yield "error", status.error.what
     yield from counts_of(status)
     yield from reasons_of(reasons)
     yield from slow_of(status)

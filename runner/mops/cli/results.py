@@ -133,7 +133,7 @@ def _show_best(best: pa.Table, *, as_json: bool) -> None:
 
 def _show_ranked(table: pa.Table) -> None:
     rows = table.to_pylist()
-    names = [name for name in table.column_names if name != "group"]
+    names = ["param_id", *(name for name in table.column_names if name not in ("group", "param_id"))]
     shown = [[short_id(row["param_id"]), *(_cell(row[name]) for name in names[1:])] for row in rows]
     terminal.data_table(names, shown, right=names[1:])
 

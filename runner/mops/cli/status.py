@@ -20,13 +20,14 @@ from mops.errors import UsageError
 from mops.jobs.following import OPEN_STATES, phases_of, with_runner
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
-from mops.jobs.status import JobMoment, JobState, Status, seen_text, storage_of
+from mops.jobs.status import CANCEL_REQUESTED, JobMoment, JobState, Status, seen_text, storage_of
 from mops.jobs.text_log import read
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
+    from mops.jobs.data import JobData
     from mops.jobs.figure_data import BestSet, LossSpread, LossSummary
     from mops.jobs.summary import Reason
     from mops.k8s.job_phase import Phase
@@ -178,9 +179,10 @@ def status(
     if phase is not None:  # the runner may have finished the job before Kubernetes answered
         moment = JobMoment.read(found.files, job)
     now = with_runner(moment.status, phase)
-    reasons = _reasons(moment)
+    data = _with_tables(moment) if losses or moment.n_failed else None
+    reasons = data.reasons if data else []
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
-    summary = _summary(moment) if losses else None
+    summary = _losses(data) if data and losses else None
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
         terminal.data_json(_as_json(now, reasons, summary) | kubernetes)
@@ -199,19 +201,16 @@ def _as_json(now: Status, reasons: list[Reason], summary: LossSummary | None) ->
     return asdict(now) | finished | ({"losses": asdict(summary)} if summary is not None else {})
 
 
-def _summary(moment: JobMoment) -> LossSummary:
-    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow, as in _reasons
-    from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - Arrow, as in _reasons
+def _with_tables(moment: JobMoment) -> JobData:
+    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most calls need no tables
 
-    return loss_summary_of(JobData(**vars(moment)))
+    return JobData(**vars(moment))
 
 
-def _reasons(moment: JobMoment) -> list[Reason]:
-    if not moment.n_failed:
-        return []
-    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most jobs have no failures
+def _losses(data: JobData) -> LossSummary:
+    from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as in _with_tables
 
-    return JobData(**vars(moment)).reasons
+    return loss_summary_of(data)
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
@@ -229,8 +228,10 @@ def _fields(
 ) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", job_text.state_of(now)
+    if now.error:
+        yield "", now.error.what
     if now.state == "running" and now.cancel_requested:
-        yield "", "cancel requested: the runner commits what is finished, and stops"
+        yield "", CANCEL_REQUESTED
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)

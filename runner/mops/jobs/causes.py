@@ -13,7 +13,7 @@ sets has a probability of at most 5 %. A single value is also named if all sets 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, lgamma
 from typing import Any
@@ -34,7 +34,6 @@ _MOST_VALUES = 1_000  # different texts of a parameter: with more, it is a name 
 _VALUES_SHOWN = 4
 
 Groups = npt.NDArray[np.int32]
-Chunks = Callable[[], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -67,108 +66,49 @@ def _number(value: float) -> str:
 
 
 def narrow_ranges(
-    chunks: Chunks,  # returns the parameter sets: the column `group`, and one for each parameter; called twice
-    some: Sequence[Groups],  # the groups of each selection, sorted
+    parameters: pa.Table,  # row i has the parameters of group i
+    some: Sequence[Groups],  # the groups of each selection
     # The groups that have run. Only they are all sets, because sets often come in the order of a parameter.
     finished: Ranges,
 ) -> list[list[NarrowRange]]:
     """Return the narrow ranges of each selection of parameter sets, the narrowest first."""
-    parameters: dict[str, _Parameter] = {}
-    for step in (_Parameter.take, _Parameter.count):
-        for chunk in chunks():
-            first, n = chunk["group"][0].as_py(), len(chunk)
-            has_run = _mask(finished, first, n)
-            rows = [groups[slice(*np.searchsorted(groups, (first, first + n)))] - first for groups in some]
-            for name in chunk.schema.names:
-                if name != "group":
-                    step(parameters.setdefault(name, _Parameter(name, len(some))), chunk[name], has_run, rows)
-    found = [[parameter.narrow(i) for parameter in parameters.values()] for i in range(len(some))]
-    return [sorted((one for one in each if one is not None), key=lambda one: one.share) for each in found]
-
-
-def _mask(finished: Ranges, first: int, n: int) -> npt.NDArray[np.bool_]:
-    mask = np.zeros(n, bool)
-    for start, stop in (finished & Ranges(((first, first + n),))).intervals:
-        mask[start - first : stop - first] = True
-    return mask
-
-
-@dataclass
-class _Values:
-    n: int = 0
-    low: float = inf
-    high: float = -inf
-    texts: set[Any] = field(default_factory=set)
-    n_all: int = 0  # how many of all sets have a value in the range
-
-    def take(self, values: npt.NDArray[Any], *, is_number: bool) -> None:
-        self.n += len(values)
-        if is_number and len(values):
-            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-        elif len(self.texts) <= _MOST_VALUES:
-            self.texts.update(values.tolist())
-
-
-class _Parameter:
-    """One parameter in all sets and in each selection."""
-
-    def __init__(self, name: str, n_selections: int):
-        self._name = name
-        self._all = _Values()
-        self._some = [_Values() for _ in range(n_selections)]
-        self._is_number = False
-
-    def take(self, column: pa.Array, has_run: npt.NDArray[np.bool_], rows: list[Groups]) -> None:
-        self._is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        values, is_there = _values(column)
-        self._all.take(values[has_run & is_there], is_number=self._is_number)
-        for some, its in zip(self._some, rows, strict=True):
-            some.take(values[its][is_there[its]], is_number=self._is_number)
-
-    def count(self, column: pa.Array, has_run: npt.NDArray[np.bool_], rows: list[Groups]) -> None:
-        """Count the sets of a chunk that have a value in the range of each selection."""
-        if len(self._all.texts) > _MOST_VALUES:
-            return
-        values, is_there = _values(column)
-        there = values[has_run & is_there]
-        for some in self._some:
-            if self._is_number:
-                some.n_all += int(((there >= some.low) & (there <= some.high)).sum())
+    has_run = np.zeros(len(parameters), bool)
+    for start, stop in finished.intervals:
+        has_run[start:stop] = True
+    found: list[list[NarrowRange]] = [[] for _ in some]
+    for name in parameters.column_names:
+        column = parameters[name].combine_chunks()
+        is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        values, is_there = (each.to_numpy(zero_copy_only=False) for each in (column, column.is_valid()))
+        different, counts = np.unique(values[has_run & is_there], return_counts=True)
+        if not is_number and len(different) > _MOST_VALUES:
+            continue
+        up_to, n_all = np.append(0, np.cumsum(counts)), int(counts.sum())
+        for ranges, groups in zip(found, some, strict=True):
+            mine = np.unique(theirs := values[groups][is_there[groups]])
+            n = len(theirs)
+            if not 0 < n < n_all:
+                continue
+            if is_number:
+                first, end = np.searchsorted(different, mine[0]), np.searchsorted(different, mine[-1], "right")
+                m = int(up_to[end] - up_to[first])
+                chance, is_one_value = _chance_of_range(n_all, n, m), mine[0] == mine[-1]
+                shown, every = ((float(one[0]), float(one[-1])) for one in (mine, different))
             else:
-                some.n_all += int(np.isin(there, [*some.texts]).sum())
-
-    def narrow(self, selection: int) -> NarrowRange | None:
-        some, every = self._some[selection], self._all
-        if not 0 < some.n < every.n or len(every.texts) > _MOST_VALUES:
-            return None
-        is_exact = some.n_all == some.n > 1
-        is_one_value = some.low == some.high if self._is_number else len(some.texts) == 1
-        is_seldom = some.n_all <= _MOST_SHARE * every.n and self._chance(some) <= _CHANCE
-        if not is_seldom and not (is_exact and is_one_value):
-            return None
-        share = some.n_all / every.n
-        return NarrowRange(self._name, self._shown(some), self._shown(every), share, self._is_number, is_exact)
-
-    def _shown(self, values: _Values) -> tuple[Any, ...]:
-        return (values.low, values.high) if self._is_number else tuple(sorted(values.texts))
-
-    def _chance(self, some: _Values) -> float:
-        """Return the probability that as many random sets have values in a range with at most as many sets."""
-        if self._is_number:
-            return _chance_of_range(self._all.n, some.n, some.n_all)
-        n_choices = exp(_log_ways(len(self._all.texts), len(some.texts)))
-        return n_choices * _ratio(some.n_all, self._all.n, some.n)
+                m = int(counts[np.isin(different, mine)].sum())
+                chance = exp(_log_ways(len(different), len(mine))) * _ratio(m, n_all, n)
+                is_one_value = len(mine) == 1
+                shown, every = tuple(mine.tolist()), tuple(different.tolist())
+            is_exact = m == n > 1
+            if (m <= _MOST_SHARE * n_all and chance <= _CHANCE) or (is_exact and is_one_value):
+                ranges.append(NarrowRange(name, shown, every, m / n_all, is_number, is_exact))
+    return [sorted(ranges, key=lambda one: one.share) for ranges in found]
 
 
 def _chance_of_range(n_all: int, n: int, m: int) -> float:
     """Return the probability that ``n`` random ones of ``n_all`` things in a row are among ``m`` neighbours."""
     starts_early = (n_all - m) * exp(_log_ways(m - 1, n - 1) - _log_ways(n_all, n))
     return starts_early + _ratio(m, n_all, n)
-
-
-def _values(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return the values as numpy, and which of them are not null."""
-    return column.to_numpy(zero_copy_only=False), column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _ratio(m: int, n_all: int, n: int) -> float:
@@ -205,7 +145,7 @@ CAUSES = pa.schema(
 OTHER_CAUSES = "other messages"
 
 _MOST_CAUSES = 1_000
-# The most causes with ranges: a person reads no more, and each costs time for each chunk of parameter sets.
+# The most causes with ranges: a person reads no more, and each costs time for each parameter.
 _WITH_RANGES = 50
 
 _LATER_LINES = r"(?s)\n.*"
@@ -323,7 +263,8 @@ def cause_table(
     finished: Ranges,  # the groups that have run
 ) -> pa.Table:
     """Return the table of ``Job.causes``."""
-    ranges = narrow_ranges(parameters.chunks, [cause.groups for cause in causes[:_WITH_RANGES]], finished)
+    columns = parameters.columns(list(parameters.fields(())))
+    ranges = narrow_ranges(columns, [cause.groups for cause in causes[:_WITH_RANGES]], finished)
     ranges += [[]] * (len(causes) - len(ranges))
     params = parameters.texts([cause.first["group"] for cause in causes])
     of_first = ("target", "param_id", "group", "replicate", "seed", "message", "traceback")

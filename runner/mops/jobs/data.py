@@ -210,14 +210,15 @@ class JobData(JobMoment):
 
     # Rows
 
-    def scan(self, selection: Selection, order: Sequence[str], kind: str, output: str | None = None) -> Scan:
-        """Return selected rows of a table, sorted by columns; without columns as they are stored."""
-        return Scan(self.dataset(kind, output), self.parameters, selection, order)
+    def scan(self, selection: Selection, kind: str, output: str | None = None) -> Scan:
+        """Return selected rows of a table."""
+        order, rows = ("group",) if kind == "losses" else ("group", "replicate"), self.dataset(kind, output)
+        return Scan(rows, self.parameters, selection, order, sorts_batches=kind != "outputs")
 
     @cached_property
     def losses(self) -> pa.Table:
         """The losses, sorted by group."""
-        return _table(self.scan(Selection(), ("group",), "losses"))
+        return self.scan(Selection(), "losses").table()
 
     @cached_property
     def samples(self) -> pa.Table:
@@ -228,7 +229,7 @@ class JobData(JobMoment):
         """Return the columns ``group``, ``replicate`` and others of the rows of some groups that meet a condition."""
         names, of_groups = list(dict.fromkeys(("group", "replicate", *columns))), pa.array(groups, pa.int32())
         if where is not None:
-            scan = self.scan(Selection(where=where, columns=names), (), "outputs", output)
+            scan = self.scan(Selection(where=where, columns=names), "outputs", output)
             found = (batch.filter(pc.is_in(batch["group"], of_groups)) for batch in scan.batches())
             return pa.Table.from_batches(found, scan.schema)
         if (kept := self._kept.get(output)) is None:
@@ -333,8 +334,5 @@ class _KeptRows:
 
     def read(self, names: Sequence[str], groups: pa.Array) -> pa.Table:
         where = None if self._is_all and len(groups) == len(self.groups) else pc.field("group").isin(groups)
-        return _table(self._data.scan(Selection(where=where, columns=names), (), "outputs", self._output))
-
-
-def _table(rows: Scan) -> pa.Table:
-    return pa.Table.from_batches(rows.batches(), rows.schema)
+        scan = self._data.scan(Selection(where=where, columns=names), "outputs", self._output)
+        return pa.Table.from_batches(scan.batches(), scan.schema)

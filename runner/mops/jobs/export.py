@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from mops.errors import StorageError, UsageError, path_refused
 from mops.jobs.scan import Rows
-from mops.jobs.table import Table
 from mops.project.bundle import EXPORTED
 
 _ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."
@@ -43,7 +42,7 @@ _WRITERS: dict[Format, Callable[[Path, pa.Schema], pq.ParquetWriter | csv.CSVWri
 }
 
 
-def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
+def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
     """Write each table as one file, named by its key; raises as ``Job.export``."""
     paths = {name: folder / f"{name}.{file_format}" for name in tables}
     with _translated(folder):
@@ -53,7 +52,7 @@ def export(tables: Mapping[str, Table], folder: Path, file_format: Format, *, ov
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
         list_exported(folder, [path.name for path in paths.values()])
-    return [_write(name, table.opened(), paths[name], file_format) for name, table in tables.items()]
+    return [_write(name, table, paths[name], file_format) for name, table in tables.items()]
 
 
 def list_exported(folder: Path, names: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -28,7 +27,7 @@ from mops.jobs import text_log
 from mops.jobs.location import service_with
 from mops.jobs.status import JobState, Status
 from mops.storage.files import Files
-from mops.storage.progress_record import Progress
+from mops.storage.progress_record import Progress, RunnerError
 
 if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
@@ -120,9 +119,6 @@ def phase_text(now: SeenJob, phase: Phase | None) -> str:
 
 POLL_SECONDS = 1.0
 
-_END = ": attempt {attempt} ends"
-_ERROR = re.compile(r"[^:\n]*: (?P<kind>[A-Z]\w+): (?P<what>.*)")
-CAUSE_LINES = 200  # of a log, for `cause_in`
 # The errors that an attempt may end with; those that derive from them take other arguments.
 _KINDS = (ModelError, InstallError, DataError, SystemUnfit, JobError, UsageError, ClusterError, JobFailed)
 
@@ -153,36 +149,25 @@ def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Progress], No
 
 
 def _raise_failure(job: JobState, now: Status) -> None:
-    """Raise if a job ended without a result: the runner's error from the job's log, else JobFailed or RunnerEnded."""
+    """Raise if a job ended without a result: the error that its runner has stored, else JobFailed or RunnerEnded."""
     if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
         return
-    paths = job.record.paths
-    kind, cause = cause_in(text_log.last_lines(job.files, paths, CAUSE_LINES, now.attempt), now.attempt)
+    error, kind = now.error, _kind(now.error)
+    resume = f"run the rest: mops jobs resume {job.name}"
     if now.state == "failed":
-        what = cause or f"job {job.name!r} has failed"
-        raise kind(what, where=job.name, hint=f"read the log: mops jobs logs {job.name}")
-    if kind is ClusterError:
-        raise kind(cause, where=job.name, hint=f"run the rest: mops jobs resume {job.name}")
-    raise RunnerEnded(
-        None,
-        text_log.last_lines(job.files, paths, 5),
-        when="before the end of the job",
-        where=job.files.url,
-        hint=f"run the rest: mops jobs resume {job.name}",
-    )
+        what, hint = f"job {job.name!r} has failed", f"read the log: mops jobs logs {job.name}"
+        raise (kind or JobFailed)(error.what if error else what, where=job.name, hint=(error and error.hint) or hint)
+    if error and kind is ClusterError:
+        raise ClusterError(error.what, where=job.name, hint=resume)
+    why = f": {error.what}" if error else ", and its storage does not say why, as after a kill"
+    output = text_log.last_lines(job.files, job.record.paths, 5)
+    raise RunnerEnded(None, output, when=f"before the end of the job{why}", where=job.files.url, hint=resume)
 
 
-def cause_in(text: str, attempt: int) -> tuple[type[MopsError], str]:
-    """Return the class and the first line of the error that ended an attempt, by the end of its log.
-
-    If the log does not say it, these are JobFailed and no text.
-    """
-    _, found, end = text.rpartition(_END.format(attempt=attempt))
-    match = _ERROR.match(end) if found else None
-    kind = getattr(errors, match["kind"], None) if match else None
-    if match is None or kind is None:
-        return JobFailed, match["what"].strip() if match else ""
-    return next(base for base in kind.__mro__ if base in _KINDS), match["what"].strip()
+def _kind(error: RunnerError | None) -> type[MopsError] | None:
+    """Return the class of the error that ended an attempt, if a program can expect it."""
+    kind = getattr(errors, error.kind, None) if error else None
+    return next((one for one in kind.__mro__ if one in _KINDS), None) if isinstance(kind, type) else None
 
 
 def progress_of(now: Status) -> Progress:

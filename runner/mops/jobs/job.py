@@ -21,7 +21,7 @@ from mops.jobs.following import Phases
 from mops.jobs.location import service_with
 from mops.jobs.ranking import RANKED_BY, ranked
 from mops.jobs.removal import delete, plan_deletion
-from mops.jobs.scan import Computed, Parameters, Selection
+from mops.jobs.scan import Computed, Parameters, Rows, Selection
 from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.summary import Reason, line_of
 from mops.jobs.table import Table
@@ -256,9 +256,9 @@ class Job(JobState):
         Returns
         -------
         Table
-            The columns ``param_id`` (string), ``group`` (int32), ``replicate`` (int32) and ``seed`` (uint64), then the
-            model's columns, then the parameters (boolean, int64, float64 or string). Parameter sets come in the order
-            in which they finished.
+            The columns ``group`` (int32) and ``replicate`` (int32), then the parameters (boolean, int64, float64 or
+            string), then the model's columns, and last ``seed`` (uint64) and ``param_id`` (string). Rows come in the
+            order of the study: by parameter set, by replicate, and as the model returned them.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class Job(JobState):
             self._read().check_output(output)
         selection = Selection(params, where, columns)
         title, dims = f"output {output!r} of job {self.name!r}", ("group", "replicate")
-        return Table(title, lambda: self._read().scan(selection, (), "outputs", output), dims)
+        return Table(title, lambda: self._read().scan(selection, "outputs", output), dims)
 
     def losses(
         self, *, params: bool = False, where: Where | None = None, columns: Sequence[str] | None = None
@@ -289,8 +289,8 @@ class Job(JobState):
         Returns
         -------
         Table
-            A row for each loss: ``param_id`` (string), ``group`` (int32), ``target`` (string), ``name`` (string),
-            ``loss`` (float64), ``n_replicates`` (int32), then the parameters.
+            A row for each loss: ``group`` (int32), the parameters, ``target`` (string), ``name`` (string), ``loss``
+            (float64), ``n_replicates`` (int32) and ``param_id`` (string).
 
         Examples
         --------
@@ -298,7 +298,7 @@ class Job(JobState):
         """
         selection = Selection(params, where, columns)
         title, dims = f"losses of job {self.name!r}", ("group", "target", "name")
-        return Table(title, lambda: self._read().scan(selection, ("group",), "losses"), dims)
+        return Table(title, lambda: self._read().scan(selection, "losses"), dims)
 
     def best(
         self,
@@ -325,8 +325,8 @@ class Job(JobState):
         Returns
         -------
         Table
-            A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the loss or weighted sum
-            that ranks the set), a column for each loss (float64), then a column for each parameter. With several losses
+            A row for each set: ``group`` (int32), ``loss`` (float64, the loss or weighted sum that ranks the set), a
+            column for each loss (float64), a column for each parameter, then ``param_id`` (string). With several losses
             and no weights, the first column is ``ranked_by`` (string): the label of the loss that ranks the set. The
             label of a loss is the name of its target's
             function, and ``.name`` after it if the target has several losses. A parameter with the name of another
@@ -348,6 +348,7 @@ class Job(JobState):
             sets = ranked(data.losses, target, weights)
             table = data.parameters.joined(sets)
             of_set = ["param_id", *table.column_names[sets.num_columns :]]
+            table = table.select([*(name for name in table.column_names if name != "param_id"), "param_id"])
             each = RANKED_BY if RANKED_BY in sets.column_names else None
             return Computed(table, Selection(where=where), data.parameters.ids, of_set, first=n, each=each)
 
@@ -368,16 +369,15 @@ class Job(JobState):
         Table
             A row for each simulation or target that failed:
 
-            - ``param_id`` (string), ``group`` (int32), ``replicate`` (int32), ``seed`` (uint64), ``target`` (string):
-              which one; null where it does not apply, and ``target`` is ``*`` for all targets of a group
+            - ``group`` (int32), ``replicate`` (int32), then the parameters, ``target`` (string): which one; null where
+              it does not apply, and ``target`` is ``*`` for all targets of a group
             - ``reason`` (string): the verdict: oom, crashed, timeout, error, invalid_output or lost
             - ``message`` (string), ``traceback`` (string, as a dictionary): of the model, or of mops
             - ``attempts`` (int32): how often mops tried it
             - ``signals`` (string): what mops observed, such as the kernel's out-of-memory kill
             - ``peak_bytes`` (int64): the highest resident memory that mops saw; ``peak_at_least`` (bool): mops or the
               kernel killed it, so it needed more; ``limit_bytes`` (int64): its limit
-
-            Then the parameters.
+            - ``seed`` (uint64), ``param_id`` (string)
 
         Examples
         --------
@@ -385,7 +385,7 @@ class Job(JobState):
         """
         selection = Selection(params, where, columns)
         title = f"failures of job {self.name!r}"
-        return Table(title, lambda: self._read().scan(selection, ("group", "replicate"), "failures"))
+        return Table(title, lambda: self._read().scan(selection, "failures"))
 
     def reasons(self) -> list[Reason]:
         """Return the reasons of failures, the most frequent first.
@@ -406,7 +406,7 @@ class Job(JobState):
 
         Failures have one cause if the verdict, the target, the first line of the message (without numbers, ids and
         folders) and the last place in the project's code are equal. A target without losses because a simulation of
-        its parameter set failed has no cause. This reads the failures and the parameter sets in chunks.
+        its parameter set failed has no cause. This reads the failures in chunks.
 
         Returns
         -------
@@ -470,14 +470,15 @@ class Job(JobState):
         Returns
         -------
         Table
-            A row for each group: ``param_id`` (string), ``group`` (int32), ``seeds`` (list of uint64), ``params``
-            (string: the set as canonical JSON), then a column for each parameter (boolean, int64, float64 or string). A
+            A row for each group: ``group`` (int32), a column for each parameter (boolean, int64, float64 or string),
+            then ``seeds`` (list of uint64), ``params`` (string: the set as canonical JSON) and ``param_id`` (string). A
             parameter with the name of one of these columns is called ``param.NAME``.
         """
 
         def opened() -> Computed:
             sets = Parameters(self.files, self.record.paths)
-            return Computed(sets.whole(), Selection(where=where, columns=columns), sets.ids)
+            names = ["group", *sets.fields(()), "seeds", "params", "param_id"]
+            return Computed(sets.whole().select(names), Selection(where=where, columns=columns), sets.ids)
 
         return Table(f"parameter sets of job {self.name!r}", opened, ("group",))
 
@@ -518,18 +519,18 @@ class Job(JobState):
             raise UsageError(
                 f"the format {file_format!r} is unknown", where="Job.export", hint=known_name(str(file_format), Format)
             )
-        data = self._read()
+        data, selection = self._read(), Selection(params)
         # Not `seeds` and `params`: the outputs have the seeds, the other columns the parameters, and CSV has no lists.
-        sets = ["param_id", "group", *data.parameters.fields(())]
-        tables = {
-            "losses": self.losses(params=params),
-            "failures": self.failures(params=params),
-            "params": self.params(columns=sets),
+        sets = data.parameters.columns(["group", *data.parameters.fields(()), "param_id"])
+        tables: dict[str, Rows] = {
+            "losses": data.scan(selection, "losses"),
+            "failures": data.scan(selection, "failures"),
+            "params": Computed(sets, Selection()),
         }
         # A model may give its outputs any names, such as "losses" or "../x".
         quoted = {quote(name, safe=" "): name for name in data.output_names}
         files = free_names(list(quoted), tables, "output-")
-        outputs = {files[file]: self.outputs(name, params=params) for file, name in quoted.items()}
+        outputs = {files[file]: data.scan(selection, "outputs", name) for file, name in quoted.items()}
         return export(outputs | tables, Path(folder), Format(file_format), overwrite=overwrite)
 
     def resume(self, **options: Any) -> Job:

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -84,16 +85,6 @@ class Parameters:
             table = table.append_column(theirs.schema.field(name), theirs[name].take(table["group"]))
         return table
 
-    def chunks(self) -> Iterator[pa.RecordBatch]:
-        """Yield the column ``group`` and a column for each parameter, some sets at a time."""
-        names = ["group", *self.fields(())]
-        if self._read.keys() >= set(names):
-            yield from self.columns(names).to_batches(CHUNK_ROWS)
-            return
-        with self._readable():
-            for batch in self._file.iter_batches(CHUNK_ROWS, columns=names):
-                yield batch.select(names)
-
     def texts(self, groups: Sequence[int]) -> list[str]:
         """Return the parameters of some sets as canonical JSON; it reads only the pieces of the file with these."""
         with self._readable():
@@ -102,6 +93,15 @@ class Parameters:
             piece_of = {group: int(np.searchsorted(bounds, group, "right")) - 1 for group in groups}
             pieces = {i: self._file.read_row_group(i, columns=["params"])["params"] for i in set(piece_of.values())}
         return [pieces[piece_of[group]][group - bounds[piece_of[group]]].as_py() for group in groups]
+
+
+_FIRST, _LAST = ("group", "replicate"), ("seed", "param_id")
+
+
+def in_order(own: Sequence[str], parameters: Sequence[str] = ()) -> list[str]:
+    """Return the columns in the order of a table: keys, parameters, values, and last the long numbers of identity."""
+    first, last = [name for name in _FIRST if name in own], [name for name in _LAST if name in own]
+    return [*first, *parameters, *(name for name in own if name not in (*first, *last)), *last]
 
 
 class Rows(Protocol):
@@ -114,7 +114,10 @@ class Rows(Protocol):
         """Return the number of rows."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order."""
+        """Yield the rows, which may be more than memory holds."""
+
+    def table(self) -> pa.Table:
+        """Return the rows in the order of the study."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,12 @@ class Selection:
 
     params: bool = False  # whether the table has a column for each parameter
     where: Where | None = None  # None: all rows
-    columns: Sequence[str] | None = None  # in this order; None: all
+    columns: Sequence[str] | None = None  # in this order; None: all, in the order of `in_order`
 
     def names(self, own: Sequence[str], parameters: Sequence[str]) -> list[str]:
         """Return the names of the columns; raise UsageError if one does not exist."""
         if self.columns is None:
-            return [*own, *(parameters if self.params else ())]
+            return in_order(own, parameters if self.params else ())
         known = [*own, *parameters]
         if unknown := [name for name in self.columns if name not in known]:
             raise UsageError(
@@ -145,8 +148,9 @@ class Scan:
         dataset: ds.Dataset,
         parameters: Parameters,
         selection: Selection,
-        # The columns by which rows are sorted, which reads all of them first; empty: as they are stored.
-        order: Sequence[str] = (),
+        order: Sequence[str],  # the columns that sort the rows of the table; rows with equal values stay as stored
+        *,
+        sorts_batches: bool = True,  # False: batches come as they are stored, so that memory bounds no read
     ):
         stored = dataset.schema
         others = set(selection.columns or ()) - set(stored.names)
@@ -158,7 +162,7 @@ class Scan:
         names = selection.names(stored.names, shown)
         needed = set(whole.names) if where.joined is not None else {*names, *order, "group"}
         joined = {old: field.name for old, field in fields.items() if field.name in needed}
-        self._dataset, self._order = dataset, order
+        self._dataset, self._order, self._sorts_batches = dataset, order, sorts_batches
         self._own = [name for name in stored.names if name in needed]
         self._sets = parameters.columns(list(joined)).rename_columns(list(joined.values())) if joined else None
         self._all = pa.schema([whole.field(name) for name in (*self._own, *joined.values())])
@@ -176,14 +180,20 @@ class Scan:
         return sum(table.num_rows for table in self._unsorted())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order."""
-        if not self._order:
-            for table in self._unsorted():
-                yield from table.select(self.schema.names).to_batches()
+        """Yield the rows, sorted if the table is small by nature."""
+        if self._sorts_batches:
+            yield from self.table().to_batches()
             return
+        for table in self._unsorted():
+            yield from table.select(self.schema.names).to_batches()
+
+    def table(self) -> pa.Table:
+        """Return the rows in the order of the study."""
         whole = pa.concat_tables([self._all.empty_table(), *self._unsorted()]).unify_dictionaries()
-        indices = pc.sort_indices(whole, [(name, "ascending") for name in self._order])  # stable
-        yield from whole.select(self.schema.names).take(indices).to_batches()
+        shown = whole.select(self.schema.names)
+        if _are_sorted(whole.select(self._order)):  # as of most jobs: `take` needs the memory of all rows again
+            return shown
+        return shown.take(pc.sort_indices(whole, [(name, "ascending") for name in self._order]))  # stable
 
     def _unsorted(self) -> Iterator[pa.Table]:
         with explained():
@@ -197,6 +207,19 @@ def filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
     """Return the rows that meet a condition, in their order, which ``Table.filter`` does not promise."""
     with explained():
         return ds.dataset(table).to_table(filter=where)
+
+
+def _are_sorted(keys: pa.Table) -> bool:
+    """Tell whether rows are sorted by their columns; False if a key is null."""
+    is_tied: npt.NDArray[np.bool_] = np.ones(max(len(keys) - 1, 0), bool)
+    for column in keys.columns:
+        if column.null_count:
+            return False
+        values = column.to_numpy()
+        if (is_tied & (values[1:] < values[:-1])).any():
+            return False
+        is_tied &= values[1:] == values[:-1]
+    return True
 
 
 def _groups(parameters: Parameters, fields: dict[str, pa.Field], where: pc.Expression) -> pa.Array:
@@ -225,7 +248,8 @@ class Computed:
                 [kept.filter(pc.equal(kept[each], value)).slice(0, first) for value in table[each].unique()]
             )
             first = None
-        self._table = kept.select(selection.names(table.column_names, ())).slice(0, first)
+        names = table.column_names if selection.columns is None else selection.names(table.column_names, ())
+        self._table = kept.select(names).slice(0, first)
         self.schema: pa.Schema = self._table.schema
         self.of_set = of_set
 
@@ -234,5 +258,9 @@ class Computed:
         return int(self._table.num_rows)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order."""
+        """Yield the rows."""
         yield from self._table.to_batches()
+
+    def table(self) -> pa.Table:
+        """Return the rows."""
+        return self._table

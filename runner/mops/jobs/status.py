@@ -23,7 +23,7 @@ from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit, LogView, settled_state
 from mops.storage.paths import JobPaths
-from mops.storage.progress_record import Progress, SlowStep, read_live
+from mops.storage.progress_record import Progress, RunnerError, SlowStep, read_live
 from mops.units import counted, duration, to_go
 from mops.verdicts import Counts
 
@@ -32,6 +32,8 @@ SILENT_SECONDS = 45.0
 
 _SLOW_SHOWN = 5
 
+# The text of terminals and pages for a running job with `cancel_requested`.
+CANCEL_REQUESTED = "cancel requested: the runner commits what is finished, and stops"
 ALL_FAILED = "every simulation failed"  # the text of terminals and pages for a job for which `all_failed` is true
 
 
@@ -71,6 +73,8 @@ class Status:
         over ran with.
     slow
         Simulations and targets that run much longer than others; if the job has stopped, those that ran then.
+    error
+        The error that ended the last attempt; None: none did, or its runner was killed before it could say so.
     cancel_requested
         Whether someone has cancelled the last attempt. While ``state`` is ``running``, its runner still stops.
     """
@@ -93,6 +97,7 @@ class Status:
     cancel_requested: bool = False
     mixed_code: tuple[str, ...] = ()
     slow: tuple[SlowStep, ...] = ()
+    error: RunnerError | None = None
 
     @property
     def slow_texts(self) -> list[str]:
@@ -246,6 +251,7 @@ class JobMoment:
             cancel_requested=view.cancelled,
             mixed_code=record.mixed_code,
             slow=last.slow if last and not view.complete else (),
+            error=last.error if last and self.state in ("failed", "interrupted") else None,
         )
 
 

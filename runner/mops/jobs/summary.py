@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from mops.jobs.status import ALL_FAILED, Status, seen_text
+from mops.attempt.display import best_losses
+from mops.jobs.status import ALL_FAILED, CANCEL_REQUESTED, Status, seen_text
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, counted, duration, rate, shortened, shortened_in_middle
@@ -109,7 +110,6 @@ def summary_of(
     *,
     reasons: Sequence[Reason] = (),  # of failures, the most frequent first
     place: str = "",  # in the code, of the most frequent one
-    why: str = "",  # the error that ended the last attempt, if the job has failed
     n_lacking: int = 0,  # parameter sets that have run and lack a loss
     last: Progress | None = None,  # the last sign of life of the last attempt; it knows the limit of memory
     is_waiting: bool = False,  # whether Kubernetes still has a runner for it, which will continue the job
@@ -119,7 +119,7 @@ def summary_of(
     return JobSummary(
         state=ALL_FAILED if now.all_failed else now.state,
         tone=tone_of(now.state, counts.simulations, counts.simulations_failed),
-        headline=_headline(now, time_s, reasons, place, why, n_lacking),
+        headline=_headline(now, time_s, reasons, place, n_lacking),
         runner=_runner(now, time_s),
         segments=list(_segments(now)),
         tiles=list(_tiles(now, time_s, last)),
@@ -127,26 +127,27 @@ def summary_of(
     )
 
 
-def _headline(now: Status, time_s: float, reasons: Sequence[Reason], place: str, why: str, n_lacking: int) -> str:
+def _headline(now: Status, time_s: float, reasons: Sequence[Reason], place: str, n_lacking: int) -> str:
     total = counted(now.n_simulations, "simulation")
     done = f"{now.finished.simulations:,} of {total} have finished"
     # `seconds` are those of the last attempt.
     after = f" after {duration(now.seconds)}" if now.attempt == 1 and now.seconds is not None else ""
     failed = _failed(now, n_lacking)
+    why = f": {_shortened(now.error.what)}" if now.error else ""
     if now.all_failed:
         first = f": {_shortened(reasons[0].message)}{f' at {place}' if place else ''}" if reasons else ""
         return f"{ALL_FAILED.capitalize()}{first}."
     if now.state == "failed":
-        return f"The job stopped{after}{': ' if why else ''}{_shortened(why)}. {done}."
+        return f"The job stopped{after}{why}. {done}."
     if now.state == "running":
         to_go = now.to_go(time_s)
-        stops = "Cancel requested: the runner commits what is finished, and stops. " if now.cancel_requested else ""
+        stops = f"{CANCEL_REQUESTED.capitalize()}. " if now.cancel_requested else ""
         return f"{stops}{done}{after}{f', {to_go}' if to_go else ''}. {failed}".strip()
     ended = {
         "submitted": f"{total} wait for a runner.",
         "succeeded": f"Finished{after}. All {total} are good.",
         "partial": f"Finished{after}. {failed}",
-        "interrupted": f"{done}{after}. The runner ended before the end of the job. {failed}",
+        "interrupted": f"{done}{after}. The runner ended before the end of the job{why}. {failed}",
         "cancelled": f"{done}{after}. The job was cancelled, and the others have not run. {failed}",
     }
     return ended[now.state].strip()
@@ -212,6 +213,8 @@ def _tiles(now: Status, time_s: float, last: Progress | None) -> Iterator[Tile]:
     )
     if counts.targets_good or counts.targets_failed:
         yield Tile("Scores of targets", f"{counts.targets_good:,}", counts.targets_text.partition(" scored, ")[2])
+    for loss, of in best_losses(last.best if last else ()):
+        yield Tile("Best loss", loss, of)
     if now.seconds is not None:
         attempts = "in one attempt" if now.attempt == 1 else f"in the last of {now.attempt} attempts"
         yield Tile("Run time", duration(now.seconds), attempts)

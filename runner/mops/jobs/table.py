@@ -165,6 +165,8 @@ class Table:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, for results that are larger than memory.
 
+        The parameter sets of an output come in the order in which they finished.
+
         Raises
         ------
         CorruptRecord
@@ -173,9 +175,8 @@ class Table:
         return self.opened().batches()
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as a ``pyarrow.Table``. Raises as :meth:`to_batches`."""
-        rows = self.opened()
-        return pa.Table.from_batches(rows.batches(), rows.schema)
+        """Return the rows as a ``pyarrow.Table``, in the order of the study. Raises as :meth:`to_batches`."""
+        return self.opened().table()
 
     def head(self, n: int = HEAD_ROWS) -> pa.Table:
         """Return the first rows as a ``pyarrow.Table``."""

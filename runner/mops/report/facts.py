@@ -11,10 +11,8 @@ from mops.calibration.calibration import Calibration
 from mops.calibration.fitted import calibration_with
 from mops.errors import CorruptRecord
 from mops.figures.losses import ScoredSets
-from mops.jobs import text_log
 from mops.jobs.data import JobData
 from mops.jobs.figure_data import scored_of
-from mops.jobs.following import CAUSE_LINES, cause_in
 from mops.jobs.job import Job
 from mops.jobs.summary import JobSummary, command, reasons_in, summary_of
 from mops.report.damage import READING_FAULTS, damage_of
@@ -37,8 +35,6 @@ class Facts:
     def causes(self) -> list[dict[str, Any]] | CorruptRecord:
         """The rows of ``Job.causes``, or why they cannot be read."""
         try:
-            if self.data.n_failed:  # at once, before their pieces for the ranges of causes
-                _ = self.data.parameters.columns(["group", *self.data.parameters.fields(())])
             return list(self.data.cause_table.to_pylist())
         except READING_FAULTS as fault:
             return damage_of(self.data, fault)
@@ -46,14 +42,9 @@ class Facts:
     @cached_property
     def summary(self) -> JobSummary:
         """The job in words."""
-        now, paths, why = self.data.status, self.data.record.paths, ""
-        if now.state == "failed":
-            text = text_log.last_lines(self.data.files, paths, CAUSE_LINES, now.attempt)
-            _, why = cause_in(text, now.attempt)
         reasons, place = reasons_in(self.causes if isinstance(self.causes, list) else [])
-        lacking = self._n_lacking()
-        last = self.data.last_live
-        return summary_of(now, self.data.time_s, reasons=reasons, place=place, why=why, n_lacking=lacking, last=last)
+        now, last, n = self.data.status, self.data.last_live, self._n_lacking()
+        return summary_of(now, self.data.time_s, reasons=reasons, place=place, n_lacking=n, last=last)
 
     def _n_lacking(self) -> int:
         """Return the number of sets that have run and lack a loss; 0 if that is unknown."""

@@ -89,7 +89,7 @@ def _rows_of(data: JobData, output: str, columns: Sequence[str], number: dict[st
         # Not `data.rows`, which would keep a sample of each round.
         where = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
         wanted = Selection(where=where, columns=list(dict.fromkeys(("group", "replicate", *columns))))
-        scan = data.scan(wanted, (), "outputs", output)
+        scan = data.scan(wanted, "outputs", output)
         rows = pa.Table.from_batches(scan.batches(), scan.schema)
     return rows.set_column(0, "group", pa.array(numbers[rows["group"].to_numpy()], pa.int32()))
 

@@ -6,12 +6,15 @@ overwrites. *Samples* are the same records over time (samples.py).
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field
 
+from mops.errors import MopsError
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.json_records import JsonCodec, StoredCount, StoredNumber, StoredTime
@@ -50,6 +53,24 @@ class SlowStep:
     since: StoredTime  # by the clock of the runner's machine
     seconds: StoredNumber  # until the runner wrote the record
     times_median: StoredNumber | None = None  # of simulations that succeeded; None: unknown
+
+
+@dataclass(frozen=True)
+class RunnerError:
+    """The error that ended an attempt: the name of its class, and what a terminal shows of it."""
+
+    kind: str
+    what: str
+    where: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> RunnerError:
+        """Return the record of an error, which is a defect of mops if it is no MopsError."""
+        kind = type(error).__name__
+        if isinstance(error, MopsError):
+            return cls(kind, error.what, error.where, error.hint)
+        return cls(kind, f"{kind}: {error}".partition("\n")[0])
 
 
 _Count32: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
@@ -117,6 +138,8 @@ class Progress:
         The last lines of the job's log.
     settings
         Settings of the attempt: JSON values by field.
+    error
+        The error that ended the attempt; None: none did, or the runner could not write it.
     """
 
     at: StoredTime
@@ -150,6 +173,7 @@ class Progress:
     open_bytes: StoredCount = 0
     lines: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    error: RunnerError | None = None
 
     @property
     def left(self) -> int:
@@ -182,3 +206,11 @@ def write_live(files: Files, paths: JobPaths, attempt: int, now: Progress) -> No
 def read_live(files: Files, paths: JobPaths, attempt: int) -> Progress | None:
     """Return the attempt's last live record; None: there is none, or it is unusable (:mod:`mops.storage.advisory`)."""
     return advisory.read(files, paths.live(attempt), _LIVE.decode)
+
+
+def write_error(files: Files, paths: JobPaths, attempt: int, seconds: float, error: Exception) -> None:
+    """Add the error that ends an attempt to its live record; ``seconds``: how long it took, if it has no record yet."""
+    last = read_live(files, paths, attempt) or Progress(
+        time.time(), Counts(), paths.job, seconds=seconds, host=os.uname().nodename, pid=os.getpid()
+    )
+    write_live(files, paths, attempt, replace(last, error=RunnerError.of(error)))

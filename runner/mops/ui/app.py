@@ -1,20 +1,26 @@
-"""The web application: its addresses, and a thin function for each. docs/internals/ui.md has the design."""
+"""The web application: its addresses, and a thin function for each. docs/internals/ui.md has the design.
+
+The functions of most addresses are not coroutines, so each runs in a thread of Starlette.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
-from contextlib import aclosing
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from mops.errors import InternalError, JobError, MopsError, UsageError
@@ -25,17 +31,10 @@ from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.paths import NamePaths
 from mops.ui import pages
-from mops.ui.access import Access
-from mops.ui.facts import JobList, JobNow, ListQuery
-from mops.ui.guard import Guard
-from mops.ui.one_time import OneTimeChanges, one_time_value
-from mops.ui.read_threads import ReadThreads
-from mops.ui.reading import JobReader, ListReader
+from mops.ui.access import Access, Guard
+from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, Recent
 from mops.ui.runners import Runners
-from mops.ui.shared_poll import Polls, SharedPoll
-from mops.ui.views.job import job_view
-from mops.ui.views.jobs import jobs_view
-from mops.ui.views.states import ACTIONS, Action
+from mops.ui.views import ACTIONS, Action, job_view, jobs_view, list_query
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +47,9 @@ REPORT_HEADERS = {
     # With another value, the HTML standard makes a page with a sandbox a network error.
     "Cross-Origin-Opener-Policy": "unsafe-none",
 }
-JOB_SECONDS = 2.0
-LIST_SECONDS = 3.0
+_READ_SECONDS = 1.0  # what was read less long ago is not read again, for another page of the same job
+_REPORT_SECONDS = 60.0  # the same for a report: it shows also other jobs, if its job is a round of a calibration
+_MOST_JOBS, _MOST_REPORTS, _MOST_CHANGES = 64, 8, 1000
 _MOST_FORM_BYTES = 4096
 _MOPS_BUG = "mops could not make this page: a defect of mops"
 _BUG_HINT = "report it, with the traceback that mops ui has printed"
@@ -59,92 +59,95 @@ PageParts = Mapping[str, str]
 
 @dataclass
 class Site:
-    """The objects that the handlers share."""
+    """The objects that the functions of the addresses share."""
 
     files: Files
     access: Access
     local: bool  # whether jobs run on this machine even when connected to a service
-    stopping: Callable[[], bool]  # tells whether the server ends
 
     def __post_init__(self) -> None:
-        self.polls, self.threads, self.changes = Polls(), ReadThreads(), OneTimeChanges()
         self.runners = Runners(self.files, local=self.local)
-        self.lists = ListReader(self.files, self.runners)
+        self._list_reader = ListReader(self.files, self.runners)
+        self._job_readers: dict[str, JobReader] = {}
+        self._lists: Recent[JobList] = Recent(_READ_SECONDS, _MOST_JOBS)
+        self._jobs: Recent[JobNow] = Recent(_READ_SECONDS, _MOST_JOBS)
+        self._reports: Recent[str] = Recent(_REPORT_SECONDS, _MOST_REPORTS)
+        self._changes, self._changing = dict[tuple[str, str, str], Future[str]](), threading.Lock()
 
     def page(self, template: str, status: int = 200, **variables: object) -> Response:
         """Return a page with what all pages show."""
         shown = {"storage": self.files.url, "read_only": self.access.read_only}
         return HTMLResponse(pages.render(template, **shown, **variables), status)
 
+    def message(self, status: int, what: str, hint: str = "") -> Response:
+        """Return a page that says what is not possible."""
+        return self.page("message.html.j2", status, title="Not possible", what=what, hint=hint)
+
     def error_page(self, error: MopsError) -> Response:
         """Return the page for an error of mops."""
         where = f" (at {error.where})" if error.where else ""
-        what, hint = f"{error.what}{where}", f"Hint: {error.hint}" if error.hint else ""
         status = 404 if isinstance(error, JobError) else 400 if isinstance(error, UsageError) else 502
-        return self.page("message.html.j2", status, title="Not possible", what=what, hint=hint)
+        return self.message(status, f"{error.what}{where}", f"Hint: {error.hint}" if error.hint else "")
 
     # The list of jobs
 
-    async def jobs(self, request: Request) -> Response:
+    def jobs(self, request: Request) -> Response:
         """Return the list of jobs."""
         query = _list_query(request)
-        found = await self.threads.run(self.lists.read, query)
-        view = jobs_view(found, query)
-        events = "/events?" + urlencode({"name": query.name, "state": query.state, "page": query.page})
-        return self.page("jobs.html.j2", view=view, parts=_list_parts(query, found), events=events)
+        found = self._list(query)
+        parts = f"/parts?{list_query(query, query.page)}"
+        return self.page("jobs.html.j2", view=jobs_view(found, query), parts=_list_parts(query, found), polled=parts)
 
-    async def jobs_events(self, request: Request) -> Response:
-        """Send the list of jobs at each change."""
+    def jobs_parts(self, request: Request) -> Response:
+        """Return the parts of the list of jobs that change."""
         query = _list_query(request)
+        try:
+            parts = _list_parts(query, self._list(query))
+        except Exception as error:  # noqa: BLE001 - _explained logs defects
+            parts = {"jobs": pages.error_part(_explained(error))}
+        return _parts_response(request, parts)
 
-        def read() -> PageParts:
-            try:
-                return _list_parts(query, self.lists.read(query))
-            except Exception as error:  # noqa: BLE001 - _explained logs defects
-                return {"jobs": pages.error_part(_explained(error))}
-
-        return self._stream(query, lambda: read, LIST_SECONDS)
+    def _list(self, query: ListQuery) -> JobList:
+        return self._lists.get(query, lambda: self._list_reader.read(query))
 
     # One job
 
-    async def job(self, request: Request) -> Response:
+    def job(self, request: Request) -> Response:
         """Return the page of a job."""
         name = _job_name(request)
-        parts = self._job_parts(await self.threads.run(lambda: self._reader(name).look()))
-        return self.page("job.html.j2", name=name, parts=parts, events=f"/jobs/{quote(name)}/events")
+        parts = self._job_parts(self._now(name))
+        return self.page("job.html.j2", name=name, parts=parts, polled=f"/jobs/{quote(name)}/parts")
 
-    async def job_events(self, request: Request) -> Response:
-        """Send the parts of a job's page at each change."""
+    def job_parts(self, request: Request) -> Response:
+        """Return the parts of a job's page."""
         name = _job_name(request)
-        return self._stream(name, partial(self._opened, name), JOB_SECONDS)
+        try:
+            parts = self._job_parts(self._now(name))
+        except Exception as error:  # noqa: BLE001 - _explained logs defects
+            # Of a job that no longer exists, the page shows nothing else.
+            others = dict.fromkeys(pages.JOB_PARTS, "") if isinstance(error, JobError) else {}
+            parts = others | {"error": pages.error_part(_explained(error))}
+        return _parts_response(request, parts)
 
-    async def report(self, request: Request) -> Response:
+    def report(self, request: Request) -> Response:
         """Return the report of a job: a page for itself, which gets no access to the other pages."""
         job = self._job(_job_name(request))
-        return HTMLResponse(await self.threads.run(render, job), headers=REPORT_HEADERS)
+        version = self._now(job.name).version
+        return HTMLResponse(self._reports.get(version, lambda: render(job)), headers=REPORT_HEADERS)
 
-    def _reader(self, name: str) -> JobReader:
-        return JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
+    def _now(self, name: str) -> JobNow:
+        def read() -> JobNow:
+            # The reader is made again after an error, and when the name has got another job.
+            reader = self._job_readers.pop(name, None)
+            if reader is None or not reader.is_current():
+                reader = JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
+            now = reader.look()
+            self._job_readers[name] = reader
+            for oldest in list(self._job_readers)[:-_MOST_JOBS]:
+                self._job_readers.pop(oldest, None)
+            return now
 
-    def _opened(self, name: str) -> Callable[[], PageParts]:
-        """Return the function that reads the parts of a job's page."""
-        # The function opens the job again after an error, and when the name has got another job.
-        readers: list[JobReader] = []
-
-        def read() -> PageParts:
-            try:
-                if readers and not readers[0].is_current():
-                    readers.clear()
-                if not readers:
-                    readers.append(self._reader(name))
-                return self._job_parts(readers[0].look())
-            except Exception as error:  # noqa: BLE001 - _explained logs defects
-                readers.clear()
-                # Of a job that no longer exists, the page shows nothing else.
-                others = dict.fromkeys(pages.JOB_PARTS, "") if isinstance(error, JobError) else {}
-                return others | {"error": pages.error_part(_explained(error))}
-
-        return read
+        return self._jobs.get(name, read)
 
     def _job_parts(self, now: JobNow) -> PageParts:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
@@ -156,23 +159,17 @@ class Site:
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}
         return parts | {"error": pages.error_part(None)}
 
-    def _stream(self, key: Hashable, opened: Callable[[], Callable[[], PageParts]], seconds: float) -> Response:
-        def new() -> SharedPoll[PageParts]:
-            return SharedPoll(opened, seconds, self.stopping, self.threads)
-
-        return StreamingResponse(_events(self.polls, key, new), media_type="text/event-stream")
-
     # Two jobs
 
-    async def comparison(self, request: Request) -> Response:
+    def comparison(self, request: Request) -> Response:
         """Ask for two jobs, and compare their results."""
         names = [request.query_params.get(one, "").strip() for one in ("a", "b")]
-        known = await self.threads.run(job_names, self.files.brief())
+        known = job_names(self.files.brief())
         rows: list[Comparison] = []
         error: MopsError | None = None
         if all(names):
             try:
-                rows = await self.threads.run(self._compared, *names)
+                rows = compare(*(Job(self.files.brief(), NamePaths(name).job, local=self.local) for name in names))
             except MopsError as refused:
                 error = refused
         return self.page(
@@ -186,17 +183,12 @@ class Site:
             error=pages.error_part(error),
         )
 
-    def _compared(self, a: str, b: str) -> list[Comparison]:
-        return compare(*(Job(self.files.brief(), NamePaths(name).job, local=self.local) for name in (a, b)))
-
     # Changes
 
-    async def confirm(self, request: Request) -> Response:
+    def confirm(self, request: Request) -> Response:
         """Ask for a confirmation."""
         action = _action(request)
-        job = self._job(_job_name(request))
-        state = (await self.threads.run(job.status)).state
-        return self._confirmation(action, job.name, state)
+        return self._confirmation(action, self._job(_job_name(request)))
 
     async def act(self, request: Request) -> Response:
         """Change a job, and go to the page that shows what happens next."""
@@ -205,29 +197,44 @@ class Site:
         value = form.get("one_time", "")
         if not (value and self.access.is_form_token(form.get("form_token", ""))):
             raise HTTPException(403, "This form is out of date.")
-        job = self._job(_job_name(request))
-        change = partial(self.threads.run, _CHANGES[action.verb], job)
+        return await run_in_threadpool(self._changed, action, self._job(_job_name(request)), value)
+
+    def _changed(self, action: Action, job: Job, value: str) -> Response:
         try:
-            shown = await self.changes.once((job.name, action.verb, value), change)
-            self.runners.forget()
+            shown = self.once((job.name, action.verb, value), lambda: _CHANGES[action.verb](job))
         except MopsError as error:
-            state = (await self.threads.run(job.status)).state
-            return self._confirmation(action, job.name, state, error)
+            return self._confirmation(action, job, error)
+        for known in (self.runners, self._lists, self._jobs):
+            known.forget()
         return RedirectResponse(f"/jobs/{quote(shown)}", 303)
+
+    def once(self, key: tuple[str, str, str], change: Callable[[], str]) -> str:
+        """Make a change, or wait for the same change: a browser may send its form twice. Return or raise its result."""
+        with self._changing:
+            is_first = key not in self._changes
+            result = self._changes.setdefault(key, Future())
+            if len(self._changes) > _MOST_CHANGES:
+                del self._changes[next(iter(self._changes))]
+        if is_first:
+            try:
+                result.set_result(change())
+            except BaseException as error:  # noqa: BLE001 - raised below, here and for the others
+                result.set_exception(error)
+        return result.result()
 
     def _job(self, name: str) -> Job:
         return Job(self.files, name, local=self.local)
 
-    def _confirmation(self, action: Action, name: str, state: str, error: MopsError | None = None) -> Response:
+    def _confirmation(self, action: Action, job: Job, error: MopsError | None = None) -> Response:
         return self.page(
             "confirm.html.j2",
             400 if error else 200,
             action=action,
-            name=name,
-            state=state,
+            name=job.name,
+            state=job.status().state,
             error=pages.error_part(error),
             form_token=self.access.form_token,
-            one_time=one_time_value(),
+            one_time=secrets.token_urlsafe(),
         )
 
 
@@ -238,16 +245,12 @@ def _cancel(job: Job) -> str:
     return job.name
 
 
-def _resume(job: Job) -> str:
-    return job.resume(wait=False).name
-
-
-def _retry(job: Job) -> str:
-    return job.retry(wait=False).name
-
-
 # What each action does with a job; returns the name of the job to show.
-_CHANGES: Mapping[str, Callable[[Job], str]] = {"cancel": _cancel, "resume": _resume, "retry": _retry}
+_CHANGES: Mapping[str, Callable[[Job], str]] = {
+    "cancel": _cancel,
+    "resume": lambda job: job.resume(wait=False).name,
+    "retry": lambda job: job.retry(wait=False).name,
+}
 
 
 def application(site: Site) -> Guard:
@@ -261,20 +264,19 @@ def application(site: Site) -> Guard:
     async def not_served(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         what = "This page does not exist." if error.status_code == 404 else str(error.detail)
-        return site.page("message.html.j2", error.status_code, title="Not possible", what=what, hint="")
+        return site.message(error.status_code, what)
 
     async def broken(_: Request, error: Exception) -> Response:  # the server logs the traceback
-        found = {"what": f"{_MOPS_BUG} ({type(error).__name__}).", "hint": f"Hint: {_BUG_HINT}."}
-        return site.page("message.html.j2", 500, title="Not possible", **found)
+        return site.message(500, f"{_MOPS_BUG} ({type(error).__name__}).", f"Hint: {_BUG_HINT}.")
 
     app = Starlette(
         routes=[
             Route("/", site.jobs),
-            Route("/events", site.jobs_events),
+            Route("/parts", site.jobs_parts),
             Route("/compare", site.comparison),
             Route("/static/{name}", static),
             Route("/jobs/{job}", site.job),
-            Route("/jobs/{job}/events", site.job_events),
+            Route("/jobs/{job}/parts", site.job_parts),
             Route("/jobs/{job}/report", site.report),
             Route("/jobs/{job}/{verb}", site.confirm, methods=["GET"]),
             *(Route("/jobs/{job}/{verb}", site.act, methods=changes) for _ in changes),
@@ -293,15 +295,13 @@ async def static(request: Request) -> Response:
     return Response(content, media_type=media_type)
 
 
-async def _events(polls: Polls, key: Hashable, new: Callable[[], SharedPoll[PageParts]]) -> AsyncIterator[str]:
-    """Yield server-sent events, each with the parts that have changed since the last one."""
-    sent: PageParts = {}
-    async with aclosing(polls.follow(key, new)) as values:  # type: ignore[type-var]
-        async for parts in values:
-            changed = {name: html for name, html in parts.items() if sent.get(name) != html}
-            sent = {**sent, **parts}
-            # A comment when nothing has changed, which finds out that a client has left.
-            yield f"event: parts\ndata: {json.dumps(changed)}\n\n" if changed else ": nothing new\n\n"
+def _parts_response(request: Request, parts: PageParts) -> Response:
+    """Return parts of a page as JSON, or 304 if the browser has them."""
+    body = json.dumps(parts).encode()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(body, media_type="application/json", headers={"ETag": tag})
 
 
 async def _form(request: Request) -> Mapping[str, str]:

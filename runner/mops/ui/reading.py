@@ -1,26 +1,120 @@
-"""Reads from the storage what the pages show. Everything here runs in threads."""
+"""Reads from the storage what the pages show. Everything here runs in the threads of requests."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from mops.errors import MopsError
 from mops.jobs import text_log
 from mops.jobs.following import phase_text, with_runner
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
-from mops.jobs.status import Status
+from mops.jobs.status import JobMoment, Status
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS
+from mops.storage.joblog.log import JobLog
+from mops.storage.progress_record import Progress
 from mops.storage.samples import read_samples
-from mops.ui.facts import CAUSES_SHOWN, LOG_LINES, PAGE_JOBS, JobList, JobNow, ListQuery, Point
 from mops.ui.runners import Runners
-from mops.ui.views.log_tail import joined_tail
 
+T = TypeVar("T")
+
+PAGE_JOBS = 50
+LOG_LINES = 200
+CAUSES_SHOWN = 20
+GAP = "... (the next commit stores the lines between)"
+
+_RECORD_SECONDS = 10.0  # between two reads of the record of a complete job, which someone may delete
 _SAMPLE_FILES = 60  # each of about a minute
 _MOST_POINTS = 720
-_READ_SHARE = 20  # after a read of the failures, wait this many times as long
+_CAUSES_SHARE = 20  # after a read of the failures, wait this many times as long
+_READ_SHARE = 5  # after a slow read, wait this many times as long
+
+
+@dataclass(frozen=True)
+class Point:
+    """Rate (simulations per second; None: unknown) and memory of a job at a moment (s since the epoch)."""
+
+    at: float
+    rate: float | None
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class JobNow:
+    """A job at a moment."""
+
+    status: Status
+    time_s: float  # since the epoch
+    points: Sequence[Point]  # rate and memory over the last hour
+    causes: Sequence[dict[str, Any]]  # the first rows of ``Job.causes``
+    n_causes: int
+    log: Sequence[str]  # the last lines
+    kubernetes: str = ""  # the phase of the runner in Kubernetes; empty: unknown, or not needed
+    is_waiting: bool = False  # whether Kubernetes has a runner that starts or runs
+    causes_error: MopsError | None = None  # why the last read of the causes has failed
+    last: Progress | None = None  # the last sign of life, even of an attempt that has ended
+    version: tuple[object, ...] = ()  # of what is committed: the job, the position in its log, and the state
+
+
+@dataclass(frozen=True)
+class ListQuery:
+    """Which jobs a list has: by a part of the name, by state, and the number of the page, from 1."""
+
+    name: str = ""
+    state: str = ""
+    page: int = 1
+
+
+@dataclass(frozen=True)
+class JobList:
+    """A part of the list of jobs."""
+
+    jobs: Sequence[Listed]  # at most PAGE_JOBS, newest first
+    has_more: bool  # older ones
+    # The phases of the runners in Kubernetes, of unfinished jobs by name, if they say more than the states.
+    kubernetes: Mapping[str, str] = field(default_factory=dict)
+    kubernetes_error: MopsError | None = None  # why the phases are missing
+
+
+class Recent(Generic[T]):
+    """Values that were read a short time ago, so that many open pages cost no more reads than one."""
+
+    def __init__(self, seconds: float, most: int):
+        self._seconds, self._most = seconds, most
+        self._entries: dict[Hashable, _Entry[T]] = {}
+        self._changing = threading.Lock()
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return the value of a key, which ``read`` reads if it is old. Other threads with this key wait meanwhile."""
+        with self._changing:
+            entry = self._entries.pop(key, _Entry())
+            self._entries[key] = entry  # last: the first one is the oldest
+            if len(self._entries) > self._most:
+                del self._entries[next(iter(self._entries))]
+        with entry.lock:
+            start = time.monotonic()
+            if start >= entry.due:
+                entry.value = read()
+                end = time.monotonic()
+                entry.due = end + max(self._seconds, _READ_SHARE * (end - start))
+            return entry.value
+
+    def forget(self) -> None:
+        """Read every value again: a person has changed something."""
+        with self._changing:
+            self._entries.clear()
+
+
+@dataclass
+class _Entry(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    due: float = 0.0
+    value: T = field(init=False)
 
 
 class ListReader:
@@ -45,12 +139,15 @@ class ListReader:
 
 
 class JobReader:
-    """Reads a job again and again, each time only what is new."""
+    """Reads a job again and again, each time only what is new. Of a complete job, it reads nothing more."""
 
     def __init__(self, job: Job, runners: Runners):
         self._job, self._runners = job, runners
-        self._record, self._status = self._job.record, self._job.follower()
-        samples = read_samples(self._job.files, self._record.paths, _SAMPLE_FILES)
+        self._files, self._record = job.files, job.record
+        self._log = JobLog(self._files, self._record.paths)
+        self._now: JobNow | None = None
+        self._record_due = time.monotonic() + _RECORD_SECONDS
+        samples = read_samples(self._files, self._record.paths, _SAMPLE_FILES)
         attempts = [0, *(attempt for attempt, _ in samples)]
         self._points = [  # before the first sample of an attempt, no time has passed
             Point(one.at, one.rate if attempt == before else None, one.memory_bytes)
@@ -59,39 +156,50 @@ class JobReader:
         self._causes: tuple[list[dict[str, Any]], int] = ([], 0)
         self._causes_of, self._causes_due = 0, 0.0
         self._causes_error: MopsError | None = None
-        self._log: list[str] = []
-        self._log_of: tuple[object, ...] = ()
+        self._lines: list[str] = []
+        self._lines_of: tuple[object, ...] = ()
 
     def is_current(self) -> bool:
         """Tell whether the name still has the job that was opened: a deleted job's name can get another one."""
-        return JOB_RECORDS.read(self._job.files, self._record.paths.record) == self._record
+        if time.monotonic() < self._record_due and self._log.view.complete:
+            return True
+        self._record_due = time.monotonic() + _RECORD_SECONDS
+        return JOB_RECORDS.read(self._files, self._record.paths.record) == self._record
 
     def look(self) -> JobNow:
         """Return the job now."""
+        if self._now is not None and self._log.view.complete and not self._causes_error:
+            return self._now
         phase = self._runners.phases().get(self._job.name)
-        now = with_runner(self._status(), phase)
+        moment = JobMoment.after(self._files, self._record, self._log)
+        now = with_runner(moment.status, phase)
         if now.live is not None and (not self._points or now.live.at > self._points[-1].at):
-            self._points = [
-                *self._points[-_MOST_POINTS + 1 :],
-                Point(now.live.at, now.live.rate, now.live.memory_bytes),
-            ]
+            newest = Point(now.live.at, now.live.rate, now.live.memory_bytes)
+            self._points = [*self._points[-_MOST_POINTS + 1 :], newest]
         self._read_causes(now)
-        self._read_log(now)
-        log = joined_tail(self._log, now.live.lines if now.live else [], LOG_LINES)
-        return JobNow(
+        # A runner stores its log with each commit.
+        version = (self._record.id, moment.view.k, now.state)
+        if version != self._lines_of:
+            self._lines = text_log.last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
+            self._lines_of = version
+        self._now = JobNow(
             now,
             time.time(),
             tuple(self._points),
             *self._causes,
-            log,
+            joined_tail(self._lines, now.live.lines if now.live else [], LOG_LINES),
             phase_text(now, phase),
             is_waiting=phase is not None and not phase.over,
             causes_error=self._causes_error,
+            last=moment.last_live,
+            version=version,
         )
+        return self._now
 
     def _read_causes(self, now: Status) -> None:
         """Read the causes again if failures were committed, and if the last read does not take much of the time."""
-        if now.counts.failed == self._causes_of or time.monotonic() < self._causes_due:
+        is_new = now.counts.failed != self._causes_of
+        if not is_new or (time.monotonic() < self._causes_due and not self._log.view.complete):
             return
         start = time.monotonic()
         try:
@@ -100,11 +208,16 @@ class JobReader:
             self._causes_of, self._causes_error = now.counts.failed, None
         except MopsError as unreadable:  # the other parts of the page need no causes
             self._causes_error = unreadable
-        self._causes_due = time.monotonic() + _READ_SHARE * (time.monotonic() - start)
+        self._causes_due = time.monotonic() + _CAUSES_SHARE * (time.monotonic() - start)
 
-    def _read_log(self, now: Status) -> None:
-        """Read the stored log again if it may have grown: a runner stores it with each commit."""
-        version = (now.attempt, now.groups, now.state)
-        if version != self._log_of:
-            self._log = text_log.last_lines(self._job.files, self._record.paths, LOG_LINES).splitlines()
-            self._log_of = version
+
+def joined_tail(stored: Sequence[str], live: Sequence[str], n: int) -> list[str]:
+    """Return the last ``n`` lines of a log. If the stored and the live lines do not meet, a line says so."""
+    stored, live = list(stored), list(live)
+    if any(stored[i : i + len(live)] == live for i in range(len(stored) - len(live), -1, -1)):
+        return stored[-n:]
+    # The runner stores the log with each commit, and shows its last lines more often. So the first of the live lines
+    # are usually the last of the stored ones.
+    overlap = next((k for k in range(min(len(live), len(stored)), 0, -1) if stored[-k:] == live[:k]), 0)
+    gap = [GAP] if stored and not overlap else []
+    return (stored + gap + live[overlap:])[-n:]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
+import threading
+import time
 
 import uvicorn
 
@@ -27,10 +30,9 @@ class WebPage:
         self._socket = _bound(address, port)
         access = Access(self._socket.getsockname()[1], read_only, behind_login)
         self.url = f"http://{address}:{access.port}/{'' if behind_login else f'?token={access.token}'}"
-        self._site = Site(files, access, local, lambda: self._server.should_exit)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(self._site),
+                application(Site(files, access, local)),
                 access_log=False,  # it would contain the token
                 log_level="warning",
                 lifespan="off",
@@ -41,12 +43,18 @@ class WebPage:
 
     def serve(self) -> None:
         """Serve until Ctrl-C or SIGTERM."""
+        # Not `uvicorn.Server.run`, whose end waits for all threads: one may wait for a storage that does not answer.
         with self._socket:
-            self._server.run(sockets=[self._socket])
+            asyncio.new_event_loop().run_until_complete(self._server.serve(sockets=[self._socket]))
 
-    def has_ended(self) -> bool:
+    @staticmethod
+    def has_ended() -> bool:
         """Tell whether no thread still reads the storage, after a short wait."""
-        return self._site.threads.end(_END_SECONDS)
+        until = time.monotonic() + _END_SECONDS
+        others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+        for one in others:
+            one.join(max(until - time.monotonic(), 0.0))
+        return not any(one.is_alive() for one in others)
 
 
 def _bound(address: str, port: int) -> socket.socket:

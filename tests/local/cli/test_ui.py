@@ -8,13 +8,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import httpx
-import psutil
 import pytest
 
 import axe
@@ -225,7 +224,7 @@ def test_the_first_visit_moves_the_token_into_a_cookie(finished_url: str) -> Non
 
 
 def test_without_the_right_token_a_page_says_how_to_get_the_url(finished_url: str) -> None:
-    for path in ("/", "/?token=wrong", "/jobs/done", "/jobs/done/events", "/events"):
+    for path in ("/", "/?token=wrong", "/jobs/done", "/jobs/done/parts", "/parts"):
         answer = httpx.get(address(finished_url, path), trust_env=False)
         assert answer.status_code == 403
         assert "Open the whole URL that mops ui printed" in answer.text
@@ -333,24 +332,36 @@ def test_a_deleted_job_leaves_the_open_page_and_a_new_job_of_the_name_comes_in(
         leave(page)
 
 
-def test_a_page_that_nobody_sees_holds_no_connection(finished_url: str, page: Page) -> None:
-    page.add_init_script(
-        "window.opened = []; window.EventSource = class extends EventSource {"
-        " constructor(url) { super(url); window.opened.push(this); } };"
-    )
+def test_a_page_that_nobody_sees_asks_for_nothing_and_asks_again_when_it_is_seen(finished_url: str, page: Page) -> None:
+    page.add_init_script("window.setTimeout = ((later) => (run, ms) => later(run, ms / 20))(window.setTimeout);")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/parts" in request.url else None)
     enter(page, finished_url)
-    open_states = "window.opened.map((one) => one.readyState !== EventSource.CLOSED)"
-    page.wait_for_function("window.opened?.length === 1")  # the scripts may run later
-    assert page.evaluate(open_states) == [True]
-    for hidden, expected in (("true", [False]), ("false", [False, True])):
+
+    def show(hidden: str) -> None:
         page.evaluate(f"Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }})")
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        assert page.evaluate(open_states) == expected
+        page.wait_for_timeout(300)
+
+    show("true")
+    n_asked = len(asked)
+    page.wait_for_timeout(500)
+    assert len(asked) == n_asked >= 1
+    show("false")
+    assert len(asked) > n_asked
     leave(page)
 
 
+def test_the_parts_of_a_job_that_has_not_changed_are_not_sent_again(client: httpx.Client) -> None:
+    for path in ("/jobs/done/parts", "/parts"):
+        first = client.get(path)
+        assert first.status_code == 200
+        again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
 @pytest.mark.parametrize("name", ["..", "..%2f..%2fetc", "%2e%2e%2fdone", "..%5cdone", "a%00b", ".hidden", "x" * 64])
-@pytest.mark.parametrize("verb", ["", "/events", "/cancel"])
+@pytest.mark.parametrize("verb", ["", "/parts", "/cancel"])
 def test_a_name_that_no_job_can_have_is_refused(client: httpx.Client, name: str, verb: str) -> None:
     connection = HTTPConnection(client.base_url.host, client.base_url.port)  # httpx would resolve the dots
     cookie = "; ".join(f"{key}={value}" for key, value in client.cookies.items())
@@ -494,32 +505,6 @@ def test_a_read_that_hangs_stops_neither_other_pages_nor_the_end(lab: CommandLab
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert err.splitlines()[-1] == "stopped; the jobs continue"
-
-
-def test_the_streams_of_many_tabs_end_with_their_tabs(finished: tuple[CommandLab, str]) -> None:
-    with finished[0].start("ui", "--no-open", "--port", 0) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            limits = httpx.Limits(max_connections=None)
-            with httpx.Client(trust_env=False, timeout=60, limits=limits) as client:
-                client.get(url)
-                with ExitStack() as tabs:
-                    path = address(url, "/jobs/done/events")
-                    # Kept, because httpx closes a stream whose iterator is collected.
-                    lines = [tabs.enter_context(client.stream("GET", path)).iter_lines() for _ in range(40)]
-                    assert {next(one) for one in lines} == {"event: parts"}
-                    assert client.get(address(url, "/jobs/done")).status_code == 200
-                    assert len(connections(process)) >= 40
-            until(lambda: connections(process) == [])
-        finally:
-            process.kill()
-
-
-def connections(process: subprocess.Popen[str]) -> list[object]:
-    """Return the connections of clients that the server has not closed."""
-    found = psutil.Process(process.pid).net_connections("tcp")
-    return [one for one in found if one.status != psutil.CONN_LISTEN]
 
 
 def opened_for_writing(fifo: Path) -> int | None:

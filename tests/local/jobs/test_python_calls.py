@@ -76,7 +76,7 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
     job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
     equal = {"near": 1.0, "both.low": 1.0, "both.high": 1.0}
     best = job.best(3, weights=equal).to_arrow()
-    assert best.column_names == ["param_id", "group", "loss", "near", "both.low", "both.high", "x"]
+    assert best.column_names == ["group", "loss", "near", "both.low", "both.high", "x", "param_id"]
     assert best["x"].to_pylist() == [4, 2, 1]  # 3 has no loss of `near`
     assert best["loss"].to_pylist() == [2 + 4 - 40, 0 + 2 - 20, 1 + 1 - 10]
     assert job.best(weights={"near": 1.0}).to_arrow()["x"].to_pylist() == [2, 1, 0, 4]
@@ -85,7 +85,7 @@ def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> 
         job.best(weights={"nea": 1.0}).to_arrow()
     assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"
     each = job.best(2).to_arrow()
-    assert each.column_names[:4] == ["ranked_by", "param_id", "group", "loss"]
+    assert each.column_names[:3] == ["ranked_by", "group", "loss"]
     assert list(zip(each["ranked_by"].to_pylist(), each["x"].to_pylist(), strict=True)) == [
         *(("near", 2), ("near", 1), ("both.low", 0), ("both.low", 1), ("both.high", 4), ("both.high", 3)),
     ]

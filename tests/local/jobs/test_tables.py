@@ -6,18 +6,22 @@ import csv
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 import mops
 from mops.errors import UsageError
 from mops.jobs.job import Job
+from mops.jobs.scan import Scan, Selection
 from mops.jobs.table import Table
 from mops.settings import Settings
 from mops.storage.params_file import free_names
@@ -36,8 +40,6 @@ def loss(params, replicates):
 def both(params, replicates):
     return {"low": 1.0, "high": -params["x"]}
 """
-
-IDENTITY = ["param_id", "group", "replicate", "seed"]
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +76,27 @@ def tables(job: Job, **options: Any) -> dict[str, Table]:
     }
 
 
-def test_parameters_follow_the_other_columns_and_a_clash_is_named_in_one_way_everywhere(
+def test_a_table_shows_parameters_first_and_ids_last_and_a_clash_is_named_in_one_way_everywhere(
     job: Job, tmp_path: Path
 ) -> None:
     """Clashing parameters were called `param.NAME` in one place and `NAME.param` in another."""
     names = {name: table.column_names for name, table in tables(job).items()}
-    assert names["daily"] == [*IDENTITY, "day", "y"]
+    assert names["daily"] == ["group", "replicate", "day", "y", "seed", "param_id"]
+    assert names["losses"] == ["group", "target", "name", "loss", "n_replicates", "param_id"]
     with_parameters = {name: table.column_names for name, table in tables(job, params=True).items()}
-    assert with_parameters == {name: own + PARAMETERS[name] for name, own in names.items()}
+    for name, own in names.items():
+        n_keys = 1 if name == "losses" else 2
+        assert with_parameters[name] == [*own[:n_keys], *PARAMETERS[name], *own[n_keys:]]
+    assert job.params().column_names == ["group", "x", "loss", "param.group", "day", "seeds", "params", "param_id"]
     assert job.best().column_names == [
         "ranked_by",
-        *IDENTITY[:2],
+        "group",
         "loss",
         "model:loss",
         "both.low",
         "both.high",
         *PARAMETERS["best"],
+        "param_id",
     ]
     for file_format in ("parquet", "csv"):
         exported = {one.name: one.path for one in job.export(tmp_path, file_format)}
@@ -103,6 +110,31 @@ def columns_of(path: str) -> list[str]:
         return list(pq.read_schema(path).names)
     with Path(path).open(newline="") as file:
         return next(csv.reader(file))
+
+
+NO_PARAMETERS: Any = SimpleNamespace(fields=lambda _: {}, ids=lambda: pa.array([], pa.string()))
+
+
+def test_rows_are_in_the_order_of_the_study_when_a_table_is_read_at_once() -> None:
+    n, rng = 5_000, np.random.default_rng(1)
+    rows = pa.table(
+        {
+            "group": pa.array(np.repeat(np.arange(n // 10), 10), pa.int32()),
+            "replicate": pa.array(np.tile(np.repeat([0, 1], 5), n // 10), pa.int32()),
+            "day": pa.array(np.tile(np.arange(5), n // 5), pa.int64()),
+        }
+    )
+    pieces = [rows.slice(start, 50) for start in range(0, n, 50)]
+    stored = ds.dataset([pieces[i] for i in rng.permutation(len(pieces))])
+    for where, columns in ((None, None), (pc.field("day") > 2, None), (None, ["day", "group"])):
+        scan = Scan(
+            stored, NO_PARAMETERS, Selection(where=where, columns=columns), ("group", "replicate"), sorts_batches=False
+        )
+        expected = rows.filter(where) if where is not None else rows
+        assert scan.table().equals(expected.select(columns or expected.column_names))
+        as_stored = pa.Table.from_batches(scan.batches(), scan.schema)
+        assert as_stored.num_rows == len(expected)
+        assert not as_stored.equals(scan.table())
 
 
 def test_each_row_has_the_parameters_of_its_set(job: Job) -> None:
@@ -159,7 +191,7 @@ def test_a_condition_works_on_every_table(job: Job) -> None:
 def test_best_may_rank_by_one_target(job: Job) -> None:
     for target in ("both", "model:both"):
         best = job.best(2, target=target, weights=EQUAL_OF_BOTH).to_arrow()
-        assert best.column_names[:5] == ["param_id", "group", "loss", "both.low", "both.high"]
+        assert best.column_names[:5] == ["group", "loss", "both.low", "both.high", "x"]
         assert best["group"].to_pylist() == [5, 3]
     assert job.best(1, target="both", weights={"both.low": 2.0}).to_arrow()["loss"].to_pylist() == [2.0]
     with pytest.raises(UsageError, match="no target with a loss has the name 'bot'") as raised:
@@ -247,7 +279,7 @@ def test_a_table_shows_its_rows_columns_and_first_rows(job: Job) -> None:
     text = repr(table).splitlines()
     assert text[0] == "losses of job 'six': 15 rows, 10 columns"
     assert text[1].split() == table.column_names
-    assert text[2].split()[0] == table.to_arrow()["param_id"][0].as_py()[:12]
+    assert text[2].split()[-1] == table.to_arrow()["param_id"][0].as_py()[:12]
     assert text[-1] == "and 10 more"
     html = table._repr_html_()
     assert "losses of job &#x27;six&#x27;: 15 rows, 10 columns" in html

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,26 @@ import pytest
 from made import ID, N_GROUPS, claimed, commit, created, ended, lives
 
 import mops
-from mops.errors import CorruptRecord, JobError
+from mops.errors import (
+    ClusterError,
+    CorruptRecord,
+    ImportTimeout,
+    JobError,
+    JobFailed,
+    ModelError,
+    MopsError,
+    RunnerEnded,
+    StorageError,
+    Terminated,
+)
+from mops.jobs.job import open_job
 from mops.jobs.status import JobState
+from mops.jobs.summary import summary_of
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths
-from mops.storage.progress_record import Progress
+from mops.storage.progress_record import Progress, write_error
 
 MODEL = """
 import os
@@ -63,7 +78,7 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
     job = mops.submit(study, storage=storage.url, settings=Settings(slots=1, batch_size=5))
     assert job.status().state == "succeeded"
     assert rows(job, "daily").height == N_SETS * N_REPLICATES * 5
-    assert rows(job, "final").columns == ["param_id", "group", "replicate", "seed", "total"]
+    assert rows(job, "final").columns == ["group", "replicate", "total", "seed", "param_id"]
     losses = job.losses(params=True).to_arrow()
     assert losses["rate"].to_pylist() == [1.0 + i for i in range(N_SETS)]
     assert job.failures().to_arrow().num_rows == 0
@@ -103,6 +118,44 @@ def test_a_runner_that_ends_its_job_while_the_state_is_read_was_not_interrupted(
 
     monkeypatch.setattr("mops.jobs.status.is_alive", ends)
     assert JobState(files, "job").status().state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_failed", "raised"),
+    [
+        (JobFailed("2 have failed", where="job", hint="look"), True, JobFailed),
+        (ImportTimeout("too slow", where="model.py", hint="wait"), True, ModelError),
+        (ClusterError("the scheduler is gone", where="tcp://x", hint="start it"), False, ClusterError),
+        (StorageError("the disk is full", where="here", hint="free it"), False, RunnerEnded),
+        (Terminated("job", signal.SIGTERM, where="here"), False, RunnerEnded),
+        (ZeroDivisionError("a defect"), False, RunnerEnded),
+        (None, False, RunnerEnded),
+        (None, True, JobFailed),
+    ],
+)
+def test_wait_raises_the_error_that_the_runner_has_stored(
+    tmp_path: Path, error: Exception | None, is_failed: bool, raised: type[MopsError]
+) -> None:
+    """The text and the class were read from the job's log by a regular expression, and most errors had none."""
+    files = Files.open(str(tmp_path))
+    record, log = created(files), claimed(files)
+    lives(files, "job", 1, host=os.uname().nodename, pid=2**22 + 1)  # no process has this number
+    if error is not None:
+        write_error(files, record.paths, 1, 1.0, error)
+    if is_failed:
+        ended(files, log, record, "failed")
+    status = JobState(files, "job").status()
+    assert status.state == ("failed" if is_failed else "interrupted")
+    with pytest.raises(raised) as caught:
+        open_job("job", str(tmp_path)).wait(lambda _: None)
+    assert type(caught.value) is raised
+    if isinstance(error, MopsError):
+        assert error.what in caught.value.what
+        assert error.what in summary_of(status, 0.0).headline
+    elif error is not None:
+        assert "ZeroDivisionError: a defect" in caught.value.what
+    elif not is_failed:
+        assert "its storage does not say why, as after a kill" in caught.value.what
 
 
 class PulledPlug(BaseException):

@@ -21,8 +21,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, NamePaths
-from mops.ui.facts import ListQuery
-from mops.ui.reading import JobReader, ListReader
+from mops.ui.reading import JobReader, ListQuery, ListReader
 from mops.ui.runners import Runners
 
 AT = "2026-01-0{}T00:00:00+00:00"
@@ -199,6 +198,26 @@ def test_a_list_and_its_filter_show_what_kubernetes_says_of_a_runner_as_its_page
         assert (page.status.state, page.kubernetes) == (job.state, found.kubernetes.get(job.job, ""))
     assert [job.job for job in lists.read(ListQuery(state="interrupted")).jobs] == ["killed"]
     assert [job.job for job in lists.read(ListQuery(state="running")).jobs] == ["laptop", "done"]
+
+
+def test_a_page_that_is_open_reads_only_what_is_new(memory):
+    files, requests = Files.open(memory.url), []
+    finished(files, "whole", failed=0)
+    created(files, "open")
+    log = claimed(files, "open", at=time.time())
+    lives(files, "open", 1, host="my-pc", age_s=0)
+    counted = hooked(files, lambda name, path: requests.append(path or name))
+    n_reads = {}
+    for name in ("whole", "open"):
+        reader = JobReader(Job(counted, name, local=True), Runners(files, local=True))
+        reader.look()
+        requests.clear()
+        assert reader.is_current()
+        reader.look()
+        n_reads[name] = len(requests)
+    assert n_reads == {"whole": 0, "open": 3}, "the record, the next record of the log, and the sign of life"
+    commit(files, log, "open", 0)
+    assert reader.look().status.groups == 1
 
 
 @on_disk

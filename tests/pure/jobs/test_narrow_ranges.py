@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,10 @@ from mops.jobs.causes import _chance_of_range, narrow_ranges
 from mops.study.ranges import Ranges
 
 
-def ranges(columns: dict[str, list[Any]], *some: list[int], finished: Ranges | None = None, rows: int = 7) -> Any:
-    """Return the narrow ranges as text, from chunks of a few rows."""
+def ranges(columns: dict[str, list[Any]], *some: list[int], finished: Ranges | None = None) -> list[list[str]]:
     n = len(next(iter(columns.values())))
-    table = pa.table({"group": pa.array(range(n), pa.int32()), **columns})
-
-    def chunks() -> Iterator[pa.RecordBatch]:
-        return iter(table.combine_chunks().to_batches(rows))
-
     selections = [np.array(groups, np.int32) for groups in some]
-    found = narrow_ranges(chunks, selections, Ranges(((0, n),)) if finished is None else finished)
+    found = narrow_ranges(pa.table(columns), selections, Ranges(((0, n),)) if finished is None else finished)
     return [[str(narrow) for narrow in each] for each in found]
 
 
@@ -67,7 +60,7 @@ def test_a_parameter_that_some_sets_lack_counts_where_it_is() -> None:
 
 
 def test_names_are_no_settings() -> None:
-    assert ranges({"name": [f"set {i}" for i in range(3000)]}, list(range(100)), rows=500) == [[]]
+    assert ranges({"name": [f"set {i}" for i in range(3000)]}, list(range(100))) == [[]]
 
 
 def test_a_value_with_which_every_set_fails_is_named_however_few_sets_there_are() -> None:

@@ -1,65 +1,77 @@
-"""What requests share: threads, polls and changes."""
+"""What requests share: reads and changes."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from contextlib import aclosing
+from concurrent.futures import ThreadPoolExecutor
 
-from mops.ui.one_time import OneTimeChanges
-from mops.ui.read_threads import ReadThreads
-from mops.ui.shared_poll import Polls, SharedPoll
+import pytest
+
+from mops.errors import JobError
+from mops.storage.files import Files
+from mops.ui.access import Access
+from mops.ui.app import Site
+from mops.ui.reading import Recent
 
 
-def test_a_client_that_leaves_with_a_value_leaves_no_poll() -> None:
-    async def leave_and_come_back() -> list[str]:
-        polls, threads, made = Polls(), ReadThreads(), []
+def test_pages_of_one_job_share_a_read_and_an_error_is_not_kept() -> None:
+    recent: Recent[int] = Recent(seconds=3600, most=2)
+    n_read = 0
 
-        def new() -> SharedPoll[str]:
-            made.append("poll")
-            return SharedPoll(lambda: lambda: f"value {len(made)}", 0.0, lambda: False, threads)
+    def read() -> int:
+        nonlocal n_read
+        n_read += 1
+        if n_read == 1:
+            raise JobError("gone", where="here", hint="look")
+        return n_read
 
-        values = []
-        for _ in range(2):
-            async with aclosing(polls.follow("key", new)) as followed:  # type: ignore[type-var]
-                values.append(await anext(followed))
-        assert threads.end(60)
-        return values
+    with pytest.raises(JobError):
+        recent.get("a", read)
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: recent.get("a", read), range(32))) == {2}
+    assert [recent.get(key, read) for key in "abcb"] == [2, 3, 4, 3]
+    assert recent.get("a", read) == 5, "the oldest one was forgotten"
+    recent.forget()
+    assert recent.get("a", read) == 6
 
-    assert asyncio.run(leave_and_come_back()) == ["value 1", "value 2"]
+
+def test_a_read_that_hangs_holds_up_no_other_key() -> None:
+    recent: Recent[str] = Recent(seconds=0, most=9)
+    started, go_on = threading.Event(), threading.Event()
+
+    def hang() -> str:
+        started.set()
+        go_on.wait()
+        return "late"
+
+    with ThreadPoolExecutor(1) as other:
+        hanging = other.submit(recent.get, "a", hang)
+        started.wait()
+        assert recent.get("b", lambda: "other") == "other"
+        go_on.set()
+        assert hanging.result() == "late"
 
 
 def test_a_form_that_is_sent_twice_makes_one_change() -> None:
-    async def send() -> tuple[list[str], list[str]]:
-        changes, made = OneTimeChanges(), []
+    site, made, together = (
+        Site(Files.open("memory://once"), Access(1, read_only=False), local=True),
+        [],
+        threading.Barrier(3),
+    )
 
-        async def change() -> str:
-            made.append(f"job {len(made)}")
-            return made[-1]
+    def change() -> str:
+        made.append(f"job {len(made)}")
+        if len(made) == 2:
+            raise JobError("refused", where="here", hint="look")
+        return made[0]
 
-        answers = await asyncio.gather(*(changes.once(key, change) for key in ("a", "a", "b")))
-        return [*answers, await changes.once("a", change)], made
+    def send(value: str) -> str:
+        together.wait()
+        return site.once(("job", "retry", value), change)
 
-    answers, made = asyncio.run(send())
+    with ThreadPoolExecutor(3) as threads:
+        assert set(threads.map(send, "aaa")) == {"job 0"}
+    for _ in range(2):
+        with pytest.raises(JobError, match="refused"):
+            site.once(("job", "retry", "b"), change)
     assert made == ["job 0", "job 1"]
-    assert answers == ["job 0", "job 0", "job 1", "job 0"]
-
-
-def test_a_thread_that_hangs_is_told_and_does_not_stop_the_event_loop() -> None:
-    started, go_on, threads = threading.Event(), threading.Event(), ReadThreads()
-
-    def hang_until_told() -> None:
-        started.set()
-        go_on.wait()
-
-    async def hang() -> str:
-        hanging = asyncio.create_task(threads.run(hang_until_told))
-        await threads.run(started.wait)
-        other = await threads.run(lambda: "other")
-        hanging.cancel()
-        return other
-
-    assert asyncio.run(hang()) == "other"
-    assert not threads.end(0)
-    go_on.set()
-    assert threads.end(60)

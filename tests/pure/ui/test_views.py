@@ -11,13 +11,9 @@ from mops.jobs.listing import Listed
 from mops.jobs.status import Status
 from mops.jobs.summary import TONES, Reason, summary_of
 from mops.k8s.job_phase import Phase
-from mops.storage.progress_record import Progress
-from mops.ui.facts import JobList, JobNow, ListQuery, Point
-from mops.ui.views.chart import paths
-from mops.ui.views.job import job_view
-from mops.ui.views.jobs import jobs_view
-from mops.ui.views.log_tail import GAP, joined_tail
-from mops.ui.views.states import ACTIONS, actions_for
+from mops.storage.progress_record import BestLoss, Progress, RunnerError
+from mops.ui.reading import GAP, JobList, JobNow, ListQuery, Point, joined_tail
+from mops.ui.views import ACTIONS, actions_for, job_view, jobs_view, line_and_area
 from mops.verdicts import Counts
 
 ENDED = Status("waves", "partial", 1, 10, 10, 30, Counts(27, 3, 0, 0, {"error": 3}), "2026-11-25T09:00:00+00:00", None)
@@ -46,6 +42,23 @@ def test_a_running_job_shows_what_has_finished_and_the_time_to_go() -> None:
     assert (tiles["Simulations"].value, tiles["Simulations"].note) == ("12", "of 30, 3 failed")
     assert (tiles["Rate"].value, tiles["Rate"].note) == ("2.0/s", "6.0 s to go"), "the record is 3 s old"
     assert view.summary.runner == "Attempt 1, process 7 on vm, last seen 3 s ago."
+
+
+def test_the_best_losses_are_shown_from_the_last_sign_of_life() -> None:
+    best = tuple(BestLoss("m:fit", name, 0.123456 * n, "ab" * 32) for n, name in enumerate("abcd", 1))
+    tiles = job_view(replace(seen(RUNNING), last=replace(LIVE, best=best))).summary.tiles
+    losses = [(tile.value, tile.note) for tile in tiles if tile.name == "Best loss"]
+    assert losses == [
+        ("0.1235", "fit.a (abababababab)"),
+        ("0.2469", "fit.b (abababababab)"),
+        ("0.3704", "fit.c (abababababab)"),
+    ]
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted"])
+def test_the_headline_says_why_a_runner_ended(state: str) -> None:
+    ended = replace(ENDED, state=state, error=RunnerError("ClusterError", "the scheduler is gone."))
+    assert ": the scheduler is gone. " in summary_of(ended, 0.0).headline
 
 
 def test_failures_that_are_not_committed_are_counted_by_verdict() -> None:
@@ -129,15 +142,15 @@ def test_actions_fit_the_state() -> None:
 
 
 def test_a_chart_goes_from_zero_to_its_greatest_value() -> None:
-    line, area = paths([0.0, 5.0, 10.0], [0.0, 54.0, 108.0])
+    line, area = line_and_area([0.0, 5.0, 10.0], [0.0, 54.0, 108.0])
     top = 100 * (1 - 1 / 1.08)
     assert line == f"M0.00 100.00 L50.00 {50 + top / 2:.2f} L100.00 {top:.2f}"
     assert area.endswith("L100 100 L0 100 Z")
 
 
 def test_a_chart_without_a_span_of_time_has_no_line() -> None:
-    assert paths([], []) == paths([1.0], [2.0]) == paths([1.0, 1.0], [2.0, 2.0]) == ("", "")
-    assert paths([0.0, 1.0], [0.0, 0.0])[0] == "M0.00 100.00 L100.00 100.00"
+    assert line_and_area([], []) == line_and_area([1.0], [2.0]) == line_and_area([1.0, 1.0], [2.0, 2.0]) == ("", "")
+    assert line_and_area([0.0, 1.0], [0.0, 0.0])[0] == "M0.00 100.00 L100.00 100.00"
 
 
 def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -> None:
@@ -185,30 +198,26 @@ def test_the_list_links_to_its_next_pages_with_the_same_filter() -> None:
 FAILED = Phase("failed", "OOMKilled", pod="vm")
 
 
-def test_a_pod_that_has_ended_interrupts_its_job_before_its_sign_of_life_is_old() -> None:
-    now = with_runner(RUNNING, FAILED)
-    assert now.state == "interrupted"
-    assert phase_text(now, FAILED) == "failed: OOMKilled"
-    assert [action.verb for action in job_view(seen(now)).actions] == ["resume"]
-
-
-def test_a_sign_of_life_without_a_host_is_of_no_pod() -> None:
-    """Regression: every pod has a name that starts with an empty host."""
-    now = replace(RUNNING, live=replace(LIVE, host=""))
-    assert with_runner(now, FAILED) is now
-    assert phase_text(now, FAILED) == ""
-
-
-@pytest.mark.parametrize("phase", [None, Phase("running", pod="vm"), Phase("failed", pod="other"), Phase("gone")])
-def test_a_pod_that_runs_or_is_not_that_of_the_runner_changes_nothing(phase: Phase | None) -> None:
-    assert with_runner(RUNNING, phase) is RUNNING
-    assert phase_text(RUNNING, phase) == ""
-
-
-def test_a_pod_that_replaces_one_that_has_ended_is_shown() -> None:
-    phase = Phase("pending", pod="vm-2", restarts=1)
-    assert with_runner(RUNNING, phase) is RUNNING
-    assert phase_text(RUNNING, phase) == "pending, its pod ended once before"
+@pytest.mark.parametrize(
+    ("host", "phase", "state", "text"),
+    [
+        ("vm", FAILED, "interrupted", "failed: OOMKilled"),  # before its sign of life is old
+        ("", FAILED, "running", ""),  # regression: every pod has a name that starts with an empty host
+        ("vm", None, "running", ""),
+        ("vm", Phase("running", pod="vm"), "running", ""),
+        ("vm", Phase("failed", pod="other"), "running", ""),
+        ("vm", Phase("gone"), "running", ""),
+        ("vm", Phase("pending", pod="vm-2", restarts=1), "running", "pending, its pod ended once before"),
+    ],
+)
+def test_only_the_pod_of_the_last_sign_of_life_interrupts_its_job(
+    host: str, phase: Phase | None, state: str, text: str
+) -> None:
+    running = replace(RUNNING, live=replace(LIVE, host=host))
+    now = with_runner(running, phase)
+    assert (now.state, phase_text(now, phase)) == (state, text)
+    assert (now is running) == (state == "running")
+    assert [action.verb for action in job_view(seen(now)).actions] == (["resume"] if state != "running" else ["cancel"])
 
 
 def test_the_list_shows_the_phases_of_runners() -> None:

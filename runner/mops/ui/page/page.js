@@ -37,28 +37,39 @@ function released() {
 document.addEventListener("pointerdown", () => { isDown = true; });
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(released));
 
-// Browsers allow six connections to a host, so a page that nobody sees must hold none.
-let source = null;
+// The server answers 304 if nothing has changed. A page that nobody sees asks for nothing.
+const SECONDS = 2;
+const shown = new Map();
+let tag = null;
+let timer = null;
+let isAsking = false;
 
-function follow() {
-  if (source || document.hidden) return;
-  source = new EventSource(document.body.dataset.events);
-  source.addEventListener("parts", (event) => {
-    for (const [name, html] of Object.entries(JSON.parse(event.data))) show(name, html);
-  });
-  source.onopen = () => { connection.textContent = usual; document.body.classList.add("live"); };
-  source.onerror = () => {
+async function poll() {
+  clearTimeout(timer);
+  if (isAsking || document.hidden) return;
+  isAsking = true;
+  try {
+    const headers = tag ? { "If-None-Match": tag } : {};
+    const answer = await fetch(document.body.dataset.parts, { headers, cache: "no-store" });
+    if (answer.status === 200) {
+      for (const [name, html] of Object.entries(await answer.json())) {
+        if (shown.get(name) !== html) show(name, html);
+        shown.set(name, html);
+      }
+      tag = answer.headers.get("ETag");
+    } else if (answer.status !== 304) {
+      throw new Error(answer.statusText);
+    }
+    connection.textContent = usual;
+    document.body.classList.add("live");
+  } catch {
     connection.textContent = "no connection to mops ui; the page is not up to date";
     document.body.classList.remove("live");
-  };
+  }
+  isAsking = false;
+  timer = setTimeout(poll, 1000 * SECONDS);
 }
 
-function leave() {
-  if (source) source.close();
-  source = null;
-}
-
-document.addEventListener("visibilitychange", () => (document.hidden ? leave() : follow()));
-window.addEventListener("pagehide", leave);
-window.addEventListener("pageshow", follow);
-follow();
+document.addEventListener("visibilitychange", poll);
+window.addEventListener("pageshow", poll);
+poll();
