@@ -24,6 +24,7 @@ FLOORS: dict[str, set[str]] = {
     "system": set(),
     "waiting": set(),
     "settings": {"mops", "errors", "units"},
+    "options": {"errors"},
     "study": {"errors"},
     "figures": {"errors", "units", "study"},
     "parquet": {"errors", "study"},
@@ -48,7 +49,7 @@ FLOORS: dict[str, set[str]] = {
         *("project", "task", "recovery", "k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "calibration": {
-        *("errors", "units", "settings", "study", "project", "storage", "worker", "service", "jobs"),
+        *("errors", "units", "options", "study", "project", "storage", "jobs"),
     },
     "report": {
         *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),
@@ -68,7 +69,10 @@ HOMES = {
     "azure": ("storage/backends/azure.py",),
     "distributed": ("cluster/", "worker/dask_worker.py", "worker/run_task.py"),
     "dask": ("cluster/",),
-    "pydantic": ("settings.py", "service/profile.py", "k8s/chart.py", "storage/"),
+    "pydantic": (
+        *("settings.py", "options.py", "calibration/options.py"),
+        *("service/profile.py", "k8s/chart.py", "storage/"),
+    ),
     "kr8s": ("k8s/client.py", "k8s/errors.py"),
     "httpx": ("k8s/client.py", "k8s/errors.py"),
     "httpx_ws": ("k8s/client.py", "k8s/errors.py"),

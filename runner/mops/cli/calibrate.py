@@ -191,7 +191,7 @@ def _starts(rounds: int, jobs: list[Job], given: Settings) -> Any:
 
 
 def _say_round(now: Calibration) -> None:
-    last = now.rounds[-1].told
+    last = now.rounds[-1]
     n_failed = sum(outcome.failure is not None for outcome in last.outcomes)
     scored = f"{len(last.outcomes) - n_failed:,} sets scored, {n_failed:,} failed"
     terminal.say(f"round {last.k} ended: {scored}; {' '.join(_so_far(now))}")
@@ -289,7 +289,7 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
     yield "calibration", found.name
     yield "rounds", f"{len(found.rounds):,}"
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
-    for job in [each.asked.job for each in found.rounds if any(one.failure for one in each.told.outcomes)][-1:]:
+    for job in [each.job for each in found.rounds if any(one.failure for one in each.outcomes)][-1:]:
         yield "causes", f"mops jobs failures {job}"
     if found.method.gives_posterior:
         yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
@@ -316,7 +316,7 @@ def _as_json(found: Calibration) -> dict[str, Any]:
         "storage": found.storage,
         "method": found.method,
         "rounds": len(found.rounds),
-        "jobs": [each.asked.job for each in found.rounds],
+        "jobs": [each.job for each in found.rounds],
         "scored": found.n_scored,
         "failed": found.n_failed,
         "ess": found.ess if is_posterior else None,

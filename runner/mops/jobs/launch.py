@@ -43,29 +43,39 @@ Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Ma
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class RunOptions(TypedDict, total=False):
-    """Keyword arguments that submit, resume and retry share; :func:`mops.jobs.submit.submit` describes each."""
+class RunnerOptions(TypedDict, total=False):
+    """Keyword arguments for the runner of a job; :func:`mops.jobs.submit.submit` describes each."""
 
     env: Variables | None
     python: str | Path | None
     pod: PodOptions | None
     settings: Settings | None
-    wait: bool
     local: bool
     service: Service | None
     on_progress: Callable[[Progress], None]
+
+
+class RunOptions(RunnerOptions, total=False):
+    """Keyword arguments that submit, resume and retry share."""
+
+    wait: bool
     on_detach: Callable[[Job, StartedRunner], None]
 
 
-class StudyParts(TypedDict, total=False):
-    """Keyword arguments that are a study; :func:`mops.jobs.submit.submit` describes each."""
+class ModelParts(TypedDict, total=False):
+    """Keyword arguments that are a model with its targets; :func:`mops.jobs.submit.submit` describes each."""
 
     model: Code
     targets: Sequence[Code]
-    sets: object
     replicates: int
     scenario: str
     outputs: Sequence[str]
+
+
+class StudyParts(ModelParts, total=False):
+    """Keyword arguments that are a study."""
+
+    sets: object
 
 
 class SubmitOptions(RunOptions, StudyParts, total=False):
