@@ -33,7 +33,7 @@ FLOORS: dict[str, set[str]] = {
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},
     "recovery": {"units", "system", "child"},
-    "storage": {"mops", "errors", "verdicts", "system", "study", "parquet", "project"},
+    "storage": {"mops", "errors", "verdicts", "system", "options", "study", "parquet", "project"},
     "worker": {
         *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "recovery"),
         "storage",
@@ -43,7 +43,7 @@ FLOORS: dict[str, set[str]] = {
         *("errors", "units", "verdicts", "system", "waiting", "settings", "study", "child", "project", "task"),
         *("recovery", "parquet", "storage", "worker", "cluster"),
     },
-    "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
+    "service": {"mops", "errors", "system", "settings", "options", "k8s", "storage", "cluster"},
     "jobs": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "figures", "study", "parquet", "child"),
         *("project", "task", "recovery", "k8s", "storage", "worker", "cluster", "attempt", "service"),
@@ -56,8 +56,8 @@ FLOORS: dict[str, set[str]] = {
     },
     "ui": {"errors", "units", "verdicts", "storage", "k8s", "service", "jobs", "report"},
     "cli": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "storage"),
-        *("worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "options", "study", "project", "k8s"),
+        *("storage", "worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
     },
 }
 ON_FIRST_USE = {"mops": {"jobs", "calibration", "report"}}  # `mops.submit`, `mops.open_job`

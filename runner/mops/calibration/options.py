@@ -83,10 +83,9 @@ class Plan:
     method: Annotated[Method, Option("Choose the sets with this method")] = Method.IMPORTANCE
     n: Annotated[
         int | None,
-        Field(ge=1),
-        Option("Run this many parameter sets in each round (256; optimisers 32)", "N", flags="-n"),
+        Option("Run this many parameter sets in each round (256; optimisers 32)", "N", flags="-n", least=1),
     ] = None
-    rounds: Annotated[int, Field(ge=1), Option("Run at most this many rounds in all", "N")] = 8
+    rounds: Annotated[int, Option("Run at most this many rounds in all", "N", least=1)] = 8
     ess: Annotated[
         float | None,
         Field(gt=0, allow_inf_nan=False),
@@ -105,7 +104,7 @@ class Plan:
         tuple[str, ...],
         Option("Minimise this loss as an objective by itself; repeatable", "LOSS", flags="--objective"),
     ] = ()
-    seed: Annotated[int, Field(ge=0), Option("Set the seed; the same seed gives the same sets", "N")] = 0
+    seed: Annotated[int, Option("Set the seed; the same seed gives the same sets", "N", least=0)] = 0
     take_over: Annotated[bool, Option("Replace a runner that runs the round's job", panel=ADVANCED)] = False
     trust_data: Annotated[bool, Option("Accept changed data files: losses still compare")] = False
 

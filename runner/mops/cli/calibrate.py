@@ -16,26 +16,18 @@ from mops.attempt.attempt import as_command
 from mops.calibration.calibrate import RoundProgress
 from mops.calibration.calibrate import calibrate as calibrate_study
 from mops.calibration.calibration import Calibration, Marginal
-from mops.calibration.options import CalibrateOptions, Method
+from mops.calibration.options import Plan
 from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
 from mops.cli.job_progress import say_limits
-from mops.cli.options import (
-    ADVANCED,
-    STUDY,
-    ModelOption,
-    TargetOption,
-    WeightOption,
-    read_weights,
-)
-from mops.cli.start_options import RunnerOptions, with_runner_options
+from mops.cli.options import STUDY, ModelOption, TargetOption
+from mops.cli.start_options import RunnerOptions, with_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
-from mops.worker.environment import read_variables
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
 NO_POSTERIOR_EXIT = 3
@@ -46,7 +38,7 @@ _BEST_SHOWN = 5
 _PARETO_SHOWN = 20
 
 
-@with_runner_options
+@with_options
 def calibrate(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
     study: Annotated[
@@ -60,24 +52,8 @@ def calibrate(
         typer.Option(metavar="N", min=1, help="Set the number of replicates of each set", rich_help_panel=STUDY),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the calibration, or continue it")] = None,
-    method: Annotated[Method, typer.Option(help="Choose the sets with this method")] = Method.IMPORTANCE,
-    n: Annotated[
-        int | None,
-        typer.Option("-n", metavar="N", min=1, help="Run this many parameter sets in each round (256; optimisers 32)"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Run at most this many rounds in all")] = 8,
-    ess: Annotated[
-        float | None, typer.Option(metavar="N", help="Want at least this effective sample size (200; abc 50)")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
-    ] = 1,
-    weight: WeightOption = None,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option("--objective", metavar="LOSS", help="Minimise this loss as an objective by itself; repeatable"),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
+    *,
+    plan: Plan,
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
     ] = None,
@@ -86,13 +62,6 @@ def calibrate(
         bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
     ] = False,
     project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Replace a runner that runs the round's job", rich_help_panel=ADVANCED)
-    ] = False,
-    trust_data: Annotated[
-        bool, typer.Option("--trust-data", help="Accept changed data files: losses still compare")
-    ] = False,
-    *,
     start: RunnerOptions,
 ) -> None:
     """Fit parameters to data in rounds of jobs.
@@ -116,31 +85,25 @@ def calibrate(
     if to is not None:
         _refuse_existing(to, name, overwrite=overwrite)
     with as_command(), terminal.progress() as show:
-        options = CalibrateOptions(
-            method=method,
-            rounds=rounds,
-            seed=seed,
-            weights=read_weights(weight),
-            objectives=objective,
-            temperature=temperature,
-            take_over=take_over,
-            trust_data=trust_data,
-            env=read_variables(start.env or []),
-            python=start.python,
-            pod=start.pod,
-            settings=start.settings,
-            local=start.local,
-            service=start.service(),
-            on_progress=show,
-        )
-        for key, value in {"model": model, "targets": target, "replicates": replicates, "n": n, "ess": ess}.items():
-            if value is not None:
-                options[key] = value  # type: ignore[literal-required]
+        of_model = {"model": model, "targets": target, "replicates": replicates}
+        options: dict[str, Any] = {
+            "name": name,
+            "project": project,
+            "storage": start.storage,
+            **vars(plan),
+            **{key: value for key, value in of_model.items() if value is not None},
+            "env": start.job.env,
+            "python": start.job.python,
+            "pod": start.job.pod,
+            "settings": start.settings,
+            "local": start.local,
+            "service": start.service(),
+            "on_progress": show,
+        }
         jobs: list[Job] = []
-        progress = RoundProgress(_starts(rounds, jobs, start.settings), _say_round)
-        place = {"name": name, "project": project, "storage": start.storage}
+        progress = RoundProgress(_starts(plan.rounds, jobs, start.settings), _say_round)
         try:
-            found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
+            found = calibrate_study(space, study, progress=progress, **options)
         except KeyboardInterrupt:
             if jobs:
                 what = "stopped" if options["service"] is None else "stopped waiting; the job on the service continues"
