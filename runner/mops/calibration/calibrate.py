@@ -104,7 +104,7 @@ def calibrate(
         Replace a runner that runs the job of the round.
     trust_data : bool
         Accept that files other than code have changed since the earlier rounds: their losses still compare.
-    env, python, pod, settings, local, service, on_progress
+    env, python, pod, settings, local, location, on_progress
         As for :func:`mops.submit`, for the job of each round that this call starts.
 
     Raises
@@ -129,7 +129,7 @@ def calibrate(
     run_options = cast("RunOptions", given)
     launch = Launch.of(run_options, storage=storage)
     begun = begin(space, study, plan, launch, options, name=name, project=project)
-    run_options |= RunOptions(settings=launch.settings, service=launch.service, local=launch.service is None)
+    run_options["location"] = launch.location
     return _Rounds(begun, plan, run_options, progress or RoundProgress()).to_the_end()
 
 

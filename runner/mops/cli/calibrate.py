@@ -89,24 +89,23 @@ def calibrate(
         options: dict[str, Any] = {
             "name": name,
             "project": project,
-            "storage": start.storage,
             **vars(plan),
             **{key: value for key, value in of_model.items() if value is not None},
             "env": start.job.env,
             "python": start.job.python,
             "pod": start.job.pod,
-            "settings": start.settings,
-            "local": start.local,
-            "service": start.service(),
+            "location": start.location,
             "on_progress": show,
         }
         jobs: list[Job] = []
-        progress = RoundProgress(_starts(plan.rounds, jobs, start.settings), _say_round)
+        progress = RoundProgress(_starts(plan.rounds, jobs, start.location.settings), _say_round)
         try:
             found = calibrate_study(space, study, progress=progress, **options)
         except KeyboardInterrupt:
             if jobs:
-                what = "stopped" if options["service"] is None else "stopped waiting; the job on the service continues"
+                what = (
+                    "stopped" if start.location.service is None else "stopped waiting; the job on the service continues"
+                )
                 terminal.say(f"{what}; to continue, repeat the command with --name {jobs[-1].name.rpartition('-r')[0]}")
             else:
                 terminal.say("stopped before round 1")

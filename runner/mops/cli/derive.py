@@ -75,9 +75,9 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
         Its arguments, without those of the start.
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
-        child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(service, shown))
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
+        child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(shown))
         if not start.detach and service is None:
             shown.ended(child)
     if service is not None and start.wait:

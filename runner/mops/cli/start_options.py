@@ -16,9 +16,8 @@ from mops.cli.job_progress import JobDisplay
 from mops.cli.options import read_weights
 from mops.errors import UsageError
 from mops.jobs.launch import RunOptions
-from mops.jobs.location import locate
+from mops.jobs.location import Location, locate
 from mops.options import ADVANCED, COMMON, SERVICE, Option, flag_of, options_of
-from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import NO_OPTIONS, JobOptions
 from mops.worker.environment import read_variables
@@ -58,12 +57,8 @@ class RunnerOptions:
         return "--local" if self.local else None
 
     @functools.cached_property
-    def settings(self) -> Settings:
-        """The settings of the environment, checked."""
-        return Settings.from_environment(priority=self.priority)
-
-    def service(self) -> Service | None:
-        """Return the service that runs the job, as its chart describes it now; None: this machine runs it.
+    def location(self) -> Location:
+        """Where the job runs, with the service as its chart describes it now.
 
         Raises
         ------
@@ -72,13 +67,11 @@ class RunnerOptions:
         ServiceError
             The service is out of reach, or no longer exists.
         """
-        location = locate(local=self.local_by is not None, settings=self.settings)
+        settings = Settings.from_environment(priority=self.priority)
+        location = locate(self.storage, local=self.local_by is not None, settings=settings)
         if location.local_by == "MODELOPS_SCHEDULER":
             terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
-        if location.profile is not None:
-            return Service.current(location.profile)
-        names = ", ".join(self.job.pod.of_a_service)
-        if names:
+        if location.profile is None and (names := ", ".join(self.job.pod.of_a_service)):
             local_by = self.local_by or location.local_by
             verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
             raise UsageError(
@@ -86,7 +79,7 @@ class RunnerOptions:
                 where="the command line",
                 hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
             )
-        return None
+        return location.with_service()
 
 
 @dataclass(frozen=True)
@@ -101,7 +94,7 @@ class StartOptions(RunnerOptions):
         """The option of this command that makes this machine run the job; None: there is none."""
         return super().local_by or ("--detach" if self.detach else None)
 
-    def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
+    def run_options(self, display: JobDisplay) -> RunOptions:
         """Return the options for :mod:`mops.jobs.submit`."""
         if self.detach and self.wait:
             hint = "leave out one of them"
@@ -110,10 +103,8 @@ class StartOptions(RunnerOptions):
             env=self.job.env,
             python=self.job.python,
             pod=self.job.pod,
-            settings=self.settings,
-            wait=not self.detach and service is None,
-            local=self.local_by is not None,
-            service=service,
+            location=self.location,
+            wait=not self.detach and self.location.service is None,
             on_progress=display.progress,
             on_detach=display.detached,
         )

@@ -51,16 +51,15 @@ def submit(
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
     of reach.
     """
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
         job = submit_study(
             study,
             project=project,
             name=name,
-            storage=start.storage,
             on_start=shown.started,
             reuse=reuse,
-            **start.run_options(service, shown),
+            **start.run_options(shown),
         )
         if not start.detach and service is None:
             shown.ended(job)
@@ -86,13 +85,13 @@ def resume(
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     before = found.status().attempt
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
         resume_job(
             found,
             take_over=take_over,
             on_start=shown.resumed,
-            **start.run_options(service, shown),
+            **start.run_options(shown),
         )
         if not start.detach and service is None:
             shown.ended(found)

@@ -246,7 +246,7 @@ def test_the_runner_connects_to_the_scheduler_of_its_cluster(config: ServiceConf
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine runs the job"):
-        StartOptions(job=JobOptions({}, None, PodOptions(dedicated=dedicated, workers=workers))).service()
+        _ = StartOptions(job=JobOptions({}, None, PodOptions(dedicated=dedicated, workers=workers))).location
 
 
 @pytest.mark.parametrize(

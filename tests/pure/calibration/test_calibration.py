@@ -72,14 +72,11 @@ def test_with_a_small_effective_sample_size_there_are_rough_intervals_and_no_dra
     assert not calibration().is_rough
 
 
-def test_marginals_are_weighted() -> None:
+def test_marginals_are_weighted_and_the_best_trials_come_first() -> None:
     x, loss = calibration().marginals()
     assert (x.mean, x.low, x.median, x.high) == (1.0, 0.5, 0.5, 2.5)
     assert loss.shares == {"a": 1.0, "b": 0.0}
-
-
-def test_the_best_trials_come_first_and_failures_are_no_trials() -> None:
-    assert calibration().best(5)["loss"].to_pylist() == [3.0, 4.5]
+    assert calibration().best(5)["loss"].to_pylist() == [3.0, 4.5], "failures are no trials"
     assert calibration().best(1)["x"].to_pylist() == [0.5]
 
 
