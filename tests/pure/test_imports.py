@@ -24,6 +24,7 @@ FLOORS: dict[str, set[str]] = {
     "system": set(),
     "waiting": set(),
     "settings": {"mops", "errors", "units"},
+    "options": {"errors"},
     "study": {"errors"},
     "figures": {"errors", "units", "study"},
     "parquet": {"errors", "study"},
@@ -32,7 +33,7 @@ FLOORS: dict[str, set[str]] = {
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},
     "recovery": {"units", "system", "child"},
-    "storage": {"mops", "errors", "verdicts", "system", "study", "parquet", "project"},
+    "storage": {"mops", "errors", "verdicts", "system", "options", "study", "parquet", "project"},
     "worker": {
         *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "recovery"),
         "storage",
@@ -42,21 +43,21 @@ FLOORS: dict[str, set[str]] = {
         *("errors", "units", "verdicts", "system", "waiting", "settings", "study", "child", "project", "task"),
         *("recovery", "parquet", "storage", "worker", "cluster"),
     },
-    "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
+    "service": {"mops", "errors", "system", "settings", "options", "k8s", "storage", "cluster"},
     "jobs": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "figures", "study", "parquet", "child"),
         *("project", "task", "recovery", "k8s", "storage", "worker", "cluster", "attempt", "service"),
     },
     "calibration": {
-        *("errors", "units", "settings", "study", "project", "storage", "worker", "service", "jobs"),
+        *("errors", "units", "options", "study", "project", "storage", "jobs"),
     },
     "report": {
         *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),
     },
     "ui": {"errors", "units", "verdicts", "storage", "k8s", "service", "jobs", "report"},
     "cli": {
-        *("mops", "errors", "units", "verdicts", "system", "settings", "study", "project", "k8s", "storage"),
-        *("worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
+        *("mops", "errors", "units", "verdicts", "system", "settings", "options", "study", "project", "k8s"),
+        *("storage", "worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),
     },
 }
 ON_FIRST_USE = {"mops": {"jobs", "calibration", "report"}}  # `mops.submit`, `mops.open_job`
@@ -68,7 +69,10 @@ HOMES = {
     "azure": ("storage/backends/azure.py",),
     "distributed": ("cluster/", "worker/dask_worker.py", "worker/run_task.py"),
     "dask": ("cluster/",),
-    "pydantic": ("settings.py", "service/profile.py", "k8s/chart.py", "storage/"),
+    "pydantic": (
+        *("settings.py", "options.py", "calibration/options.py"),
+        *("service/profile.py", "k8s/chart.py", "storage/"),
+    ),
     "kr8s": ("k8s/client.py", "k8s/errors.py"),
     "httpx": ("k8s/client.py", "k8s/errors.py"),
     "httpx_ws": ("k8s/client.py", "k8s/errors.py"),

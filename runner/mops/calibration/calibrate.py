@@ -7,22 +7,27 @@ exists, it resumes the job. docs/internals/calibration.md has the reasons.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.fitted import Fitted
-from mops.calibration.options import CalibrateOptions, Plan
-from mops.calibration.outcomes import outcomes_in
-from mops.calibration.prepare import Begun, Place, begin
-from mops.calibration.round_jobs import ENDED, RoundJobs
-from mops.calibration.seeds import kept_seeds
-from mops.errors import JobFailed
+from mops.calibration.options import CalibrateOptions, Plan, plan_of
+from mops.calibration.prepare import Begun, begin
+from mops.calibration.rounds import differs_from_round, entries_of, kept_seeds, outcomes_in
+from mops.calibration.stored import Fitted
+from mops.errors import JobError, JobFailed
+from mops.jobs.following import Phases
 from mops.jobs.job import Job
-from mops.jobs.launch import Launch, RunOptions, shows_options
-from mops.storage.calibration_records import Asked, Round, Told
+from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
+from mops.jobs.prepare import listed_files, unpacked, with_sets
+from mops.jobs.submit import resume, submit_prepared
+from mops.project.bundle import differing_files
+from mops.storage.calibration_records import Asked, Outcome, Round
+from mops.storage.job_records import job_exists
+
+_ENDED = ("succeeded", "partial")
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def calibrate(
         Replace a runner that runs the job of the round.
     trust_data : bool
         Accept that files other than code have changed since the earlier rounds: their losses still compare.
-    env, python, pod, settings, local, service, on_progress
+    env, python, pod, settings, local, location, on_progress
         As for :func:`mops.submit`, for the job of each round that this call starts.
 
     Raises
@@ -119,36 +124,36 @@ def calibrate(
     >>> fit = mops.calibrate("space.json", "study.json", name="fit", n=256, local=True)
     >>> fit.posterior().to_pandas()
     """
-    plan = Plan.of(options)
-    run_options = cast(
-        "RunOptions",
-        {key: value for key, value in options.items() if key in RunOptions.__annotations__ and value is not None},
-    )
+    plan = plan_of(options)
+    given = {key: value for key, value in options.items() if key in RunnerOptions.__annotations__ and value is not None}
+    run_options = cast("RunOptions", given)
     launch = Launch.of(run_options, storage=storage)
-    begun = begin(space, study, Place(name, project, launch), plan, options)
-    progress = progress or RoundProgress()
-    return _Run(begun, plan, progress, RoundJobs(begun, plan, run_options, progress.round_starts)).to_the_end()
+    begun = begin(space, study, plan, launch, options, name=name, project=project)
+    run_options["location"] = launch.location
+    return _Rounds(begun, plan, run_options, progress or RoundProgress()).to_the_end()
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Rounds:
+    """The rounds of one call: asked of the method, run as jobs, told to the records."""
+
     begun: Begun
     plan: Plan
+    options: RunOptions  # for the job of a round that an earlier call has begun
     progress: RoundProgress
-    jobs: RoundJobs
 
     def to_the_end(self) -> Calibration:
         records = self.begun.records
         while not self._is_over(now := self._calibration()):
             asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
-            job = self.jobs.run(asked)
-            if job.status().state not in ENDED:
+            job = self._run(asked)
+            if job.status().state not in _ENDED:
                 return self._calibration(stopped=job.name)
-            told = Told(asked.k, job.name, tuple(outcomes_in(job, asked.sets)))
-            records.tell(told)
+            outcomes = outcomes_in(job, asked.sets)
+            records.tell(asked, outcomes)
             now = self._calibration()
             self.progress.round_ended(now)
-            _check_losses(now.rounds[-1], told, job)
+            _check_losses(now.rounds[-1], outcomes, job)
         return now
 
     def _is_over(self, now: Calibration) -> bool:
@@ -158,7 +163,7 @@ class _Run:
             return True
         if k == 1 or self.begun.records.asked(k) is not None:
             return False
-        return self._fitted.fitting(now.rounds).is_over(now.rounds, self.plan.ess)
+        return self._fitted.fitting(now.rounds).is_over(now.rounds, self.plan.scoring.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, and store how this call weighs its sets."""
@@ -169,28 +174,70 @@ class _Run:
 
     @cached_property
     def _fitted(self) -> Fitted:
-        begun = self.begun
-        return Fitted(begun.records, begun.record, begun.space, self.plan.scoring)
+        return Fitted(self.begun.records, self.begun.record, self.begun.space, self.plan.scoring)
 
     def _ask(self, history: Sequence[Round]) -> Asked:
         self.begun.require_data(trust=self.plan.trust_data)
         records, k = self.begun.records, len(history) + 1
-        draw = self._fitted.fitting(history).ask(history, self.plan.n)
+        draw = self._fitted.fitting(history).ask(history, self.plan.n_sets)
         asked = Asked(k, records.job(k), tuple(draw.sets), draw.state, kept_seeds(history, draw.sets))
         records.ask(asked)
         return asked
 
+    def _run(self, asked: Asked) -> Job:
+        """Run the job of a round, or what is left of it; raise JobError if its name belongs to another job."""
+        begun, launch = self.begun, self.begun.launch
+        job = Job(begun.records.files, asked.job, local=launch.service is None)
 
-def _check_losses(compared: Round, told: Told, job: Job) -> None:
+        def starts(*_: object) -> None:
+            self.progress.round_starts(asked, job)
+
+        if not job_exists(job.files, job.name):
+            begun.require_data(trust=self.plan.trust_data)
+            sets = entries_of(asked, begun.record.seed, begun.record.n_replicates)
+            pending = [with_sets(begun.prepared, begun.study, sets)]
+            # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
+            reuse = bool(asked.kept_seeds) and begun.record.spec.outputs is None
+            launch = launch.with_limits(begun.prepared.limits)
+            return submit_prepared(pending, asked.job, launch, reuse=reuse, on_start=starts)
+        self._refuse_other_job(job, asked)
+        status = job.status()
+        if status.state in _ENDED:
+            return job
+        if launch.service is not None and not self.plan.take_over:
+            # The service still runs the job after a kill of the command that submitted it.
+            phases = Phases(job.name, replace(launch.service, results=job.files.url))
+            if phases.may_continue(status):
+                starts()
+                return job.wait(self.options.get("on_progress"))
+        return resume(job, take_over=self.plan.take_over, on_start=starts, **self.options)
+
+    def _refuse_other_job(self, job: Job, asked: Asked) -> None:
+        begun = self.begun
+        different = differs_from_round(job, begun.record, asked)
+        if not different and job.record.bundle != begun.prepared.bundle.digest:
+            folder = unpacked(job.files, job.record)
+            names = [name for name, _ in differing_files(begun.prepared.bundle, folder) if name.endswith(".py")]
+            different = [f"the file {name}" for name in names]
+        if different:
+            raise JobError(
+                f"job {job.name!r} exists and is not round {asked.k} of calibration {begun.record.calibration!r}; "
+                f"what differs: {listed_files(different)}",
+                where=job.files.url,
+                hint="give the calibration another name, or delete the job if you do not need it",
+            )
+
+
+def _check_losses(compared: Round, outcomes: Sequence[Outcome], job: Job) -> None:
     """Raise JobFailed if no set of a round counts: all have failed, or lack losses that other rounds have."""
-    if not all(outcome.failure for outcome in compared.told.outcomes):
+    if not all(outcome.failure for outcome in compared.outcomes):
         return
     where = f"job {job.name!r} in {job.files.url}"
-    if all(outcome.failure for outcome in told.outcomes):
+    if all(outcome.failure for outcome in outcomes):
         hint = f"find out why: mops jobs status {job.name}"
-        raise JobFailed(f"no parameter set of round {told.k} has a loss", where=where, hint=hint)
+        raise JobFailed(f"no parameter set of round {compared.k} has a loss", where=where, hint=hint)
     raise JobFailed(
-        f"each parameter set of round {told.k} lacks a loss that sets of earlier rounds have",
+        f"each parameter set of round {compared.k} lacks a loss that sets of earlier rounds have",
         where=where,
         hint="let the targets return the same losses for all parameter sets, and begin a new calibration",
     )

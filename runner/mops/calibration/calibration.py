@@ -12,8 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.calibration.options import Method
-from mops.calibration.rounds import TotalLoss, labels_of, outcomes_of
-from mops.calibration.seeds import Counts, draws_that_tell, pooled_sample_size
+from mops.calibration.rounds import (
+    Counts,
+    TotalLoss,
+    draws_that_tell,
+    labels_of,
+    outcomes_of,
+    pooled_sample_size,
+)
 from mops.errors import JobError
 from mops.storage.calibration_records import Outcome, Round
 from mops.storage.params_file import free_names
@@ -132,7 +138,7 @@ class Calibration:
             the name of a column before it is called ``param.NAME``.
         """
         outcomes = list(outcomes_of(self.rounds))
-        asked = [each.asked for each in self.rounds for _ in each.asked.sets]
+        asked = [each for each in self.rounds for _ in each.sets]
         columns = {
             "round": pa.array([each.k for each in asked], pa.int32()),
             "job": pa.array([each.job for each in asked], pa.string()),
@@ -210,7 +216,7 @@ class Calibration:
         steps = (np.arange(n) + np.random.default_rng(seed).random()) / n
         ends = np.cumsum(self._weights())
         chosen = np.searchsorted(ends / ends[-1], steps, side="right")
-        sets, jobs = self._sets(), [each.asked.job for each in self.rounds for _ in each.asked.sets]
+        sets, jobs = self._sets(), [each.job for each in self.rounds for _ in each.sets]
         drawn = [sets[i] for i in chosen]
         columns = {
             "draw": pa.array(range(n), pa.int32()),
@@ -257,7 +263,7 @@ class Calibration:
         return [_marginal(name, [each[name] for each in self._sets()], weights) for name in self.varying]
 
     def _sets(self) -> list[dict[str, Any]]:
-        return [params for each in self.rounds for params in each.asked.sets]
+        return [params for each in self.rounds for params in each.sets]
 
     @cached_property
     def _draws(self) -> Counts:

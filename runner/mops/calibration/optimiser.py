@@ -17,25 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from mops.calibration.options import Method
-from mops.calibration.rounds import Draw, TotalLoss
+from mops.calibration.rounds import Draw, TotalLoss, design
 from mops.errors import UsageError
 from mops.storage.calibration_records import Outcome, Round
-from mops.study.sampling.draw import Method as Design
-from mops.study.sampling.draw import sets_at, unit_points, varying
+from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Choice, Range, Space
 
 _EXTRA = "pip install 'mops-runner[calibrate]'"
 # What each method imports, and how to install it.
 _PACKAGES = {
-    Method.TPE: {"optuna": _EXTRA},
-    Method.CMAES: {"optuna": _EXTRA, "cmaes": _EXTRA},
-    Method.GP: {"optuna": _EXTRA, "torch": "pip install torch"},
-    Method.NSGA2: {"optuna": _EXTRA},
+    "tpe": {"optuna": _EXTRA},
+    "cmaes": {"optuna": _EXTRA, "cmaes": _EXTRA},
+    "gp": {"optuna": _EXTRA, "torch": "pip install torch"},
+    "nsga2": {"optuna": _EXTRA},
 }
 
 # These samplers mark a trial with its generation when they sample it, so a replay must sample too.
-_WITH_GENERATIONS = (Method.CMAES, Method.NSGA2)
+_WITH_GENERATIONS = ("cmaes", "nsga2")
 
 _LEAST_SOURCES = 10  # CMA-ES starts from the best tenth of the design, which needs a set
 
@@ -47,17 +45,15 @@ class Optimiser:
     """Asks a sampler of Optuna for the sets of each round; it gives no posterior weights."""
 
     space: Space
-    method: Method
+    method: str  # the name of a sampler: a key of `_PACKAGES`
     seed: int
     loss: TotalLoss
-    objectives: tuple[str, ...]  # labels; empty: the total loss is the only objective
-    where: str  # the space's file, for errors
+    objectives: tuple[str, ...] = ()  # labels; empty: the total loss is the only objective
 
     def ask(self, history: Sequence[Round], n: int) -> Draw:
         """Return the sets of the round after these rounds: the design, or what the sampler asks for."""
         if not history:
-            points = unit_points(self.space, Design.SOBOL, n=n, seed=self.seed, where=self.where)
-            return Draw(sets_at(self.space, points).to_pylist(), {})
+            return Draw(sets_at(self.space, design(self.space, n, self.seed)).to_pylist(), {})
         with _quiet():
             study, distributions = self.replayed(history, n), self._distributions()
             asked = [study.ask(distributions).params for _ in range(n)]
@@ -65,7 +61,7 @@ class Optimiser:
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return None for each set: an optimiser gives no posterior."""
-        return [None for each in history for _ in each.asked.sets]
+        return [None for each in history for _ in each.sets]
 
     def is_over(self, _history: Sequence[Round], _ess: float) -> bool:
         """Tell that the number of rounds alone decides."""
@@ -74,11 +70,11 @@ class Optimiser:
     def replayed(self, history: Sequence[Round], n: int) -> Any:
         """Return a study of Optuna that has seen these rounds, with the sampler of the next round of ``n`` sets."""
         study = _optuna().create_study(directions=["minimize"] * max(1, len(self.objectives)))
-        sizes = [*(len(each.asked.sets) for each in history), n]
+        sizes = [*(len(each.sets) for each in history), n]
         for each in history:
-            study.sampler = self._sampler(study, each.asked.k, sizes)
-            trials = [self._asked(study, params) for params in each.asked.sets]
-            for trial, outcome in zip(trials, each.told.outcomes, strict=True):
+            study.sampler = self._sampler(study, each.k, sizes)
+            trials = [self._asked(study, params) for params in each.sets]
+            for trial, outcome in zip(trials, each.outcomes, strict=True):
                 self._tell(study, trial, outcome)
         study.sampler = self._sampler(study, len(history) + 1, sizes)
         return study
@@ -109,11 +105,11 @@ class Optimiser:
         samplers = _optuna().samplers
         seed = int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0])
         match self.method:
-            case Method.TPE:
+            case "tpe":
                 return samplers.TPESampler(seed=seed, constant_liar=True)
-            case Method.GP:
+            case "gp":
                 return samplers.GPSampler(seed=seed)
-            case Method.NSGA2:
+            case "nsga2":
                 return samplers.NSGAIISampler(seed=seed, population_size=_generation(sizes[0]))
         design = [trial for trial in study.trials[: sizes[0]] if trial.values is not None]
         return samplers.CmaEsSampler(
@@ -134,12 +130,12 @@ class Optimiser:
         }
 
 
-def check_optimiser(method: Method, space: Space, where: str) -> None:
+def check_optimiser(method: str, space: Space, where: str) -> None:
     """Raise UsageError if a package of a method is missing here, or the method cannot search the space."""
     for package, install in _PACKAGES.get(method, {}).items():
         if importlib.util.find_spec(package) is None:
-            raise UsageError(f"the method {method.value!r} needs {package}", where="this Python", hint=install)
-    if method is Method.CMAES:
+            raise UsageError(f"the method {str(method)!r} needs {package}", where="this Python", hint=install)
+    if method == "cmaes":
         for name in varying(space):
             if isinstance(space[name], Choice):
                 raise UsageError(

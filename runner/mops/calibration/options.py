@@ -1,23 +1,22 @@
-"""The options of a calibration, checked, with their defaults."""
+"""The options of a calibration, and the table of its methods."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated
 
-from mops.calibration.rounds import TotalLoss, check_labels, comparable
+from pydantic import Field
+
+from mops.calibration.optimiser import Optimiser
+from mops.calibration.rounds import Fitting, TotalLoss, check_labels, comparable, labels_of
+from mops.calibration.weighing import AbcSmc, ImportanceResampling
 from mops.errors import UsageError, known_name
-from mops.project.functions import Code
-from mops.service.service import Service
-from mops.settings import Settings
+from mops.jobs.launch import ModelParts, RunnerOptions
+from mops.options import ADVANCED, Option, checked
 from mops.storage.calibration_records import Round, Scoring
-from mops.storage.job_options import PodOptions
-from mops.storage.progress_record import Progress
-from mops.worker.environment import Variables
+from mops.study.sampling.space import Space
 
 
 class Method(StrEnum):
@@ -33,118 +32,111 @@ class Method(StrEnum):
     @property
     def gives_posterior(self) -> bool:
         """Whether the method weighs sets; the others are optimisers."""
-        return self in (Method.IMPORTANCE, Method.ABC)
+        return METHODS[self].gives_posterior
 
 
-# The smallest effective sample size for a posterior, if the caller gives none.
-LEAST_ESS = {Method.IMPORTANCE: 200.0, Method.ABC: 50.0}
+@dataclass(frozen=True)
+class MethodTraits:
+    """What differs between methods, besides the sets that they choose."""
 
-# The number of sets in a round with a posterior, and of an optimiser, if the caller gives none.
-SETS_TO_WEIGH, SETS_TO_SEARCH = 256, 32
+    # Takes the space, the seed of the draws, how the call weighs sets, and the labels of the objectives.
+    fitting: Callable[[Space, int, Scoring, tuple[str, ...]], Fitting]
+    n: int = 32  # the number of sets in a round, if the caller gives none
+    ess: float = 1.0  # the smallest effective sample size for a posterior, if the caller gives none
+    gives_posterior: bool = False
+    has_objectives: bool = False  # whether a caller may name several losses as objectives
 
-_WITH_OBJECTIVES = (Method.TPE, Method.GP, Method.NSGA2)
+
+def _importance(space: Space, seed: int, scoring: Scoring, _objectives: tuple[str, ...]) -> Fitting:
+    return ImportanceResampling(space, seed, TotalLoss(scoring.weights), scoring.temperature)
 
 
-class CalibrateOptions(TypedDict, total=False):
-    """Keyword arguments of calibrate; None: not given."""
+def _abc(space: Space, seed: int, scoring: Scoring, _objectives: tuple[str, ...]) -> Fitting:
+    return AbcSmc(space, seed, TotalLoss(scoring.weights))
 
-    env: Variables | None
-    python: str | Path | None
-    pod: PodOptions | None
-    settings: Settings | None
-    local: bool
-    service: Service | None
-    on_progress: Callable[[Progress], None]
-    model: Code
-    targets: Sequence[Code]
-    replicates: int
-    scenario: str
-    outputs: Sequence[str]
-    method: Method | str
-    n: int
-    rounds: int
-    seed: int
-    weights: Mapping[str, float] | None
-    objectives: Sequence[str] | None
-    temperature: float
-    ess: float
-    take_over: bool
-    trust_data: bool
+
+def _sampler(name: str) -> Callable[[Space, int, Scoring, tuple[str, ...]], Fitting]:
+    return lambda space, seed, scoring, objectives: Optimiser(space, name, seed, TotalLoss(scoring.weights), objectives)
+
+
+METHODS = {
+    Method.IMPORTANCE: MethodTraits(_importance, 256, 200.0, gives_posterior=True),
+    Method.ABC: MethodTraits(_abc, 256, 50.0, gives_posterior=True),
+    Method.TPE: MethodTraits(_sampler("tpe"), has_objectives=True),
+    Method.CMAES: MethodTraits(_sampler("cmaes")),
+    Method.GP: MethodTraits(_sampler("gp"), has_objectives=True),
+    Method.NSGA2: MethodTraits(_sampler("nsga2"), has_objectives=True),
+}
+
+
+def objectives_of(method: str, scoring: Scoring, history: Sequence[Round]) -> tuple[str, ...]:
+    """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
+    if method == Method.NSGA2 and not scoring.objectives:
+        return tuple(labels_of(history))
+    return scoring.objectives
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The options that may change from call to call, because they change no simulation."""
+    """The options of a call that may change from call to call, because they change no simulation."""
 
-    method: Method
-    n: int  # the number of sets in each new round
-    rounds: int  # at most
-    seed: int
-    loss: TotalLoss
-    objectives: tuple[str, ...]  # losses; empty: none was named
-    temperature: float
-    ess: float  # the smallest effective sample size for a posterior
-    take_over: bool  # replace a runner that runs the job of the round
-    trust_data: bool  # accept data files that differ from those of the rounds before
+    method: Annotated[Method, Option("Choose the sets with this method")] = Method.IMPORTANCE
+    n: Annotated[
+        int | None,
+        Option("Run this many parameter sets in each round (256; optimisers 32)", "N", flags="-n", least=1),
+    ] = None
+    rounds: Annotated[int, Option("Run at most this many rounds in all", "N", least=1)] = 8
+    ess: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False),
+        Option("Want at least this effective sample size (200; abc 50)", "N"),
+    ] = None
+    temperature: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False),
+        Option("Divide the total loss by T: likelihood = exp(-loss/T)", "T"),
+    ] = 1
+    weights: Annotated[
+        Mapping[str, Annotated[float, Field(allow_inf_nan=False)]] | None,
+        Option("Set the weight of a loss, leave out the others; repeatable", "LOSS=W", flags="--weight"),
+    ] = None
+    objectives: Annotated[
+        tuple[str, ...],
+        Option("Minimise this loss as an objective by itself; repeatable", "LOSS", flags="--objective"),
+    ] = ()
+    seed: Annotated[int, Option("Set the seed; the same seed gives the same sets", "N", least=0)] = 0
+    take_over: Annotated[bool, Option("Replace a runner that runs the round's job", panel=ADVANCED)] = False
+    trust_data: Annotated[bool, Option("Accept changed data files: losses still compare")] = False
 
-    @classmethod
-    def of(cls, options: CalibrateOptions) -> Plan:
-        """Return the checked options with their defaults."""
-        if unknown := sorted(options.keys() - CalibrateOptions.__annotations__.keys()):
-            raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
-        given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-        method = given.get("method", Method.IMPORTANCE)
-        if method not in tuple(Method):
-            what = f"the method {method!r} is unknown"
-            raise UsageError(what, where="the method", hint=known_name(str(method), Method))
-        method = Method(method)
-        plan = cls(
-            method=method,
-            n=given.get("n", SETS_TO_WEIGH if method.gives_posterior else SETS_TO_SEARCH),
-            rounds=given.get("rounds", 8),
-            seed=given.get("seed", 0),
-            loss=TotalLoss(given.get("weights") or None),
-            objectives=tuple(given.get("objectives") or ()),
-            temperature=given.get("temperature", 1.0),
-            ess=given.get("ess", LEAST_ESS.get(method, 1.0)),
-            take_over=given.get("take_over", False),
-            trust_data=given.get("trust_data", False),
-        )
-        plan._check()
-        plan._check_objectives()
-        return plan
+    @property
+    def n_sets(self) -> int:
+        """The number of sets in each new round."""
+        return self.n or METHODS[self.method].n
 
     @property
     def scoring(self) -> Scoring:
         """How this call weighs the sets, for its record."""
-        weights = None if self.loss.weights is None else dict(self.loss.weights)
-        return Scoring(weights, self.temperature, self.ess, self.objectives)
+        ess = METHODS[self.method].ess if self.ess is None else self.ess
+        return Scoring(dict(self.weights) if self.weights else None, self.temperature, ess, self.objectives)
 
     def comparable(self, history: Sequence[Round]) -> list[Round]:
         """Return the rounds with each set as failed that lacks a loss that counts."""
         # A wrong name is a UsageError: it must not look like a failure of all sets.
-        check_labels(self.loss.weights or {}, history, "the weights")
+        check_labels(self.weights or {}, history, "the weights")
         check_labels(self.objectives, history, "the objectives")
-        return comparable(history, self.loss.weights)
+        return comparable(history, self.scoring.weights)
 
-    def _check(self) -> None:
-        positive = {"n": self.n, "rounds": self.rounds, "temperature": self.temperature, "ess": self.ess}
-        wrong = {name: value for name, value in positive.items() if not 0 < value < math.inf}
-        wrong |= {f"the weight of {label}": w for label, w in (self.loss.weights or {}).items() if not math.isfinite(w)}
-        if self.seed < 0:
-            wrong["seed"] = self.seed
-        for name, value in wrong.items():
-            raise UsageError(f"{name} is {value:g}", where="the options", hint="use a finite number above 0")
-
-    def _check_objectives(self) -> None:
+    def check(self) -> None:
+        """Raise UsageError if the method does not have the objectives."""
         several = self.objectives or self.method is Method.NSGA2
-        if self.objectives and self.method not in _WITH_OBJECTIVES:
+        if self.objectives and not METHODS[self.method].has_objectives:
+            with_objectives = (method for method, traits in METHODS.items() if traits.has_objectives)
             raise UsageError(
                 f"the method '{self.method}' has one objective, the total loss",
                 where="the objectives",
-                hint=f"use the method {', '.join(_WITH_OBJECTIVES)}; or weigh the losses in their sum",
+                hint=f"use the method {', '.join(with_objectives)}; or weigh the losses in their sum",
             )
-        if several and self.loss.weights:
+        if several and self.weights:
             raise UsageError(
                 "objectives have no weights",
                 where="the weights",
@@ -152,3 +144,31 @@ class Plan:
             )
         if len(set(self.objectives)) < len(self.objectives):
             raise UsageError("a loss is named twice", where="the objectives", hint="name each loss once")
+
+
+class CalibrateOptions(RunnerOptions, ModelParts, total=False):
+    """Keyword arguments of calibrate: for the jobs of the rounds, the model, and the fields of ``Plan``."""
+
+    method: Method | str
+    n: int | None
+    rounds: int
+    ess: float | None
+    temperature: float
+    weights: Mapping[str, float] | None
+    objectives: Sequence[str] | None
+    seed: int
+    take_over: bool
+    trust_data: bool
+
+
+def plan_of(options: CalibrateOptions) -> Plan:
+    """Return the checked options with their defaults; the run and the model of the options do not count."""
+    method = options.get("method") or Method.IMPORTANCE
+    if method not in tuple(Method):
+        what = f"the method {method!r} is unknown"
+        raise UsageError(what, where="the method", hint=known_name(str(method), Method))
+    names = {field.name for field in fields(Plan)}
+    others = CalibrateOptions.__annotations__.keys() - names
+    plan = checked(Plan, {name: value for name, value in options.items() if name not in others})
+    plan.check()
+    return plan

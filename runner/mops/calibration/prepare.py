@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from mops.jobs.prepare import PreparedStudy, checked_name, job_name, listed_file
 from mops.jobs.trial import check_model
 from mops.project.bundle import checksums
 from mops.project.project import find_root
-from mops.service.service import Service
 from mops.storage.calibration_records import AcceptedData, CalibrationRecord, CalibrationRecords
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
@@ -31,15 +30,6 @@ from mops.study.sampling.space import Space, parse_space
 _NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
 
 _STUDY_KEYS = {"model": "model", "targets": "targets", "replicates": "n_replicates", "scenario": "scenario"}
-
-
-@dataclass(frozen=True)
-class Place:
-    """The name of a calibration and the folder of its project (as for `calibrate`), and where its rounds run."""
-
-    name: str | None
-    project: str | Path | None
-    launch: Launch
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class Begun:
     space: Space
     study: dict[str, Any]  # without its sets
     prepared: PreparedStudy  # the study with one set, and the files: all rounds that this call starts run these
-    service: Service | None  # the service that runs the rounds; None: this machine
+    launch: Launch  # where the rounds run, and with which options
 
     def require_data(self, *, trust: bool) -> None:
         """Raise JobError if data files have changed since the earlier rounds, unless the user trusts them."""
@@ -73,12 +63,14 @@ class Begun:
 def begin(
     space: str | Path | Mapping[str, Any],
     study: str | Path | Mapping[str, Any] | None,
-    place: Place,
     plan: Plan,
-    options: CalibrateOptions,
+    launch: Launch,
+    options: CalibrateOptions,  # have the model, if the study does not
+    *,
+    name: str | None,
+    project: str | Path | None,
 ) -> Begun:
     """Check all input, and store what a new calibration fits once its model is imported."""
-    launch = place.launch
     raw, parsed = _space(space)
     check_optimiser(plan.method, parsed, "the space")
     fields, where = _study(study, options)
@@ -86,13 +78,19 @@ def begin(
         hint = "name a study: --study study.json; or a model and targets: --model and --target MODULE:FUNCTION"
         raise UsageError("the calibration has no model", where="the options", hint=hint)
     sets = fields.pop("parameter_sets", None)
-    root = Path(place.project) if place.project is not None else find_root(where or Path.cwd() / "study.json")
+    root = Path(project) if project is not None else find_root(where or Path.cwd() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()
     prepared = prepare(fields | {"parameter_sets": one_set}, root, launch.location.storage)
     if not prepared.spec.targets:
-        raise _no_target(where, is_given=study is not None)
+        is_given = study is not None
+        raise UsageError(
+            "the study has no target" if is_given else "the calibration has no target",
+            where=str(where) if where else "the study given to mops" if is_given else "the options",
+            hint="add a target: --target MODULE:FUNCTION"
+            + ("" if is_given else ", or name a study: --study study.json"),
+        )
     new = CalibrationRecord(
-        calibration=_checked_name(place.name, prepared),
+        calibration=_checked_name(name, prepared),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         method=plan.method.value,
         seed=plan.seed,
@@ -109,7 +107,8 @@ def begin(
         # Before the first record, so that the same name can begin again after a mistake in the model.
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
-    return Begun(records, old or new, new.files, parsed, fields, prepared, launch.service)
+    launch = replace(launch, location=replace(launch.location, storage=records.files.url))
+    return Begun(records, old or new, new.files, parsed, fields, prepared, launch)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
@@ -167,13 +166,6 @@ def _is_file(descriptor: int) -> bool:
         return stat.S_ISREG(os.fstat(descriptor).st_mode)
     except OSError:  # closed
         return False
-
-
-def _no_target(file: Path | None, *, is_given: bool) -> UsageError:
-    what = "the study has no target" if is_given else "the calibration has no target"
-    where = str(file) if file is not None else "the study given to mops" if is_given else "the options"
-    hint = "add a target: --target MODULE:FUNCTION" + ("" if is_given else ", or name a study: --study study.json")
-    return UsageError(what, where=where, hint=hint)
 
 
 def _checked_name(name: str | None, prepared: PreparedStudy) -> str:

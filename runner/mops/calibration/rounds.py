@@ -1,19 +1,36 @@
-"""What methods of calibration share: the history of rounds, the total loss of a set, the interface of a method.
+"""What follows from the rounds of a calibration: its losses, the seeds of its sets, and which job is a round.
 
-A method has no state. It computes the next sets and the weights of all sets from the records of the rounds, so a
-calibration that was killed continues as if nothing had happened.
+A method of calibration has no state. It computes the next sets and the weights of all sets from the records of the
+rounds, so a calibration that was killed continues as if nothing had happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from mops.errors import UsageError
-from mops.storage.calibration_records import Outcome, Round
+from mops.jobs.job import Job
+from mops.jobs.ranking import loss_labels
+from mops.storage.calibration_records import Asked, CalibrationRecord, Outcome, Round
+from mops.storage.params_file import load_groups
+from mops.study.ids_and_seeds import param_id, round_seed
+from mops.study.sampling.draw import Floats, Method, unit_points
+from mops.study.sampling.space import Space
 
 NO_LOSS = "no loss"  # the failure of a set that lacks a loss that other sets have
+
+# So many repeats of sets with other seeds must all have had the same losses before a model counts as deterministic. A
+# loss of a few possible values is often equal by chance: of a model with two policies, each with the same loss in 70 %
+# of its simulations, 4 repeats are all equal in 1 of 7 calibrations, and 12 repeats in 1 of 150.
+LEAST_REPEATS = 12
+
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,11 @@ class Fitting(Protocol):
         """Tell whether more rounds are not needed; ``ess`` is the effective sample size that is enough."""
 
 
+def design(space: Space, n: int, seed: int) -> Floats:
+    """Return the points of round 1 in the unit cube, which are the same for every method."""
+    return unit_points(space, Method.SOBOL, n=n, seed=seed, where="the space")
+
+
 @dataclass(frozen=True)
 class TotalLoss:
     """The weighted sum of the losses of a set."""
@@ -51,6 +73,10 @@ class TotalLoss:
             return sum(outcome.losses.values())
         return sum(weight * outcome.losses[label] for label, weight in self.weights.items())
 
+    def of_all(self, history: Sequence[Round]) -> Floats:
+        """Return the total loss of each set of all rounds, NaN for a failed set."""
+        return np.array([np.nan if (total := self.of(each)) is None else total for each in outcomes_of(history)])
+
     def formula(self, labels: Iterable[str]) -> str:
         """Return the sum for people, ``peak + 2 cases``, of losses with these labels."""
         weights = dict.fromkeys(labels, 1.0) if self.weights is None else self.weights
@@ -60,7 +86,7 @@ class TotalLoss:
 def outcomes_of(history: Sequence[Round]) -> Iterator[Outcome]:
     """Yield the outcome of each set of all rounds."""
     for each in history:
-        yield from each.told.outcomes
+        yield from each.outcomes
 
 
 def is_from_prior(state: Mapping[str, Any]) -> bool:
@@ -82,7 +108,7 @@ def comparable(history: Sequence[Round], needed: Collection[str] | None = None) 
     def checked(outcome: Outcome) -> Outcome:
         return outcome if outcome.failure or labels <= outcome.losses.keys() else Outcome({}, NO_LOSS)
 
-    return [replace(one, told=replace(one.told, outcomes=tuple(map(checked, one.told.outcomes)))) for one in history]
+    return [replace(each, outcomes=tuple(map(checked, each.outcomes))) for each in history]
 
 
 def check_labels(named: Iterable[str], history: Sequence[Round], where: str) -> None:
@@ -94,3 +120,112 @@ def check_labels(named: Iterable[str], history: Sequence[Round], where: str) -> 
             where=where,
             hint=f"the labels are {', '.join(map(repr, labels))}",
         )
+
+
+# Seeds. Equal sets of one round are one group of its job, so they share a simulation with its replicates. In another
+# round, an equal set has other seeds. If that never changed a loss, the model is deterministic: then a set keeps its
+# seeds, and its job takes the simulations of the earlier round.
+
+
+def entries_of(
+    asked: Asked,
+    seed: int,  # of the calibration
+    n_replicates: int,
+) -> list[dict[str, Any]]:
+    """Return the parameter sets of a round's job: each different set once for each replicate, with its seed."""
+    different = dict(zip(asked.param_ids, asked.sets, strict=True))
+    return [
+        {"params": params, "seed": round_seed(identity, seed, asked.seeds_of_round(identity), replicate)}
+        for identity, params in different.items()
+        for replicate in range(n_replicates)
+    ]
+
+
+def kept_seeds(history: Sequence[Round], sets: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the earlier round whose seeds a set of the next round keeps, by its param_id; empty: all get new seeds."""
+    if not is_deterministic(history):
+        return {}
+    earlier: dict[str, int] = {}
+    for identity, k, outcome in _simulated(history):
+        if outcome.failure is None:
+            earlier.setdefault(identity, k)
+    return {identity: earlier[identity] for identity in map(param_id, sets) if identity in earlier}
+
+
+def is_deterministic(history: Sequence[Round]) -> bool:
+    """Tell whether the seeds have no effect: all repeats of sets with other seeds had the same losses."""
+    # A set that failed tells nothing.
+    losses: dict[str, dict[int, dict[str, float]]] = {}
+    for identity, k, outcome in _simulated(history):
+        if outcome.failure is None:
+            losses.setdefault(identity, {})[k] = outcome.losses
+    equal = [later == first for first, *others in (list(each.values()) for each in losses.values()) for later in others]
+    return len(equal) >= LEAST_REPEATS and all(equal)
+
+
+def draws_that_tell(history: Sequence[Round]) -> Counts:
+    """Return a number for each trial. Trials with the same number share a simulation, and count as one."""
+    # If the model is deterministic, each trial has another number: its loss has no randomness that trials could share.
+    numbers: dict[tuple[str, int], int] = {}
+    shared = [numbers.setdefault((identity, k), len(numbers)) for identity, k, _ in _simulated(history)]
+    return np.arange(len(shared)) if is_deterministic(history) else np.array(shared, np.int64)
+
+
+def pooled_sample_size(
+    weights: Floats,
+    draws: Counts,  # from `draws_that_tell`
+) -> float:
+    """Return how many sets of equal weight tell as much as these trials; 0: all weights are 0."""
+    # The effective sample size (Kish 1965, Survey Sampling, Wiley), after the weights of trials that share a simulation
+    # are added.
+    pooled: Floats = np.bincount(draws, weights).astype(np.float64)
+    return float(pooled.sum() ** 2 / (pooled**2).sum()) if pooled.any() else 0.0
+
+
+def _simulated(history: Sequence[Round]) -> Iterator[tuple[str, int, Outcome]]:
+    """Yield for each trial its param_id, the round whose seeds it has, and its outcome."""
+    for each in history:
+        for identity, outcome in zip(each.param_ids, each.outcomes, strict=True):
+            yield identity, each.seeds_of_round(identity), outcome
+
+
+# The job of a round.
+
+
+def differs_from_round(job: Job, record: CalibrationRecord, asked: Asked) -> list[str]:
+    """Return what differs between an existing job and the job of a round; empty: it is this job."""
+    # A user may have given the name ``NAME-rk`` to another job, so what the jobs simulate is compared.
+    wanted: dict[str, dict[int, None]] = {}
+    for entry in entries_of(asked, record.seed, record.n_replicates):
+        wanted.setdefault(param_id(entry["params"]), {})[entry["seed"]] = None
+    found: dict[str, dict[int, None]] = {}
+    for piece in load_groups(job.files, job.record.paths).pieces():
+        seeds, offsets = piece.seeds.tolist(), piece.offsets.tolist()
+        for identity, (start, stop) in zip(piece.ids.to_pylist(), pairwise(offsets), strict=True):
+            found[identity] = dict.fromkeys(seeds[start:stop])
+    return [
+        *(["the model, scenario, outputs or targets"] if job.record.spec != record.spec else []),
+        *(["the parameter sets"] if found.keys() != wanted.keys() else []),
+        *(["the seeds"] if found.keys() == wanted.keys() and found != wanted else []),
+    ]
+
+
+def outcomes_in(job: Job, sets: Sequence[dict[str, Any]]) -> tuple[Outcome, ...]:
+    """Return the outcome of each set, in the order of the sets. A set with a failed simulation or target has failed."""
+    # The other losses of a failed set would not compare with the losses of complete sets.
+    losses = job.losses().to_arrow()
+    labels = {pair: label for label, pair in loss_labels(losses).items()}
+    of_set: dict[str, dict[str, float]] = {}
+    for row in losses.to_pylist():
+        of_set.setdefault(row["param_id"], {})[labels[row["target"], row["name"]]] = row["loss"]
+    verdicts: dict[str, str] = {}
+    for row in job.failures(columns=["param_id", "target", "reason"]).to_arrow().to_pylist():
+        if row["target"] != "*":  # the consequence of a failed simulation
+            verdicts.setdefault(row["param_id"], row["reason"])
+
+    def outcome(identity: str) -> Outcome:
+        found, verdict = of_set.get(identity, {}), verdicts.get(identity)
+        is_complete = verdict is None and found and len(found) == len(labels)
+        return Outcome(found) if is_complete else Outcome({}, verdict or NO_LOSS)
+
+    return tuple(map(outcome, map(param_id, sets)))

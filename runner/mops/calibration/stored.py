@@ -1,16 +1,78 @@
-"""Lists the calibrations of a storage, and deletes them with the jobs of their rounds."""
+"""Makes calibrations from their records, lists those of a storage, and finds what a deletion removes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mops.calibration.round_of import is_round
-from mops.calibration.rounds import comparable, outcomes_of
+from mops.calibration.calibration import Calibration
+from mops.calibration.options import METHODS, Method, objectives_of
+from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, outcomes_of
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
-from mops.storage.calibration_records import CalibrationRecords, calibration_names
+from mops.storage.calibration_records import (
+    CalibrationRecord,
+    CalibrationRecords,
+    Round,
+    Scoring,
+    calibration_names,
+)
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
+from mops.study.sampling.space import Space, parse_space
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a calibration fits, and how a call weighs its sets."""
+
+    records: CalibrationRecords
+    record: CalibrationRecord
+    space: Space
+    scoring: Scoring
+
+    def calibration(
+        self,
+        history: Sequence[Round],  # comparable by the losses that count (`mops.calibration.rounds.comparable`)
+        stopped: str | None = None,  # as in `Calibration`
+    ) -> Calibration:
+        """Return the calibration with these rounds."""
+        return Calibration(
+            name=self.records.name,
+            storage=self.records.files.url,
+            rounds=history,
+            space=self.space,
+            loss=TotalLoss(self.scoring.weights),
+            weights=self.fitting(history).weights(history) if history else [],
+            least_ess=self.scoring.ess,
+            stopped=stopped,
+            method=Method(self.record.method),
+            objectives=objectives_of(self.record.method, self.scoring, history),
+            temperature=self.scoring.temperature,
+        )
+
+    def fitting(self, history: Sequence[Round]) -> Fitting:
+        """Return the method with its options."""
+        objectives = objectives_of(self.record.method, self.scoring, history)
+        return METHODS[Method(self.record.method)].fitting(self.space, self.record.seed, self.scoring, objectives)
+
+
+def calibration_with(job: Job) -> Calibration | None:
+    """Return the calibration of which a job is a round; None: of none, or no round has ended."""
+    # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
+    # counts.
+    name, _, k = job.name.rpartition("-r")
+    if not (name and k.isdecimal()):
+        return None
+    records = CalibrationRecords(job.files, name)
+    record, asked = records.calibration(), records.asked(int(k))
+    if record is None or asked is None or differs_from_round(job, record, asked):
+        return None
+    rounds, scoring = records.rounds(), records.scoring()
+    if not rounds or scoring is None:
+        return None
+    space = parse_space(record.space, where=f"{job.files.url}/{records.folder}")
+    return Fitted(records, record, space, scoring).calibration(comparable(rounds, scoring.weights))
 
 
 @dataclass(frozen=True)
@@ -43,15 +105,8 @@ def _listed(records: CalibrationRecords) -> Listed:
         return Listed(records.name, error="its record calibration.json is missing")
     outcomes = list(outcomes_of(comparable(rounds)))
     n_failed = sum(outcome.failure is not None for outcome in outcomes)
-    return Listed(
-        calibration=records.name,
-        method=record.method,
-        created=record.created,
-        rounds=len(rounds),
-        scored=len(outcomes) - n_failed,
-        failed=n_failed,
-        open_job=open_job,
-    )
+    n_scored = len(outcomes) - n_failed
+    return Listed(records.name, record.method, record.created, len(rounds), n_scored, n_failed, open_job)
 
 
 def stored_calibration(files: Files, name: str) -> CalibrationRecords:
@@ -76,6 +131,6 @@ def _is_other_job(records: CalibrationRecords, k: int) -> bool:
     try:
         record, asked = records.calibration(), records.asked(k)
         job = Job(records.files, records.job(k))
-        return record is not None and asked is not None and not is_round(job, record, asked)
+        return record is not None and asked is not None and bool(differs_from_round(job, record, asked))
     except MopsError:  # damaged records, or a damaged job
         return False

@@ -16,26 +16,18 @@ from mops.attempt.attempt import as_command
 from mops.calibration.calibrate import RoundProgress
 from mops.calibration.calibrate import calibrate as calibrate_study
 from mops.calibration.calibration import Calibration, Marginal
-from mops.calibration.options import CalibrateOptions, Method
+from mops.calibration.options import Plan
 from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
 from mops.cli.job_progress import say_limits
-from mops.cli.options import (
-    ADVANCED,
-    STUDY,
-    ModelOption,
-    TargetOption,
-    WeightOption,
-    read_weights,
-)
-from mops.cli.start_options import RunnerOptions, with_runner_options
+from mops.cli.options import STUDY, ModelOption, TargetOption
+from mops.cli.start_options import RunnerOptions, with_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
-from mops.worker.environment import read_variables
 
 FILES = ("trials.parquet", "posterior.parquet", "pareto.parquet")
 NO_POSTERIOR_EXIT = 3
@@ -46,7 +38,7 @@ _BEST_SHOWN = 5
 _PARETO_SHOWN = 20
 
 
-@with_runner_options
+@with_options
 def calibrate(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
     study: Annotated[
@@ -60,24 +52,8 @@ def calibrate(
         typer.Option(metavar="N", min=1, help="Set the number of replicates of each set", rich_help_panel=STUDY),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the calibration, or continue it")] = None,
-    method: Annotated[Method, typer.Option(help="Choose the sets with this method")] = Method.IMPORTANCE,
-    n: Annotated[
-        int | None,
-        typer.Option("-n", metavar="N", min=1, help="Run this many parameter sets in each round (256; optimisers 32)"),
-    ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Run at most this many rounds in all")] = 8,
-    ess: Annotated[
-        float | None, typer.Option(metavar="N", help="Want at least this effective sample size (200; abc 50)")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(metavar="T", help="Divide the total loss by T: likelihood = exp(-loss/T)")
-    ] = 1,
-    weight: WeightOption = None,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option("--objective", metavar="LOSS", help="Minimise this loss as an objective by itself; repeatable"),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
+    *,
+    plan: Plan,
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
     ] = None,
@@ -86,13 +62,6 @@ def calibrate(
         bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
     ] = False,
     project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Replace a runner that runs the round's job", rich_help_panel=ADVANCED)
-    ] = False,
-    trust_data: Annotated[
-        bool, typer.Option("--trust-data", help="Accept changed data files: losses still compare")
-    ] = False,
-    *,
     start: RunnerOptions,
 ) -> None:
     """Fit parameters to data in rounds of jobs.
@@ -116,34 +85,27 @@ def calibrate(
     if to is not None:
         _refuse_existing(to, name, overwrite=overwrite)
     with as_command(), terminal.progress() as show:
-        options = CalibrateOptions(
-            method=method,
-            rounds=rounds,
-            seed=seed,
-            weights=read_weights(weight),
-            objectives=objective,
-            temperature=temperature,
-            take_over=take_over,
-            trust_data=trust_data,
-            env=read_variables(start.env or []),
-            python=start.python,
-            pod=start.pod,
-            settings=start.settings,
-            local=start.local,
-            service=start.service(),
-            on_progress=show,
-        )
-        for key, value in {"model": model, "targets": target, "replicates": replicates, "n": n, "ess": ess}.items():
-            if value is not None:
-                options[key] = value  # type: ignore[literal-required]
+        of_model = {"model": model, "targets": target, "replicates": replicates}
+        options: dict[str, Any] = {
+            "name": name,
+            "project": project,
+            **vars(plan),
+            **{key: value for key, value in of_model.items() if value is not None},
+            "env": start.job.env,
+            "python": start.job.python,
+            "pod": start.job.pod,
+            "location": start.location,
+            "on_progress": show,
+        }
         jobs: list[Job] = []
-        progress = RoundProgress(_starts(rounds, jobs, start.settings), _say_round)
-        place = {"name": name, "project": project, "storage": start.storage}
+        progress = RoundProgress(_starts(plan.rounds, jobs, start.location.settings), _say_round)
         try:
-            found = calibrate_study(space, study, progress=progress, **place, **options)  # type: ignore[arg-type]
+            found = calibrate_study(space, study, progress=progress, **options)
         except KeyboardInterrupt:
             if jobs:
-                what = "stopped" if options["service"] is None else "stopped waiting; the job on the service continues"
+                what = (
+                    "stopped" if start.location.service is None else "stopped waiting; the job on the service continues"
+                )
                 terminal.say(f"{what}; to continue, repeat the command with --name {jobs[-1].name.rpartition('-r')[0]}")
             else:
                 terminal.say("stopped before round 1")
@@ -191,7 +153,7 @@ def _starts(rounds: int, jobs: list[Job], given: Settings) -> Any:
 
 
 def _say_round(now: Calibration) -> None:
-    last = now.rounds[-1].told
+    last = now.rounds[-1]
     n_failed = sum(outcome.failure is not None for outcome in last.outcomes)
     scored = f"{len(last.outcomes) - n_failed:,} sets scored, {n_failed:,} failed"
     terminal.say(f"round {last.k} ended: {scored}; {' '.join(_so_far(now))}")
@@ -289,7 +251,7 @@ def _fields(found: Calibration, to: Path | None, written: list[str]) -> Iterator
     yield "calibration", found.name
     yield "rounds", f"{len(found.rounds):,}"
     yield "sets", f"{found.n_scored:,} scored, {found.n_failed:,} failed"
-    for job in [each.asked.job for each in found.rounds if any(one.failure for one in each.told.outcomes)][-1:]:
+    for job in [each.job for each in found.rounds if any(one.failure for one in each.outcomes)][-1:]:
         yield "causes", f"mops jobs failures {job}"
     if found.method.gives_posterior:
         yield "effective size", f"{found.ess:.3g} sets ({found.least_ess:g} wanted)"
@@ -316,7 +278,7 @@ def _as_json(found: Calibration) -> dict[str, Any]:
         "storage": found.storage,
         "method": found.method,
         "rounds": len(found.rounds),
-        "jobs": [each.asked.job for each in found.rounds],
+        "jobs": [each.job for each in found.rounds],
         "scored": found.n_scored,
         "failed": found.n_failed,
         "ess": found.ess if is_posterior else None,

@@ -14,12 +14,14 @@ from mops import units
 from mops.attempt.attempt import embedded_slots
 from mops.attempt.sizing import first_groups
 from mops.cli import job_text, terminal
-from mops.cli.options import EnvOption, JsonOption, PythonOption
+from mops.cli.options import JsonOption
+from mops.cli.start_options import ProjectOption, with_options
 from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial import Trial, check_model, raise_failure, try_model, why
 from mops.settings import Settings
+from mops.storage.job_options import ProcessOptions
 from mops.study.ids_and_seeds import short_id
-from mops.worker.environment import child_environment, read_variables
+from mops.worker.environment import child_environment
 
 _DIFFERENCES_SHOWN = 5
 _ADVICE = {
@@ -115,11 +117,12 @@ def _say_differences(lines: list[str]) -> None:
         terminal.say(f"  and {units.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
 
 
+@with_options
 def check(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
-    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    env: EnvOption = None,
-    python: PythonOption = None,
+    project: ProjectOption = None,
+    *,
+    process: ProcessOptions,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,15 +141,14 @@ def check(
     wrong input.
     """
     settings = Settings.from_environment()
-    variables = read_variables(env or [])
-    child = child_environment(variables, python, install=settings.install)
+    child = child_environment(process.env, process.python, install=settings.install)
     prepared = prepare(study, project, settings.storage)
     for warning in prepared.study.warnings:
         terminal.say(f"note: {warning}")
     trial = try_model(prepared, settings, child, _say_what_runs) if run else None
     if trial is None:
         check_model(prepared, settings, child)
-    plan = _plan(prepared, settings.over(prepared.limits)) | {"env": variables, "python": child.python}
+    plan = _plan(prepared, settings.over(prepared.limits)) | {"env": process.env, "python": child.python}
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:

@@ -9,7 +9,7 @@ import typer
 
 from mops.cli import job_progress, watch
 from mops.cli.options import JobArgument
-from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_start_options
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_options
 from mops.errors import UsageError
 from mops.jobs.derive import extend as extend_job
 from mops.jobs.derive import rescore as rescore_job
@@ -17,7 +17,7 @@ from mops.jobs.derive import retry as retry_job
 from mops.jobs.job import Job, open_job
 
 
-@with_start_options
+@with_options
 def retry(
     job: JobArgument,
     verdict: Annotated[
@@ -75,16 +75,16 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
         Its arguments, without those of the start.
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
-        child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(service, shown))
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
+        child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(shown))
         if not start.detach and service is None:
             shown.ended(child)
     if service is not None and start.wait:
         watch.follow(child, service, as_json=start.as_json)
 
 
-@with_start_options
+@with_options
 def extend(
     job: JobArgument,
     replicates: Annotated[
@@ -121,7 +121,7 @@ def extend(
     derive(extend_job, job, start, name=name, trust_model=trust_model, project=project, **more)
 
 
-@with_start_options
+@with_options
 def rescore(
     job: JobArgument,
     target: Annotated[

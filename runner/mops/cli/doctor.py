@@ -9,11 +9,12 @@ import typer
 
 from mops.attempt.attempt import embedded_slots
 from mops.cli import terminal
-from mops.cli.options import COMMON, JsonOption, StorageOption
+from mops.cli.options import JsonOption, StorageOption
 from mops.cli.service import connected
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.external import connect_external
 from mops.jobs.job import open_job
+from mops.options import COMMON
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings

@@ -38,8 +38,8 @@ def in_python(job: JobState) -> str:
 
 def _needed_options(job: JobState) -> tuple[str, bool]:
     """Return the storage option that finds a job (empty: none is needed), and whether --local is needed."""
-    url, found, here = job.files.url, locate(), locate(local=True)
-    storage = "" if url in (found.url(), here.url()) else nearby(url)
+    url, found = job.files.url, locate()
+    storage = "" if url in (found.url(), found.here.url()) else nearby(url)
     return storage, url != found.url() and found.profile is not None and not found.reached_from_pods(url)
 
 

@@ -15,9 +15,10 @@ from typer.main import get_command
 
 import mops
 from mops.cli import terminal
-from mops.cli.options import ADVANCED, AROUND, COMMON, SERVICE, STUDY
+from mops.cli.options import AROUND, STUDY
 from mops.cli.process import end_without_reader, interruptible
 from mops.errors import MopsError, UsageError, nearest
+from mops.options import ADVANCED, COMMON, SERVICE
 
 ELSEWHERE: Mapping[str, str] = {
     "--replicates": "set 'n_replicates' in the study; for a job that has run: mops jobs extend JOB --replicates N",

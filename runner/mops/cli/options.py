@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from mops.errors import UsageError
+from mops.options import COMMON
 
-COMMON = "Common"
-SERVICE = "Cluster service"
-ADVANCED = "Advanced"
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
 
@@ -23,31 +20,7 @@ LocalOption = Annotated[
     bool,
     typer.Option("--local", help="Use this machine's storage, not the connected service's", rich_help_panel=COMMON),
 ]
-RunLocallyOption = Annotated[
-    bool,
-    typer.Option("--local", help="Run on this machine even when connected to a service", rich_help_panel=COMMON),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON", rich_help_panel=COMMON)]
-DetachOption = Annotated[
-    bool,
-    typer.Option("--detach", help="Run in the background, and keep running without a terminal", rich_help_panel=COMMON),
-]
-EnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env", metavar="NAME[=VALUE]", help="Set a variable for the model; repeatable", rich_help_panel=COMMON
-    ),
-]
-PythonOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--python", metavar="PATH", help="Run simulations with this Python interpreter", rich_help_panel=ADVANCED
-    ),
-]
-PriorityOption = Annotated[
-    Literal["low", "normal", "high"] | None,
-    typer.Option(help="Set the job's share of a cluster that other jobs also use", rich_help_panel=ADVANCED),
-]
 WeightOption = Annotated[
     list[str] | None,
     typer.Option("--weight", metavar="LOSS=W", help="Set the weight of a loss, leave out the others; repeatable"),

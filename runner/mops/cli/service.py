@@ -17,7 +17,6 @@ from mops.service import profile as saved
 from mops.service.connect import Wanted
 from mops.service.connect import connect as connect_service
 from mops.service.service import another_version
-from mops.settings import Settings
 
 if TYPE_CHECKING:
     from mops.service.service import Service
@@ -200,7 +199,7 @@ def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:
 
         mops settings
     """
-    lines = described(Settings.from_environment(), locate(local=local))
+    lines = described(locate(local=local))
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
         return

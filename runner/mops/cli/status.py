@@ -15,13 +15,14 @@ from rich.console import Console
 from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.job_screen import bar
-from mops.cli.options import SERVICE, JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.errors import UsageError
 from mops.jobs.following import OPEN_STATES, phases_of, with_runner
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
 from mops.jobs.status import CANCEL_REQUESTED, JobMoment, JobState, Status, seen_text, storage_of
 from mops.jobs.text_log import read
+from mops.options import SERVICE
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id

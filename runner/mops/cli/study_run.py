@@ -11,26 +11,23 @@ from typing import Annotated, Any
 import typer
 
 from mops.cli import terminal
-from mops.cli.options import (
-    EnvOption,
-    JsonOption,
-    LocalOption,
-    PythonOption,
-    StorageOption,
-)
+from mops.cli.options import JsonOption, LocalOption, StorageOption
+from mops.cli.start_options import ProjectOption, with_options
 from mops.errors import TrialFailed, UsageError
 from mops.jobs.foreground import Foreground, Source, of_job, of_study, run_in_foreground
 from mops.jobs.job import open_job
 from mops.jobs.prepare import prepare
 from mops.settings import Settings
+from mops.storage.job_options import ProcessOptions
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import canonical_json, short_id
 from mops.units import counted, duration, shortened_in_middle
-from mops.worker.environment import child_environment, read_variables
+from mops.worker.environment import child_environment
 
 _PARAMS_SHOWN = 200  # characters
 
 
+@with_options
 def run(
     study: Annotated[Path | None, typer.Argument(metavar="[STUDY]", help="The study file, like study.json")] = None,
     job: Annotated[
@@ -47,9 +44,9 @@ def run(
         int | None, typer.Option(metavar="N", help="Run this replicate (default: all, then the targets)")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Start a debugger where an exception was raised")] = False,
-    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    env: EnvOption = None,
-    python: PythonOption = None,
+    project: ProjectOption = None,
+    *,
+    process: ProcessOptions,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -86,12 +83,12 @@ def run(
             where="--with-new-code",
             hint="leave it out, or name a job: --job JOB",
         )
-        child = child_environment(read_variables(env or []), python, install=settings.install)
+        child = child_environment(process.env, process.python, install=settings.install)
         source = of_study(prepare(study, project, settings.storage), settings, child)
     else:
         assert job is not None
         _refuse(
-            bool(env or python or (project and not with_new_code)),
+            bool(process.env or process.python or (project and not with_new_code)),
             "a job has its project, variables and interpreter",
             where="--project, --env, --python",
             hint="leave them out; to run the present files of a project, add --with-new-code",

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mops.cli import job_progress, terminal, watch
-from mops.cli.options import SERVICE, JobArgument, StorageOption
-from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_start_options
+from mops.cli.options import JobArgument, StorageOption
+from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_options
 from mops.errors import MopsError, Superseded
 from mops.jobs.job import open_job
 from mops.jobs.submit import RunnerProcess
@@ -18,11 +18,12 @@ from mops.jobs.submit import run as run_job
 from mops.jobs.submit import submit as submit_study
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
+from mops.options import SERVICE
 from mops.settings import Settings
 from mops.storage.joblog.records import NothingToRun, Overtaken, RunRequest
 
 
-@with_start_options
+@with_options
 def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
     project: ProjectOption = None,
@@ -50,16 +51,15 @@ def submit(
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
     of reach.
     """
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
         job = submit_study(
             study,
             project=project,
             name=name,
-            storage=start.storage,
             on_start=shown.started,
             reuse=reuse,
-            **start.run_options(service, shown),
+            **start.run_options(shown),
         )
         if not start.detach and service is None:
             shown.ended(job)
@@ -67,7 +67,7 @@ def submit(
         watch.follow(job, service, as_json=start.as_json)
 
 
-@with_start_options
+@with_options
 def resume(
     job: JobArgument,
     take_over: Annotated[bool, typer.Option("--take-over", help="Replace the runner that runs the job")] = False,
@@ -85,13 +85,13 @@ def resume(
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     before = found.status().attempt
-    service = start.service()
-    with job_progress.displayed(start.settings, as_json=start.as_json) as shown:
+    service = start.location.service
+    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
         resume_job(
             found,
             take_over=take_over,
             on_start=shown.resumed,
-            **start.run_options(service, shown),
+            **start.run_options(shown),
         )
         if not start.detach and service is None:
             shown.ended(found)

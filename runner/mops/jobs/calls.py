@@ -23,7 +23,6 @@ from mops.service import profile as profiles
 from mops.service.connect import Wanted
 from mops.service.connect import connect as connect_service
 from mops.service.profile import Profile
-from mops.settings import Settings
 from mops.storage.files import Files
 from mops.study.json_file import read_text
 from mops.study.sampling.draw import Method
@@ -184,7 +183,7 @@ def settings(*, local: bool = False) -> Table:
     """
 
     def opened() -> Computed:
-        lines = described(Settings.from_environment(), locate(local=local))
+        lines = described(locate(local=local))
         rows = [{"name": one.name, "value": one.text, "source": one.source, "meaning": one.meaning} for one in lines]
         return Computed(pa.Table.from_pylist(rows, schema=SETTINGS), Selection())
 

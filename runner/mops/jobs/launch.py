@@ -43,29 +43,39 @@ Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Ma
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class RunOptions(TypedDict, total=False):
-    """Keyword arguments that submit, resume and retry share; :func:`mops.jobs.submit.submit` describes each."""
+class RunnerOptions(TypedDict, total=False):
+    """Keyword arguments for the runner of a job; :func:`mops.jobs.submit.submit` describes each."""
 
     env: Variables | None
     python: str | Path | None
     pod: PodOptions | None
     settings: Settings | None
-    wait: bool
     local: bool
-    service: Service | None
+    location: Location
     on_progress: Callable[[Progress], None]
+
+
+class RunOptions(RunnerOptions, total=False):
+    """Keyword arguments that submit, resume and retry share."""
+
+    wait: bool
     on_detach: Callable[[Job, StartedRunner], None]
 
 
-class StudyParts(TypedDict, total=False):
-    """Keyword arguments that are a study; :func:`mops.jobs.submit.submit` describes each."""
+class ModelParts(TypedDict, total=False):
+    """Keyword arguments that are a model with its targets; :func:`mops.jobs.submit.submit` describes each."""
 
     model: Code
     targets: Sequence[Code]
-    sets: object
     replicates: int
     scenario: str
     outputs: Sequence[str]
+
+
+class StudyParts(ModelParts, total=False):
+    """Keyword arguments that are a study."""
+
+    sets: object
 
 
 class SubmitOptions(RunOptions, StudyParts, total=False):
@@ -117,12 +127,25 @@ class Launch:
         if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
             raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
         before = kept or NO_OPTIONS
-        settings = (given.get("settings") or Settings.from_environment()).over(before.limits)
+        location = given.get("location") or locate(
+            storage, local=given.get("local") or False, settings=given.get("settings")
+        )
+        location = location.with_service()
+        settings = location.settings.over(before.limits)
         python = None if (path := given.get("python")) is None else str(path)
         named = JobOptions(dict(given.get("env") or {}), python, given.get("pod") or PodOptions())
         options = replace(before.overridden(named), limits=settings.limits)
-        location, service = _placed(given, settings, storage, job, options.pod)
         where = f"job {job.name}" if job else None
+        if location.service is not None:
+            service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
+        elif refused := named.pod.of_a_service:
+            raise UsageError(
+                f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
+                where="the options of the runner's pod",
+                hint="connect to a service: mops connect",
+            )
+        else:
+            service = None
         if service is None:
             child = child_environment(options.env, options.python, where=where, install=settings.install)
         elif python is not None:
@@ -174,23 +197,3 @@ class Launch:
         self.on_detach(job, runner)
         if self.service is not None and self.wait:
             wait_for(job, Phases(record.job, replace(self.service, results=files.url), before), self.on_progress)
-
-
-def _placed(
-    given: RunOptions, settings: Settings, storage: str | Path | None, job: Job | None, pod: PodOptions
-) -> tuple[Location, Service | None]:
-    """Return where a job runs, and the service for it: the one given, else the connected one, unless it runs here."""
-    service, here = given.get("service"), given.get("local") or False
-    location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
-    if service is None and location.profile is not None:
-        service = Service.current(location.profile)
-        location = locate(storage, profile=service.profile, settings=settings)
-    if service is not None:
-        return location, replace(service, results=job.files.url if job else None).with_options(pod)
-    if refused := (given.get("pod") or PodOptions()).of_a_service:
-        raise UsageError(
-            f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
-            where="the options of the runner's pod",
-            hint="pass the service that runs the job",
-        )
-    return location, None

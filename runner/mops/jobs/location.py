@@ -27,12 +27,34 @@ DEFAULT_STORAGE = "mops-storage"
 
 @dataclass(frozen=True)
 class Location:
-    """Where a command works."""
+    """Where a command works, and with which settings: decided once for a command, and passed on."""
 
+    settings: Settings  # of the environment or of the caller
     profile: Profile | None  # the connected service, if the command works there; None: this machine
     local_by: str  # `--local` or `MODELOPS_SCHEDULER`, if it keeps the command here although a service is connected
     storage: str | None  # folder or URL, as the user gave it; None: `mops-storage` in the project
     storage_source: Literal["command line", "environment", "service", "default"]  # where `storage` comes from
+    service: Service | None = None  # of the profile, if `with_service` has asked it
+
+    @property
+    def here(self) -> Location:
+        """The location of a command with ``--local``."""
+        is_given = self.storage_source in ("command line", "environment")
+        storage, source = (self.storage, self.storage_source) if is_given else (None, "default")
+        return replace(self, profile=None, service=None, storage=storage, storage_source=source)
+
+    def with_service(self) -> Location:
+        """Return this location with the service as its chart describes it now.
+
+        ServiceError: the service is out of reach, or no longer exists.
+        """
+        if self.profile is None or self.service is not None:
+            return self
+        from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
+
+        service = Service.current(self.profile)
+        storage = profiles.storage_of(service.profile) if self.storage_source == "service" else self.storage
+        return replace(self, profile=service.profile, service=service, storage=storage)
 
     def url(self, root: Path | None = None) -> str:
         """Return the URL of the storage, which need not exist; ``root`` None: around the working directory."""
@@ -57,27 +79,26 @@ def locate(
     storage: str | Path | None = None,  # that the caller names
     *,
     local: bool = False,
-    profile: Profile | None = None,  # that the caller has chosen; None: the connected one
-    settings: Settings | None = None,  # of the job; None: from the environment
+    settings: Settings | None = None,  # None: from the environment
+    service: Service | None = None,  # that the caller has chosen; None: the connected one
 ) -> Location:
     """Return where a command works."""
     # A saved profile that cannot be read is an error also with `local`, because the commands that mops prints depend on
     # it.
     settings = settings or Settings.from_environment()
-    saved = profile or profiles.load()
-    by_scheduler = profile is None and settings.scheduler is not None
-    local_by = "--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else ""
-    here = Location(None, local_by if saved else "", None, "default")
-    found = here if local_by or saved is None else replace(here, profile=saved)
+    profile = service.profile if service else profiles.load()
+    by_scheduler = service is None and settings.scheduler is not None
+    local_by = ("--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else "") if profile else ""
+    if local or by_scheduler:
+        profile = service = None
     if storage:
-        return replace(
-            found, storage=path_text(storage, "storage", "pass a folder or a URL"), storage_source="command line"
-        )
+        text = path_text(storage, "storage", "pass a folder or a URL")
+        return Location(settings, profile, local_by, text, "command line", service)
     if settings.storage:
-        return replace(found, storage=settings.storage, storage_source="environment")
-    if found.profile is not None:
-        return replace(found, storage=profiles.storage_of(found.profile), storage_source="service")
-    return found
+        return Location(settings, profile, local_by, settings.storage, "environment", service)
+    if profile is not None:
+        return Location(settings, profile, local_by, profiles.storage_of(profile), "service", service)
+    return Location(settings, None, local_by, None, "default")
 
 
 def service_with(files: Files, *, local: bool) -> Service | None:
@@ -106,9 +127,9 @@ def path_text(
     raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
 
 
-def described(settings: Settings, location: Location) -> list[SettingLine]:
+def described(location: Location) -> list[SettingLine]:
     """List the settings as ``Settings.described``, with the values that a connected service sets."""
-    lines = {line.name: line for line in settings.described()}
+    lines = {line.name: line for line in location.settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)
     value: str | None

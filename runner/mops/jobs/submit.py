@@ -124,8 +124,8 @@ def submit(
         has ended.
     local : bool
         Run on this machine even when connected to a service.
-    service : Service
-        The service that runs the job; None: the connected one, if there is one.
+    location : Location
+        Where the job runs, if the caller has decided it; then ``storage``, ``settings`` and ``local`` do not count.
     on_progress : callable
         Called with a ``Progress`` about four times a second while this process runs the job. If it raises, mops
         warns once (RuntimeWarning) and the job continues. Not given: a terminal shows a line, a notebook shows a bar,
@@ -180,7 +180,7 @@ def submit(
     parts, run_options = _split(options)
     launch = Launch.of(run_options, storage=storage)
     prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
-    given, launch = launch.settings, launch.with_limits(prepared.limits)
+    launch = launch.with_limits(prepared.limits)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(NamePaths(name).root)  # a storage out of reach shows within seconds, before the model's import
@@ -190,7 +190,7 @@ def submit(
         is_complete = JobLog(files, job.record.paths).read().complete
         if if_exists == "open" or is_complete:
             return job
-        return resume(job, **(run_options | RunOptions(settings=given)))
+        return resume(job, **(run_options | RunOptions(location=launch.location)))
     pending = [prepared]
     del prepared
     return submit_prepared(pending, name, launch, reuse=reuse, on_start=on_start)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.fitted import calibration_with
+from mops.calibration.stored import calibration_with
 from mops.errors import CorruptRecord
 from mops.figures.losses import ScoredSets
 from mops.jobs.data import JobData

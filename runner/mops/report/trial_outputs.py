@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.round_of import is_round
+from mops.calibration.rounds import differs_from_round
 from mops.figures.calibration import thinned
 from mops.figures.columns import Floats
 from mops.figures.fan import MOST_SETS, MOST_VALUES
@@ -38,10 +38,12 @@ class TrialRows:
 def lost_jobs(files: Files, found: Calibration, names: Iterable[str]) -> list[str]:
     """Return those of these jobs of rounds that have been deleted, or whose name another job has now."""
     record, existing = CalibrationRecords(files, found.name).calibration(), set(job_names(files))
-    asked = {each.asked.job: each.asked for each in found.rounds}
+    asked = {each.job: each for each in found.rounds}
 
     def is_there(name: str) -> bool:
-        return record is not None and name in existing and is_round(Job(files, name, local=True), record, asked[name])
+        if record is None or name not in existing:
+            return False
+        return not differs_from_round(Job(files, name, local=True), record, asked[name])
 
     return [name for name in names if not is_there(name)]
 

@@ -21,11 +21,12 @@ from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
 from mops.k8s.job_phase import GONE, Phase, phase_of
 from mops.k8s.pod_state import PodState, is_running, newest, state_of
 from mops.k8s.runner_job import Request, runner_job
+from mops.options import flag_of
 from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.settings import PREFIX
 from mops.storage.files import Files
-from mops.storage.job_options import PodOptions, option
+from mops.storage.job_options import PodOptions
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -108,11 +109,11 @@ class Service:
         # Kubernetes would refuse a wrong form only later, when the job is in the storage.
         for name, (form, hint) in _FORMS.items():
             if (value := options.given.get(name)) and not form.fullmatch(value):
-                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=hint)
+                raise UsageError(f"{value!r} is not valid for {flag_of(name)}", where="the command line", hint=hint)
         for name in ("deadline_s", "keep_s"):
             if not isinstance(value := options.given.get(name, 0), int):
                 hint = "give a whole number of seconds"
-                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the pod options", hint=hint)
+                raise UsageError(f"{value!r} is not valid for {flag_of(name)}", where="the pod options", hint=hint)
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
             resources = self.pod.resources

@@ -100,11 +100,10 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Round:
-    """A round that has ended."""
+class Round(Asked):
+    """A round that has ended: both of its records."""
 
-    asked: Asked
-    told: Told
+    outcomes: tuple[Outcome, ...] = field(kw_only=True)  # in the order of the sets
 
 
 _CALIBRATION = JsonCodec[CalibrationRecord](CalibrationRecord)
@@ -147,10 +146,14 @@ class CalibrationRecords:
         told = [entry.path for entry in self.files.list(folder) if entry.path.endswith("-told.json")]
         ks = range(1, len(told) + 1)
         asked = self._decoded(_ASKED, [self._round(k, "asked") for k in ks])
-        found = list(map(Round, asked, self._decoded(_TOLD, [self._round(k, "told") for k in ks])))
+        outcomes = [told.outcomes for told in self._decoded(_TOLD, [self._round(k, "told") for k in ks])]
+        found = [
+            Round(each.k, each.job, each.sets, each.state, each.kept_seeds, outcomes=its)
+            for each, its in zip(asked, outcomes, strict=True)
+        ]
         for each in found:
-            if len(each.asked.sets) != len(each.told.outcomes):
-                what = f"round {each.asked.k} has {len(each.asked.sets)} sets and {len(each.told.outcomes)} outcomes"
+            if len(each.sets) != len(each.outcomes):
+                what = f"round {each.k} has {len(each.sets)} sets and {len(each.outcomes)} outcomes"
                 raise CorruptRecord(what, where=f"{self.files.url}/{folder}", hint=RESTORE_HINT)
         return found
 
@@ -197,9 +200,9 @@ class CalibrationRecords:
         """Store the sets of a round; raises as :meth:`begin`."""
         self._put(self._round(asked.k, "asked"), _ASKED.encode(asked))
 
-    def tell(self, told: Told) -> None:
+    def tell(self, asked: Asked, outcomes: tuple[Outcome, ...]) -> None:
         """Store the outcomes of a round; raises as :meth:`begin`."""
-        self._put(self._round(told.k, "told"), _TOLD.encode(told))
+        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, outcomes)))
 
     @property
     def _begin(self) -> str:

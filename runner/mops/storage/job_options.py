@@ -9,18 +9,33 @@ from typing import Annotated, Any
 
 from pydantic import Field, WrapSerializer
 
+from mops.options import ADVANCED, COMMON, SERVICE, Option, flag_of
+
 
 @dataclass(frozen=True)
 class PodOptions:
     """Options of a runner's pod, in place of the values of the service's chart; None: the chart's value."""
 
-    queue: str | None = None  # a LocalQueue of Kueue
-    priority_class: str | None = None
-    deadline_s: int | None = None  # the most that all pods of one Kubernetes Job may take
-    keep_s: int | None = None  # how long Kubernetes keeps the finished Job
-    memory: str | None = None  # request and limit, in Kubernetes' notation of bytes
-    dedicated: bool | None = None  # whether the job runs on a dedicated cluster; None: the choice at `mops connect`
-    workers: str | None = None  # the size of that cluster: N or MIN:MAX
+    queue: Annotated[str | None, Option("Start the runner through this Kueue queue", "QUEUE", SERVICE)] = None
+    priority_class: Annotated[str | None, Option("Set the PriorityClass of the runner's pod", "CLASS", SERVICE)] = None
+    deadline_s: Annotated[int | None, Option("Stop the job after this many seconds", "SECONDS", SERVICE, least=1)] = (
+        None
+    )
+    keep_s: Annotated[
+        int | None, Option("Delete the Kubernetes Job this many seconds after its end", "SECONDS", SERVICE, least=0)
+    ] = None
+    # Request and limit, in Kubernetes' notation of bytes.
+    memory: Annotated[str | None, Option("Set the memory of the runner's pod, like 2Gi", "BYTES", SERVICE)] = None
+    # None: the choice at `mops connect`.
+    dedicated: Annotated[
+        bool | None,
+        Option(
+            "Use a dedicated Dask cluster, or the service's shared one", panel=SERVICE, flags="--dedicated/--shared"
+        ),
+    ] = None
+    workers: Annotated[str | None, Option("Set the number of workers of a dedicated cluster", "N|MIN:MAX", SERVICE)] = (
+        None
+    )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -30,7 +45,7 @@ class PodOptions:
     @property
     def of_a_service(self) -> list[str]:
         """The command line's names of the options that only a service can carry out."""
-        return [option(name) for name, value in self.given.items() if value is not False]
+        return [flag_of(name) for name, value in self.given.items() if value is not False]
 
     def overridden(self, given: PodOptions) -> PodOptions:
         """Return these options with those of a later command in their place."""
@@ -38,22 +53,24 @@ class PodOptions:
         return replace(kept, **given.given)
 
 
-def option(name: str) -> str:
-    """Return the command line's name for a field of :class:`PodOptions`."""
-    return f"--{name.removesuffix('_s').replace('_', '-')}"
-
-
 def _without_none(pod: PodOptions, serialize: Callable[[PodOptions], dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in serialize(pod).items() if value is not None}
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """The options that mops stores with a job besides its study."""
+class ProcessOptions:
+    """The environment of the processes that run simulations."""
 
     # Variables for the model; None: the value comes from the runner's environment, and mops does not store it.
-    env: Mapping[str, str | None]
-    python: str | None  # the interpreter that runs simulations, an absolute path; None: the worker's own
+    env: Annotated[Mapping[str, str | None], Option("Set a variable for the model; repeatable", "NAME[=VALUE]", COMMON)]
+    # An absolute path; None: the worker's own.
+    python: Annotated[str | None, Option("Run simulations with this Python interpreter", "PATH", ADVANCED)]
+
+
+@dataclass(frozen=True)
+class JobOptions(ProcessOptions):
+    """The options that mops stores with a job besides its study."""
+
     pod: Annotated[PodOptions, WrapSerializer(_without_none)]
     # The limits of simulations that a person has set: Settings.limits.
     limits: Annotated[Mapping[str, float | int | str | None], Field(exclude_if=not_)] = field(default_factory=dict)
@@ -75,7 +92,7 @@ class JobOptions:
             f"--env {name}": "this environment's" if value is None else value for name, value in self.env.items()
         }
         python = {"--python": self.python} if self.python else {}
-        return {**variables, **python, **{option(name): str(value) for name, value in self.pod.given.items()}}
+        return {**variables, **python, **{flag_of(name): str(value) for name, value in self.pod.given.items()}}
 
 
 NO_OPTIONS = JobOptions({}, None, PodOptions())

@@ -241,4 +241,4 @@ def test_settings_without_a_service(lab: CommandLab) -> None:
 
 
 def test_a_local_location_has_no_pods() -> None:
-    assert not Location(None, "", None, "default").reached_from_pods(STORAGE)
+    assert not Location(Settings(), None, "", None, "default").reached_from_pods(STORAGE)

@@ -23,7 +23,7 @@ from mops.k8s.dedicated import Size
 from mops.k8s.runner_job import DEDICATED_FILES, DEDICATED_FOLDER, Request, runner_job
 from mops.service.profile import Profile
 from mops.service.service import Service
-from mops.storage.job_options import PodOptions
+from mops.storage.job_options import JobOptions, PodOptions
 from runner_jobs import REQUEST
 
 STORAGE: Any = SimpleNamespace(url="abfs://studies/mops")
@@ -248,7 +248,7 @@ def test_the_runner_connects_to_the_scheduler_of_its_cluster(config: ServiceConf
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine runs the job"):
-        StartOptions(dedicated=dedicated, workers=workers).service()
+        _ = StartOptions(job=JobOptions({}, None, PodOptions(dedicated=dedicated, workers=workers))).location
 
 
 @pytest.mark.parametrize(

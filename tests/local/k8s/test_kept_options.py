@@ -16,6 +16,7 @@ from mops.errors import JobError, ModelError, OptionsError, OtherFormat, Service
 from mops.jobs import submit
 from mops.jobs.derive import retry
 from mops.jobs.job import Job
+from mops.jobs.location import Location, locate
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object
 from mops.k8s.chart import ServiceConfig as Described
@@ -80,9 +81,13 @@ def study(tmp_path: Path) -> Path:
     return path
 
 
+def at(service: Service) -> Location:
+    return locate(service=service, settings=Settings())
+
+
 def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
     """Submit a study to a service, and let Kubernetes end the Job before any simulation runs."""
-    job = submit.submit(study, name="waves", service=service, wait=False, pod=pod, settings=Settings(), **options)
+    job = submit.submit(study, name="waves", location=at(service), wait=False, pod=pod, **options)
     in_memory(service).end_jobs()
     return job
 
@@ -124,9 +129,8 @@ def resume(job: Job, service: Service, **options: Any) -> list[str]:
     said: list[str] = []
     submit.resume(
         job,
-        service=service,
+        location=at(service),
         wait=False,
-        settings=Settings(),
         on_start=lambda _, changes: said.extend(changes),
         **options,
     )
@@ -175,9 +179,7 @@ def test_a_retry_inherits_the_options_of_its_parent(service: Service, study: Pat
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
     assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
-    child = retry(
-        job, "error", name="again", service=service, wait=False, pod=PodOptions(queue="large"), settings=Settings()
-    )
+    child = retry(job, "error", name="again", location=at(service), wait=False, pod=PodOptions(queue="large"))
     assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
     assert child.record.options == JobOptions(
         {"MODE": "fast"}, None, ASKED.overridden(PodOptions("large", memory="4Gi"))
@@ -200,7 +202,7 @@ def test_a_service_refuses_a_variable_that_every_runner_refuses(service: Service
     job = submitted(service, study)
     for start in (
         lambda: resume(job, service, env={name: None}),
-        lambda: submit.submit(study, name="other", service=service, wait=False, env={name: None}, settings=Settings()),
+        lambda: submit.submit(study, name="other", location=at(service), wait=False, env={name: None}),
     ):
         with pytest.raises(OptionsError, match=f"--env {name}: "):
             start()
@@ -213,9 +215,7 @@ def test_a_kept_interpreter_does_not_prevent_a_job_on_a_service(service: Service
     here = Settings(storage=storage, slots=1)
     job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
     said: list[str] = []
-    retried = retry(
-        job, "error", service=service, wait=False, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
-    )
+    retried = retry(job, "error", location=at(service), wait=False, on_start=lambda _, changes: said.extend(changes))
     set_aside = f"--python: {sys.executable} before, unset now"
     assert set_aside in said
     assert retried.record.options.python is None
@@ -271,7 +271,7 @@ def test_fields_that_a_newer_mops_has_added_are_ignored(service: Service, study:
 
 def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
     """Regression: cancel, delete and --take-over removed the Kubernetes Job of a job in another storage."""
-    submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
+    submit.submit(study, name="waves", location=at(service), wait=False)
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
     assert other.delete_idle_jobs("waves") == []
@@ -284,7 +284,7 @@ def test_a_deleted_job_leaves_the_queue(
     service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: its Kubernetes Job stayed in the queue, and days later a runner started and found no job."""
-    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
+    job = submit.submit(study, name="waves", location=at(service), wait=False)
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
     monkeypatch.setattr(tidy, "service_with", lambda files, *, local: None if local else service)
     tidy.delete_([job.name], yes=True, storage=storage)
@@ -293,7 +293,7 @@ def test_a_deleted_job_leaves_the_queue(
 
 def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
     """Regression: Kubernetes waits without limit for the pod to end, and resume refused a second runner."""
-    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
+    job = submit.submit(study, name="waves", location=at(service), wait=False)
     in_memory(service).all_pods = [
         {
             "metadata": {
@@ -324,7 +324,7 @@ def test_a_refused_take_over_keeps_the_old_runner(
 ) -> None:
     """Regression: mops deleted the runner before it checked the model and the options, so the job had no runner."""
     (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
-    job = submit.submit(study, name="waves", service=service, wait=False, settings=Settings())
+    job = submit.submit(study, name="waves", location=at(service), wait=False)
     with pytest.raises(ModelError):
         resume(job, service, take_over=True, env={"MODE": "broken"})
     assert list(in_memory(service).objects) == [("Job", "waves-1")]

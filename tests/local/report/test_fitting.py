@@ -12,7 +12,7 @@ import pytest
 
 import mops
 from mops.calibration.calibration import Calibration
-from mops.calibration.fitted import calibration_with
+from mops.calibration.stored import calibration_with
 from mops.errors import JobFailed
 from mops.figures.calibration import trials
 from mops.report.render import render

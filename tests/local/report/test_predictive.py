@@ -79,8 +79,8 @@ def outputs_of(fit: Calibration) -> pd.DataFrame:
     """Return the rows of all rounds with the weight of their set, from the files."""
     frames = []
     for each in fit.rounds:
-        parts = (folder_of(fit.storage, each.asked.job) / "outputs" / "daily").glob("*.parquet")
-        frames.append(pd.concat(map(pd.read_parquet, parts)).assign(round=each.asked.k))
+        parts = (folder_of(fit.storage, each.job) / "outputs" / "daily").glob("*.parquet")
+        frames.append(pd.concat(map(pd.read_parquet, parts)).assign(round=each.k))
     trials = fit.trials().to_pandas()[["round", "param_id", "weight"]]
     return pd.concat(frames).merge(trials, on=["round", "param_id"])
 
@@ -157,7 +157,7 @@ def test_a_rough_posterior_is_drawn_and_named_so_and_without_outputs_a_note_says
     assert isinstance(rough, Gallery)
     assert "rough posterior predictive" in rough.figures[0].title
     assert "data points lie in" not in rough.figures[0].caption
-    without_prior = [replace(each, asked=replace(each.asked, state={"drawn": 1})) for each in fit.rounds]
+    without_prior = [replace(each, state={"drawn": 1}) for each in fit.rounds]
     (note,) = notes(facts, replace(fit, rounds=without_prior))
     assert note == f"{NONE} the outputs have no values for the prior predictive or for the posterior predictive."
 
@@ -191,7 +191,7 @@ def test_rounds_that_failed_leave_the_prior_to_the_next_ones(tmp_path: Path) -> 
     (tmp_path / "is_repaired").touch()
     fit = calibrate(tmp_path, rounds=4)
     assert fit.has_posterior
-    assert ["drawn" in each.asked.state for each in fit.rounds] == [False, False, True, True][: len(fit.rounds)]
+    assert ["drawn" in each.state for each in fit.rounds] == [False, False, True, True][: len(fit.rounds)]
     page = render(mops.open_job("fit-r2", tmp_path / "storage", local=True))
     caption = "Prior predictive: 32 of 64 sets (32 have no result) drawn from the prior, in rounds 1, 2."
     assert caption in page
@@ -238,6 +238,6 @@ def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, fact
 
 def test_of_an_optimiser_without_losses_a_note_says_so(fit: Calibration, facts: Facts) -> None:
     failed = Outcome({}, "error")
-    rounds = [replace(each, told=replace(each.told, outcomes=(failed,) * len(each.asked.sets))) for each in fit.rounds]
+    rounds = [replace(each, outcomes=(failed,) * len(each.sets)) for each in fit.rounds]
     optimiser = replace(fit, method=Method.CMAES, weights=[None] * len(fit.weights), rounds=rounds)
     assert notes(facts, optimiser) == [f"{NONE} the outputs have no values for the first round or for the best sets."]

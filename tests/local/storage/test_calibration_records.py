@@ -17,7 +17,6 @@ from mops.storage.calibration_records import (
     Outcome,
     Round,
     Scoring,
-    Told,
     calibration_names,
 )
 from mops.storage.files import Files
@@ -28,7 +27,7 @@ RECORD = CalibrationRecord(
 )
 SETS = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
 ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
-TOLD = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
+OUTCOMES = (Outcome({"fit": 1e-07}), Outcome({}, "oom"))
 
 
 @pytest.fixture
@@ -42,10 +41,10 @@ def test_records_are_read_as_they_were_written(records: CalibrationRecords) -> N
     assert records.asked(1) is None
     records.ask(ASKED)
     assert records.rounds() == []
-    records.tell(TOLD)
+    records.tell(ASKED, OUTCOMES)
     assert records.calibration() == RECORD
-    assert records.rounds() == [Round(ASKED, TOLD)]
-    assert [type(value) for value in records.rounds()[0].asked.sets[1].values()] == [float, int, bool, str]
+    assert records.rounds() == [Round(1, "fit-r1", SETS, ASKED.state, ASKED.kept_seeds, outcomes=OUTCOMES)]
+    assert [type(value) for value in records.rounds()[0].sets[1].values()] == [float, int, bool, str]
 
 
 def test_a_record_is_never_replaced(records: CalibrationRecords) -> None:
@@ -73,21 +72,21 @@ def test_a_round_is_open_from_its_record_asked_to_its_record_told(records: Calib
     assert records.open_job() is None
     records.ask(ASKED)
     assert records.open_job() == "fit-r1"
-    records.tell(TOLD)
+    records.tell(ASKED, OUTCOMES)
     assert records.open_job() is None
     records.ask(Asked(2, "fit-r2", SETS, {}))
     assert records.open_job() == "fit-r2"
 
 
 def test_a_missing_record_is_an_error(records: CalibrationRecords) -> None:
-    records.tell(TOLD)
+    records.tell(ASKED, OUTCOMES)
     with pytest.raises(CorruptRecord, match="a record of this calibration is missing"):
         records.rounds()
 
 
 def test_as_many_outcomes_as_sets(records: CalibrationRecords) -> None:
     records.ask(Asked(1, "fit-r1", SETS[:1], {}))
-    records.tell(TOLD)
+    records.tell(ASKED, OUTCOMES)
     with pytest.raises(CorruptRecord, match="round 1 has 1 sets and 2 outcomes"):
         records.rounds()
 
@@ -96,8 +95,9 @@ def test_a_killed_removal_leaves_a_calibration_that_is_not_damaged(records: Cali
     """All records that are left at any moment can be read."""
     records.begin(RECORD)
     for k in (1, 2):
-        records.ask(Asked(k, f"fit-r{k}", SETS, {}))
-        records.tell(Told(k, f"fit-r{k}", TOLD.outcomes))
+        asked = Asked(k, f"fit-r{k}", SETS, {})
+        records.ask(asked)
+        records.tell(asked, OUTCOMES)
     assert records.begun() == [1, 2]
     left = []
 

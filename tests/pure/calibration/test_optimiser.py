@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+from rounds_lab import Sets, have_failed, played, read_back
 
 from mops.calibration.optimiser import Optimiser, check_optimiser
 from mops.calibration.options import Method
 from mops.calibration.rounds import TotalLoss
 from mops.errors import UsageError
-from mops.storage.calibration_records import Asked, Outcome, Round, Told
+from mops.storage.calibration_records import Outcome, Round
 from mops.study.sampling.space import parse_space
 
-Sets = dict[str, Any]
 SPACE = {"x": {"min": -10, "max": 10}, "rate": {"min": 0.001, "max": 10, "scale": "log"}, "days": 60}
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SINGLE = [Method.TPE, Method.CMAES, pytest.param(Method.GP, marks=pytest.mark.skipif(not HAS_TORCH, reason="no torch"))]
 
 
 def optimiser(method: Method, space: Sets = SPACE, objectives: tuple[str, ...] = (), seed: int = 0) -> Optimiser:
-    return Optimiser(parse_space(space, where="s"), method, seed, TotalLoss(), objectives, "s")
-
-
-def played(
-    fitting: Optimiser, losses: Callable[[Sets], dict[str, float] | None], n: int = 32, rounds: int = 6
-) -> list[Round]:
-    """Run rounds; losses of None are a failure."""
-    history: list[Round] = []
-    for k in range(1, rounds + 1):
-        draw = fitting.ask(history, n)
-        found = map(losses, draw.sets)
-        outcomes = tuple(Outcome({}, "error") if each is None else Outcome(each) for each in found)
-        history.append(Round(Asked(k, f"f-r{k}", tuple(draw.sets), draw.state), Told(k, f"f-r{k}", outcomes)))
-    return history
+    return Optimiser(parse_space(space, where="s"), method, seed, TotalLoss(), objectives)
 
 
 def bowl(params: Sets) -> dict[str, float]:
@@ -50,15 +34,15 @@ def bowl(params: Sets) -> dict[str, float]:
 
 
 def best(each: Round) -> float:
-    return min(sum(outcome.losses.values()) for outcome in each.told.outcomes if outcome.failure is None)
+    return min(sum(outcome.losses.values()) for outcome in each.outcomes if outcome.failure is None)
 
 
 @pytest.mark.parametrize("method", SINGLE)
 def test_a_known_optimum_is_found(method: Method) -> None:
-    history = played(optimiser(method), bowl, rounds=8)
+    history = played(optimiser(method), bowl, 32, 8)
     assert min(map(best, history)) < 0.3
     assert best(history[-1]) < best(history[0])
-    params = min((set_ for each in history for set_ in each.asked.sets), key=lambda set_: bowl(set_)["fit"])
+    params = min((set_ for each in history for set_ in each.sets), key=lambda set_: bowl(set_)["fit"])
     assert params["x"] == pytest.approx(3, abs=0.5)
     assert params["rate"] == pytest.approx(0.1, rel=0.9)
     assert list(params) == ["x", "rate", "days"]
@@ -67,9 +51,8 @@ def test_a_known_optimum_is_found(method: Method) -> None:
 
 @pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
 def test_the_optimum_is_found_although_half_of_the_space_fails(method: Method) -> None:
-    history = played(optimiser(method), lambda params: bowl(params) if params["x"] > 2 else None, rounds=8)
-    failed = [outcome.failure is not None for outcome in history[0].told.outcomes]
-    assert 15 < sum(failed) < 24
+    history = played(optimiser(method), lambda params: bowl(params) if params["x"] > 2 else None, 32, 8)
+    assert 15 < sum(have_failed(history[:1])) < 24
     assert best(history[-1]) < 0.5
 
 
@@ -81,8 +64,8 @@ def test_optuna_is_told_failures_as_failures_and_each_loss_of_its_set(method: Me
     assert len(trials) == 48
     for trial, params, outcome in zip(
         trials,
-        (params for each in history for params in each.asked.sets),
-        (outcome for each in history for outcome in each.told.outcomes),
+        (params for each in history for params in each.sets),
+        (outcome for each in history for outcome in each.outcomes),
         strict=True,
     ):
         assert trial.params == {name: params[name] for name in ("x", "rate")}
@@ -96,21 +79,19 @@ def test_optuna_is_told_failures_as_failures_and_each_loss_of_its_set(method: Me
 def test_records_read_back_from_json_give_the_same_next_sets(method: Method) -> None:
     fitting = optimiser(method, seed=4)
     history = played(fitting, bowl, n=16, rounds=3)
-    read = [
-        Round(replace(each.asked, sets=tuple(json.loads(json.dumps(each.asked.sets)))), each.told) for each in history
-    ]
+    read = read_back(history)
     assert fitting.ask(read, 16) == fitting.ask(history, 16)
     assert optimiser(method, seed=5).ask(history, 16) != fitting.ask(history, 16)
-    assert fitting.ask(history, 16).sets != list(history[-1].asked.sets)
+    assert fitting.ask(history, 16).sets != list(history[-1].sets)
 
 
 def test_a_sampler_of_another_version_continues_from_the_stored_sets() -> None:
     """CMA-ES learns from the sets that ran, not from those that this version would have asked for."""
     fitting = optimiser(Method.CMAES)
-    first = played(fitting, bowl, rounds=1)
+    first = played(fitting, bowl, 32, 1)
     others = [{"x": 3 + i / 100, "rate": 0.1, "days": 60} for i in range(32)]
     outcomes = tuple(Outcome(bowl(params)) for params in others)
-    history = [*first, Round(Asked(2, "f-r2", tuple(others), {}), Told(2, "f-r2", outcomes))]
+    history = [*first, Round(2, "f-r2", tuple(others), {}, outcomes=outcomes)]
     xs = [params["x"] for params in fitting.ask(history, 32).sets]
     assert np.mean(xs) == pytest.approx(3, abs=0.6)
     assert np.std(xs) < 0.7 * np.std([params["x"] for params in fitting.ask(first, 32).sets])
@@ -126,8 +107,8 @@ def test_several_objectives_find_the_pareto_set(method: Method) -> None:
 
     space = {"x": {"min": -10, "max": 10}, "y": {"min": 0, "max": 20}}
     history = played(optimiser(method, space, ("left", "right")), losses, n=40, rounds=8)
-    last = [params for params in history[-1].asked.sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
-    first = [params for params in history[0].asked.sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
+    last = [params for params in history[-1].sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
+    first = [params for params in history[0].sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
     assert len(last) > 5 > len(first)
 
 
@@ -145,7 +126,7 @@ def test_integers_and_lists_of_values_keep_their_types(method: Method) -> None:
         n=16,
         rounds=4,
     )
-    for params in (params for each in history for params in each.asked.sets):
+    for params in (params for each in history for params in each.sets):
         assert [type(value) for value in params.values()] == [int, str, bool, int]
         assert params["big"] in (1, 2**60)
     assert best(history[-1]) <= 1
@@ -154,7 +135,7 @@ def test_integers_and_lists_of_values_keep_their_types(method: Method) -> None:
 @pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
 def test_rounds_of_one_set_and_of_one_parameter_work(method: Method) -> None:
     history = played(optimiser(method, {"x": {"min": 0, "max": 1}}), lambda params: {"fit": params["x"]}, 1, 12)
-    assert len({each.asked.sets[0]["x"] for each in history}) == 12
+    assert len({each.sets[0]["x"] for each in history}) == 12
 
 
 def generation_of(method: Method, each: optuna.trial.FrozenTrial) -> int:
@@ -167,8 +148,8 @@ def test_an_eighth_of_a_round_may_fail_without_delaying_the_next_generation(meth
     fitting, n = optimiser(method), 32
     *before, last = played(fitting, bowl, n=n, rounds=2)
     for n_failed, is_next in ((4, True), (5, False)):
-        outcomes = (*[Outcome({}, "error")] * n_failed, *last.told.outcomes[n_failed:])
-        study = fitting.replayed([*before, replace(last, told=replace(last.told, outcomes=outcomes))], n)
+        outcomes = (*[Outcome({}, "error")] * n_failed, *last.outcomes[n_failed:])
+        study = fitting.replayed([*before, replace(last, outcomes=outcomes)], n)
         old, new = study.trials[-1], study.ask(fitting._distributions())
         _ = new.relative_params
         assert generation_of(method, study.trials[new.number]) == generation_of(method, old) + is_next

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pytest
 
 import mops
+from mops.calibration.options import CalibrateOptions, Method, Plan
 from mops.errors import UsageError
 from mops.jobs.launch import Launch, RunOptions
+from mops.options import options_of
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.samples import SAMPLES
@@ -59,9 +62,23 @@ def test_the_shared_options_are_in_the_signature(function: Any) -> None:
     assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
-def test_the_docstring_of_submit_describes_each_parameter() -> None:
-    described = inspect.getdoc(mops.submit) or ""
-    assert [name for name in inspect.signature(mops.submit).parameters if f"\n{name}" not in described] == []
+@pytest.mark.parametrize("function", [mops.submit, mops.calibrate])
+def test_the_docstring_describes_each_parameter(function: Any) -> None:
+    described = inspect.getdoc(function) or ""
+    names = [*inspect.signature(function).parameters]
+    assert [name for name in names if not re.search(rf"^(\w+, )*{name}\b", described, re.MULTILINE)] == []
+
+
+WIDER = {"method": Method | str, "objectives": Sequence[str], "python": str | Path}
+"""Of these options, Python accepts other types than the record."""
+
+
+@pytest.mark.parametrize(("keywords", "options"), [(CalibrateOptions, Plan), (RunOptions, JobOptions)])
+def test_the_keywords_of_python_are_the_options_of_the_command_line(keywords: Any, options: Any) -> None:
+    """The fields of ``options`` make both. Only for editors and mypy, the keywords stand in a class of their own."""
+    ours, theirs = get_type_hints(options), get_type_hints(keywords)
+    for name, *_ in options_of(options):
+        assert WIDER.get(name, ours[name]) | None == theirs[name] | None, name
 
 
 @pytest.mark.parametrize(("method", "schema"), [("losses", LOSSES), ("failures", FAILURES), ("samples", SAMPLES)])

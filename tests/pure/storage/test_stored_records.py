@@ -31,7 +31,6 @@ from mops.storage.calibration_records import (
     CalibrationRecords,
     Outcome,
     Scoring,
-    Told,
 )
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
@@ -272,9 +271,9 @@ def asked(files: Files) -> Stored:
 
 def told(files: Files) -> Stored:
     asked(files)
-    record = Told(1, "fit-r1", (Outcome({"fit": 1e-07}), Outcome({}, "oom")))
-    records(files).tell(record)
-    return "calibrations/fit/rounds/00000001-told.json", record, records(files).rounds()[0].told
+    outcomes = (Outcome({"fit": 1e-07}), Outcome({}, "oom"))
+    records(files).tell(Asked(1, "fit-r1", ({}, {}), {}), outcomes)
+    return "calibrations/fit/rounds/00000001-told.json", outcomes, records(files).rounds()[0].outcomes
 
 
 def scoring(files: Files) -> Stored:

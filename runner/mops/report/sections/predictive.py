@@ -69,7 +69,7 @@ def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
 
 
 def _prior_and_posterior(found: Calibration) -> tuple[_Chosen, _Chosen]:
-    first = [each.asked.k for each in found.rounds if is_from_prior(each.asked.state)]
+    first = [each.k for each in found.rounds if is_from_prior(each.state)]
     rounds = f"round{'' if len(first) == 1 else 's'} {', '.join(map(str, first))}"
     before = _Chosen(_of_rounds(found, first), "prior predictive", f"drawn from the prior, in {rounds}")
     weights = np.array([weight or 0.0 for weight in found.weights])
@@ -79,7 +79,7 @@ def _prior_and_posterior(found: Calibration) -> tuple[_Chosen, _Chosen]:
 
 
 def _first_and_best(found: Calibration) -> tuple[_Chosen, _Chosen]:
-    first = found.rounds[0].asked.k
+    first = found.rounds[0].k
     before = _Chosen(_of_rounds(found, [first]), "first round", f"of round {first}")
     losses = np.array([np.inf if loss is None else loss for loss in found.trials()["loss"].to_pylist()])
     weights = np.zeros(len(losses))
@@ -93,7 +93,7 @@ def _first_and_best(found: Calibration) -> tuple[_Chosen, _Chosen]:
 
 def _of_rounds(found: Calibration, ks: Sequence[int]) -> Floats:
     """Return the weight 1 for each trial of these rounds."""
-    return np.isin([each.asked.k for each in found.rounds for _ in each.asked.sets], ks).astype(np.float64)
+    return np.isin([each.k for each in found.rounds for _ in each.sets], ks).astype(np.float64)
 
 
 def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
