@@ -16,7 +16,7 @@ from mops.jobs.launch import Launch, RunOptions
 from mops.jobs.prepare import listed_files, unpacked, with_sets
 from mops.jobs.status import Status
 from mops.jobs.submit import resume, submit_prepared
-from mops.project.bundle import differing_files
+from mops.project.difference import differing_files
 from mops.storage.calibration_records import Asked
 from mops.storage.job_records import job_exists
 
