@@ -13,6 +13,7 @@ import pytest
 
 import mops
 from job_folders import folder_of
+from mops.errors import JobError
 from mops.jobs.reuse import Found, Offer, Refused, match
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import keep_options, read_options
@@ -92,7 +93,7 @@ def test_a_mended_target_in_the_file_of_the_model(project: Path, caplog: pytest.
     file.write_text(MODEL.replace('params["beta"]]', 'params["beta"] + 1]'))
     assert n_reused(submit("fourth", reuse=True)) == 0
     assert "job second is not reused, because its files differ: model.py (changed)" in caplog.text
-    with pytest.raises(mops.JobError, match=r"the model of job 'first' may have changed since the submit: model\.py"):
+    with pytest.raises(JobError, match=r"the model of job 'first' may have changed since the submit: model\.py"):
         first.rescore(name="fifth")
     assert first.rescore(name="fifth", trust_model=True).status().state == "succeeded"
 
