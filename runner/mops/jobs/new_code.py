@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
-import re
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 
 from mops.errors import JobError, OptionsError, Problem, SettingsError, StudyError, UsageError
 from mops.jobs.job import Job
 from mops.jobs.prepare import given_project, kept_functions, listed_files, unpacked
-from mops.project.bundle import Bundle, differing_files, pack
+from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.difference import Difference
 from mops.project.function_files import FunctionFiles, is_from_function_file, is_function_file
 from mops.project.functions import Code, GivenCode
 from mops.project.import_folders import with_import_folders
-from mops.project.project import REGISTRY, ModelSpec
+from mops.project.project import ModelSpec
 from mops.storage.job_records import JobRecord
 from mops.study.entry_point import EntryPoint
 
@@ -58,123 +55,6 @@ def _problems_of(bad: UsageError, place: str) -> list[Problem]:
     if isinstance(bad, StudyError | SettingsError | OptionsError):
         return list(bad.problems)
     return [Problem(place, f"{bad.what}; {bad.hint}" if bad.hint else bad.what)]
-
-
-_TEXTS = {".md", ".rst", ".log", ".ipynb"}
-_SETTINGS = {"mops.toml", ".mopsignore", REGISTRY}
-_LISTS_FOLDERS = re.compile(r"\b(i?glob|rglob|iterdir|listdir|scandir|walk)\s*\(|[\"'][^\"'\n]*\*[^\"'\n]*[\"']")
-_IMPORTS_COMPUTED_NAMES = re.compile(r"\b(importlib|__import__|runpy|pkgutil|exec|eval)\b")
-
-
-def model_files(
-    # How each file, relative to the project root, has changed: `added`, `removed` or `changed`.
-    changed: Mapping[str, str],
-    sources: Mapping[str, str],  # the text of each Python and JSON file before and after the change, by its path
-    spec: ModelSpec,
-) -> list[str]:
-    """Return the changed files that may belong to the model."""
-    # Every file does, except:
-    # - Python files that the model's file does not name, directly or through other files. If one of these imports
-    #   modules by computed names, no file is excepted.
-    # - files that were added, if the model's Python files name neither file, folder nor ending, and list no folder
-    # - texts (.md, .rst, .log), notebooks, study files, mops.toml, .mopsignore and the registry
-    # - files with functions that a notebook or program defined, if the model is not among these
-    # The text of a model that a notebook or program defined is not a file of the project. So only the last two apply.
-    python = {name: text for name, text in sources.items() if name.endswith(".py")}
-    of_model = _named_by_model(python, spec)
-    code = "\n".join(python[name] for name in of_model)
-    is_text = bool(of_model) and not is_from_function_file(spec.model)
-    knows_all = is_text and not _IMPORTS_COMPUTED_NAMES.search(code)
-    others = python.keys() - of_model if knows_all else set()
-    if knows_all and not _LISTS_FOLDERS.search(code):
-        new = [name for name, how in changed.items() if how == "added"]
-        others |= {name for name in new if not _is_named(name, code)}
-    return [name for name in changed if name not in others and not _is_no_code(name, sources.get(name, ""), spec)]
-
-
-def _is_named(name: str, code: str) -> bool:
-    """Tell whether code has the name of a file, of one of its folders, or its ending."""
-    path = PurePosixPath(name)
-    if path.suffix == ".py":  # it may hide a module of a library
-        return True
-    words = [path.stem, *path.parts[:-1]]
-    return path.suffix in code or any(re.search(rf"\b{re.escape(word)}\b", code) for word in words)
-
-
-def _is_no_code(name: str, text: str, spec: ModelSpec) -> bool:
-    path = PurePosixPath(name)
-    if path.suffix in _TEXTS or name in _SETTINGS:
-        return True
-    if is_function_file(name):  # the digest of the functions is in the Python file
-        return name != EntryPoint.parse(spec.model).file
-    return path.suffix == ".json" and _is_study(text)
-
-
-def _is_study(text: str) -> bool:
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(data, dict) and {"model", "parameter_sets"} <= data.keys()
-
-
-def _named_by_model(python: Mapping[str, str], spec: ModelSpec) -> set[str]:
-    """Return the model's Python files: its own, those that they name, and the packages above them."""
-    words = {name: re.compile(rf"\b{re.escape(_module(name))}\b") for name in python}
-    found: set[str] = set()
-    left = [name for name in python if _is_file_of(name, spec.model)]
-    while left:
-        if (name := left.pop()) not in found:
-            found.add(name)
-            left += [other for other in python if words[other].search(python[name])]
-            left += {str(folder / "__init__.py") for folder in PurePosixPath(name).parents} & python.keys()
-    return found
-
-
-def _is_file_of(name: str, entry: str) -> bool:
-    file = EntryPoint.parse(entry).file
-    return name == file or name.endswith((f"/{file}", f"{file.removesuffix('.py')}/__init__.py"))
-
-
-def _module(name: str) -> str:
-    """Return the last part of the name with which other files import a file."""
-    path = PurePosixPath(name)
-    return path.parent.name if path.stem == "__init__" else path.stem
-
-
-@dataclass(frozen=True)
-class CodeChange:
-    """The files that differ between a job's project and a bundle: ``added``, ``removed`` or ``changed``."""
-
-    files: Mapping[str, str]
-    before: Path  # the folder with the job's files
-    bundle: Bundle
-    root: Path  # the folder that was packed as `bundle`
-
-    @classmethod
-    def between(cls, before: Path, bundle: Bundle, root: Path) -> CodeChange:
-        """Compare a job's files with a bundle."""
-        return cls(dict(differing_files(bundle, before)), before, bundle, root)
-
-    def of_model(self, spec: ModelSpec) -> list[str]:
-        """Return the files that may belong to the model."""
-        # A file that is left out now and still there: .mopsignore says that the model does not read it.
-        known = {n: how for n, how in self.files.items() if how != "removed" or not (self.root / n).is_file()}
-        return model_files(known, self._sources(), spec) if known else []
-
-    def _sources(self) -> dict[str, str]:
-        """Return the text of each Python and JSON file, before and after the change."""
-        with zipfile.ZipFile(io.BytesIO(self.bundle.data)) as archive:
-            new = {name: archive.read(name) for name in archive.namelist() if name.endswith((".py", ".json"))}
-        found = {name: data.decode(errors="replace") for name, data in new.items()}
-        for path in (*self.before.rglob("*.py"), *self.before.rglob("*.json")):
-            name = path.relative_to(self.before).as_posix()
-            text = path.read_text(encoding="utf-8", errors="replace")
-            if name.endswith(".py"):
-                found[name] = f"{text}\n{found.get(name, '')}"
-            else:
-                found.setdefault(name, text)
-        return found
 
 
 @dataclass(frozen=True)
@@ -226,11 +106,11 @@ def _read_new_code(
     """Pack the project of a job as it is now. Functions that a notebook or program defined stay as at the submit."""
     record = job.record
     bundle, root = present_bundle(job, record, project, functions)
-    difference = CodeChange.between(unpacked(job.files, record), bundle, root)
+    difference = Difference(unpacked(job.files, record), bundle, cache_folder() / bundle.digest, spec)
     own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
     listed = listed_files([f"{name} ({how})" for name, how in own.items()])
     changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
-    return NewCode(bundle, root, changes, difference.of_model(spec))
+    return NewCode(bundle, root, changes, difference.of_model(root))
 
 
 def given_code(job: Job, project: str | Path | None) -> GivenCode:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import posixpath
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +20,8 @@ from mops.errors import BundleError, CorruptRecord, JobError, OtherFormat, Usage
 from mops.jobs.job import Job
 from mops.jobs.prepare import PreparedStudy, listed_files, unpacked
 from mops.parquet.encoder import Encoded
-from mops.project.bundle import TRACKED, differing_files
 from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.difference import Difference
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
@@ -235,67 +232,6 @@ def _matched(pieces: Sequence[GroupChunk], readable: dict[int, Source]) -> _Batc
     return batch
 
 
-_NO_CODE = {".md", ".rst"}
-_SETS = re.compile(rb'"parameter_sets"\s*:\s*"([^"\\]*)"')
-
-
-class SameFiles:
-    """Compares the files of other jobs with those of a new job, and each pair of a bundle and a study once."""
-
-    def __init__(self, files: Files, new: JobRecord, prepared: PreparedStudy):
-        self._files, self._prepared = files, prepared
-        self._own = {_study_in_project(new), prepared.own_sets} - {""}
-        self._different: dict[tuple[str, str], list[str]] = {}
-
-    def different(self, record: JobRecord) -> list[str]:
-        """Return a text for each file that must be the same and is not."""
-        # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
-        if record.bundle == self._prepared.bundle.digest:
-            return []
-        key = record.bundle, _study_in_project(record)
-        if key not in self._different:
-            self._different[key] = list(self._compared(unpacked(self._files, record), key[1]))
-        return self._different[key]
-
-    def _compared(self, before: Path, study: str) -> Iterator[str]:
-        bundle = self._prepared.bundle
-        now = unpack(bundle.digest, lambda: bundle.data, cache_folder())
-        excepted = self._own | ({study, _sets_of(before, study)} - {""} if study else set())
-        names = _named_in({before, now}, excepted)
-        for name, how in differing_files(bundle, before):
-            if name not in excepted:
-                yield f"{name} ({how})"
-            elif name in names:
-                yield f"{name} ({how}; {names[name]} has its name)"
-
-
-def _study_in_project(record: JobRecord) -> str:
-    """Return the study file of a job, relative to the project root; empty: there is none in the project."""
-    study, root = PurePosixPath(record.study_file), record.project
-    return study.relative_to(root).as_posix() if root and study.is_relative_to(root) else ""
-
-
-def _sets_of(folder: Path, study: str) -> str:
-    """Return the file of parameter sets that a study file names, relative to the project root; empty: there is none."""
-    path = folder / study
-    found = _SETS.search(path.read_bytes()) if path.is_file() else None
-    return posixpath.normpath(posixpath.join(posixpath.dirname(study), found[1].decode())) if found else ""
-
-
-def _named_in(folders: Iterable[Path], names: Iterable[str]) -> dict[str, str]:
-    """Return, for each name of a file that the text of another file has, this other file."""
-    found: dict[str, str] = {}
-    wanted = {name: PurePosixPath(name).name.encode() for name in names}
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            other = path.relative_to(folder).as_posix()
-            if other in wanted or other == TRACKED or path.suffix in _NO_CODE or not path.is_file():
-                continue
-            text = path.read_bytes()
-            found |= {name: other for name, word in wanted.items() if word in text}
-    return found
-
-
 @dataclass(frozen=True, eq=False)
 class Offer:
     """The good simulations that a complete job has run itself, or has taken from other jobs by a reuse."""
@@ -376,7 +312,7 @@ def find_offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[
     if unknown := _without_value([new.options]):
         logger.warning("no simulation is reused, because mops does not store the value of --env %s", unknown)
         return [], {}
-    search = _Search(files, new, SameFiles(files, new, prepared))
+    search = _Search(files, new, prepared)
     found: list[Offer] = []
     families: Families = {}
     for record in _like(files, new):
@@ -424,8 +360,9 @@ def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
 
 
 class _Search:
-    def __init__(self, files: Files, new: JobRecord, same: SameFiles):
-        self._files, self._new, self._same = files, new, same
+    def __init__(self, files: Files, new: JobRecord, prepared: PreparedStudy):
+        self._files, self._new, self._bundle = files, new, prepared.bundle
+        self._different: dict[str, list[str]] = {new.bundle: []}  # the files that count, by bundle
         # The jobs that are left out because of their files or variables, and why, as the end of a sentence.
         self.refused: dict[Offer, str] = {}
 
@@ -453,12 +390,21 @@ class _Search:
             reason = f"mops does not store the value of --env {unknown}"
         elif any((dict(one.env), one.python) != (dict(new.env), new.python) for one in every):
             return False
-        elif different := self._same.different(record):
+        elif different := self._files_of_model(record):
             reason = f"its files differ: {listed_files(different)}"
         else:
             return True
         self.refused[offer] = reason
         return False
+
+    def _files_of_model(self, record: JobRecord) -> list[str]:
+        """Return the files with which the model of a job may compute other results."""
+        # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
+        if record.bundle not in self._different:
+            now = unpack(self._bundle.digest, lambda: self._bundle.data, cache_folder())
+            difference = Difference(unpacked(self._files, record), self._bundle, now, self._new.spec)
+            self._different[record.bundle] = [f"{name} ({difference.files[name]})" for name in difference.of_model()]
+        return self._different[record.bundle]
 
 
 def _without_value(options: Iterable[JobOptions]) -> str:

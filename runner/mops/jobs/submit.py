@@ -29,7 +29,8 @@ from mops.jobs.prepare import (
 )
 from mops.jobs.reuse import find_reuse
 from mops.jobs.status import job_state
-from mops.project.bundle import differing_files, pack
+from mops.project.bundle import pack
+from mops.project.difference import differing_files
 from mops.project.function_files import is_function_file
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings

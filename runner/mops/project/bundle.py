@@ -10,7 +10,6 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -332,31 +331,6 @@ def _reason(bad: OSError) -> str:
 def printable(name: str) -> str:
     """Return a file's name as one line of text."""
     return name if name.isprintable() else ascii(name)
-
-
-def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each file that differs between a bundle and an unpacked one, Python first: added, removed or changed."""
-    before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-    for name in sorted(entries.keys() | before.keys(), key=lambda name: (not name.endswith(".py"), name)):
-        if name not in before:
-            yield name, "added"
-        elif name not in entries:
-            yield name, "removed"
-        elif not _is_same(entries[name], before[name]):
-            yield name, "changed"
-
-
-def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
-    found = path.stat()
-    if found.st_size != entry.file_size or is_executable(entry) != bool(found.st_mode & stat.S_IXUSR):
-        return False
-    checksum = 0
-    with path.open("rb") as file:
-        while piece := file.read(COPY_BYTES):
-            checksum = zlib.crc32(piece, checksum)
-    return checksum == entry.CRC
 
 
 def is_executable(entry: zipfile.ZipInfo) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 import mops
 from job_folders import folder_of
+from mops.errors import JobError
 from mops.jobs.reuse import Found, Offer, Refused, match
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import keep_options, read_options
@@ -74,15 +75,27 @@ def changed(name: str) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["mops.toml", "README.md", "run.log", "target.py", "data/cases.csv"],
-)
-def test_every_other_file_counts(project: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["README.md", "target.py", "rates.csv"])
+def test_files_that_the_model_does_not_read_may_differ(project: Path, name: str) -> None:
     submit("first")
     changed(name)(project)
-    assert n_reused(submit("second", reuse=True)) == 0
-    assert "job first is not reused, because its files differ: " + name in caplog.text
+    assert n_reused(submit("second", reuse=True)) == 1
+
+
+def test_a_mended_target_in_the_file_of_the_model(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = submit("first")
+    file = project / "model.py"
+    file.write_text("# mended\n" + MODEL.replace("len(replicates)", "10 * len(replicates)"))
+    second = submit("second", reuse=True)
+    assert n_reused(second) == 1
+    assert second.losses().to_arrow()["loss"].to_pylist() == [10.0]
+    assert first.rescore(name="third").losses().to_arrow()["loss"].to_pylist() == [10.0]
+    file.write_text(MODEL.replace('params["beta"]]', 'params["beta"] + 1]'))
+    assert n_reused(submit("fourth", reuse=True)) == 0
+    assert "job second is not reused, because its files differ: model.py (changed)" in caplog.text
+    with pytest.raises(JobError, match=r"the model of job 'first' may have changed since the submit: model\.py"):
+        first.rescore(name="fifth")
+    assert first.rescore(name="fifth", trust_model=True).status().state == "succeeded"
 
 
 def test_a_file_that_left_the_bundle_counts(project: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,13 +109,15 @@ def test_a_file_that_left_the_bundle_counts(project: Path, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("other", ["model.py", "script.R"])
 def test_sets_whose_name_is_in_another_file_count(project: Path, other: str, caplog: pytest.LogCaptureFixture) -> None:
-    text = (project / other).read_text() if (project / other).exists() else ""
-    (project / other).write_text(text + '\nSETS = "sets.csv"\n')
+    if other == "model.py":
+        (project / other).write_text(MODEL.replace("    return {", '    SETS = "sets.csv"\n    return {'))
+    else:
+        (project / other).write_text('SETS = "sets.csv"\n')
     submit("first")
     assert n_reused(submit("second", reuse=True)) == 1
     (project / "sets.csv").write_text("beta\n0.5\n1.5\n")
     assert n_reused(submit("third", reuse=True)) == 0
-    assert f"sets.csv (changed; {other} has its name)" in caplog.text
+    assert "its files differ: sets.csv (changed)" in caplog.text
 
 
 def test_variables_without_a_stored_value_are_not_reused(
@@ -182,22 +197,24 @@ def test_a_warning_names_only_a_job_whose_simulations_run_again(
     project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: mops also warned when another job had all of the simulations."""
+    for name in ("rates.csv", "other.csv"):
+        (project / name).write_text("1\n")
     submit("first", sets=[{"beta": 0.5}, {"beta": 1.5}])
-    changed("README.md")(project)
+    changed("rates.csv")(project)
     submit("second", sets=[{"beta": 0.5}])
     submit("other", sets=[{"beta": 7.5}], env={"MODE": "a"})
     assert n_reused(submit("third", sets=[{"beta": 0.5}], reuse=True)) == 1
     assert "is not reused" not in caplog.text
     assert n_reused(submit("fourth", sets=[{"beta": 0.5}, {"beta": 1.5}], reuse=True)) == 1
     assert (
-        "job first is not reused, because its files differ: README.md (added); to run again: 1 simulation"
+        "job first is not reused, because its files differ: rates.csv (changed); to run again: 1 simulation"
         in caplog.text
     )
     caplog.clear()
-    changed("other.md")(project)
+    changed("other.csv")(project)
     assert n_reused(submit("fifth", sets=[{"beta": 1.5}], reuse=True)) == 0
     assert (
-        "job fourth is not reused, because its files differ: other.md (added); to run again: 1 simulation"
+        "job fourth is not reused, because its files differ: other.csv (changed); to run again: 1 simulation"
         in caplog.text
     )
 

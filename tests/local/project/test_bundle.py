@@ -28,8 +28,9 @@ import pytest
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.project import bundle as bundles
-from mops.project.bundle import BUILT_IN_IGNORE, MARK, TRACKED, Bundle, differing_files, pack
+from mops.project.bundle import BUILT_IN_IGNORE, MARK, TRACKED, Bundle, pack
 from mops.project.bundle_cache import cache_folder, restore, unpack
+from mops.project.difference import differing_files
 from mops.system import folders
 
 UNPACK = """

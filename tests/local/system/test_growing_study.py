@@ -92,7 +92,7 @@ def test_a_changed_model_is_another_study(lab: StudyLab, change: str) -> None:
     write(lab, 2, 1)
     lab.run("first")
     with (lab.project / change).open("a") as file:
-        file.write("\n# changed\n")
+        file.write("\nCHANGED = print()\n")
     refused = lab.start("rescore", "first")
     assert refused.wait() == 2
     assert f"the model of job 'first' may have changed since the submit: {change}" in refused.said

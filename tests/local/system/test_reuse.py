@@ -109,7 +109,7 @@ def test_a_changed_model_is_not_reused(lab: StudyLab) -> None:
     write(lab, betas(2), 1)
     lab.run("first")
     with (lab.project / "counted.py").open("a") as file:
-        file.write("\n# changed\n")
+        file.write("\nCHANGED = print()\n")
     other = reuse(lab, "other")
     assert len(other.calls) == 2
     assert "job first is not reused, because its files differ: counted.py (changed)" in other.said
