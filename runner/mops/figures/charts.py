@@ -56,6 +56,7 @@ _COLOURED = 0.75  # the share of the sets, those with the least losses, whose co
 _PARAMETERS_SHOWN = 15
 _CAUSES_WITH_LINES = 3
 _CAPTION_WIDTH = 90  # characters of a line
+LEGEND_OFFSET = 28  # pixels, so that the title of the vertical axis has room below the legend
 
 Rows: TypeAlias = list[dict[str, Any]]
 
@@ -100,7 +101,9 @@ def coloured(names: Sequence[str], colours: Sequence[str], field: str = "series"
     """Return the colour of each series, and a legend above the chart."""
     few = sum(len(name) + 4 for name in names) <= 48
     columns = columns if columns is not None else 0 if few else 1
-    legend = alt.Legend(orient="top", title=None, labelLimit=320, columns=columns, symbolOpacity=1, offset=16)
+    legend = alt.Legend(
+        orient="top", title=None, labelLimit=320, columns=columns, symbolOpacity=1, offset=LEGEND_OFFSET
+    )
     scale = alt.Scale(domain=list(names), range=list(colours))
     return alt.Color(field, type="nominal", scale=scale, legend=legend if names else None)
 
@@ -183,7 +186,7 @@ def value_y(name: str, shown: Floats, *, has_decades: bool, is_shared: bool = Fa
         return alt.Y(type="quantitative", title=log_title(name), scale=scale, axis=alt.Axis(format=style))
     # Vega has the ticks of a linear axis here, which are all in the last decade.
     decades = np.arange(np.log10(linear), np.log10(high) + 1e-9)
-    ticks = [0.0, *(10.0 ** decades[:: -(-len(decades) // 5)]).tolist()[1 if len(decades) > 1 else 0 :]]
+    ticks = [0.0, *(10.0 ** decades[:: -(-len(decades) // 6)]).tolist()[1 if len(decades) > 1 else 0 :]]
     scale = alt.Scale(type="symlog", constant=linear, domain=[0, high], nice=False)
     title = f"{shortened(name, 22)} (log scale, linear below {linear:g})"
     return alt.Y(type="quantitative", title=title, scale=scale, axis=alt.Axis(values=ticks, format=style))
@@ -324,7 +327,7 @@ def _shades(field: str, limits: Sequence[float], title: str) -> Any:
     if not limits:
         return alt.value(BLUE)
     scale = alt.Scale(type="threshold", domain=list(limits), range=list(SHARES[::-1][: len(limits) + 1]))
-    legend = alt.Legend(orient="top", title=shortened(title, 40), format=".3~g", offset=16)
+    legend = alt.Legend(orient="top", title=shortened(title, 40), format=".3~g", offset=LEGEND_OFFSET)
     return alt.Color(field, type="quantitative", scale=scale, legend=legend)
 
 

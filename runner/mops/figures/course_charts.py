@@ -21,6 +21,7 @@ from mops.figures.charts import (
     GREEN,
     GREY,
     INK,
+    LEGEND_OFFSET,
     PALE,
     SERIES,
     SHARES,
@@ -411,7 +412,7 @@ def posterior_pair(table: pa.Table, x: Bins, y: Bins, rough: str = "") -> Chart:
     rows = [row for row in rows if row["weight"] >= _LEAST_SHARE * most]
     limits = [float(f"{most * i / len(SHARES):.2g}") for i in range(1, len(SHARES))]
     scale = alt.Scale(type="threshold", domain=limits, range=list(SHARES))
-    legend = alt.Legend(orient="top", title="weight", format=".2~g", offset=16)
+    legend = alt.Legend(orient="top", title="weight", format=".2~g", offset=LEGEND_OFFSET)
     colour = alt.Color("weight:Q", scale=scale, legend=legend)
     caption = (
         f"The weight of the trials in each cell. A cell with less than {100 * _LEAST_SHARE:g} % of the greatest "
