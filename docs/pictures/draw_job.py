@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import mops
+from mops.figures.charts import Chart
 from mops.jobs.job import Job
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         job = mops.submit(copy_of("sir", folder) / "study.json", name="sir", local=True)
         for name, draw in PLOTS.items():
-            draw(job).savefig(HERE / name, dpi=110)
+            draw(job).save(HERE / name, ppi=110)
         report = job.report(weights=WEIGHTS).save(Path(folder) / "report.html").as_uri()
         take_picture([report], "#losses figure", HERE / "report-losses.png")
         show_job(job, HERE / "page-job.png")
@@ -77,7 +77,7 @@ def take_picture(pages: list[str], selector: str, picture: Path) -> None:
 
 
 WEIGHTS = {"daily_cases": 1.0, "survey": 1.0}
-PLOTS: dict[str, Callable[[Job], Figure]] = {
+PLOTS: dict[str, Callable[[Job], Chart]] = {
     "plot-fan.png": lambda job: job.plot.fan("daily", x="day", y=["cases", "infected"], best=5, weights=WEIGHTS),
     "plot-pairs.png": lambda job: job.plot.pairs(weights=WEIGHTS),
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mops.jobs.submit import resume, submit
     from mops.jobs.table import Table
     from mops.jobs.trial import CheckedStudy, check
-    from mops.report.notebook import Report
+    from mops.report.render import Report
 
 __all__ = [
     "CheckedStudy",
@@ -51,7 +51,7 @@ _HOMES = {
     **dict.fromkeys(("resume", "submit"), "mops.jobs.submit"),
     **dict.fromkeys(("extend", "rescore", "retry"), "mops.jobs.derive"),
     "Table": "mops.jobs.table",
-    "Report": "mops.report.notebook",
+    "Report": "mops.report.render",
     **dict.fromkeys(("CheckedStudy", "check"), "mops.jobs.trial"),
     "connect": "mops.jobs.calls",
     "disconnect": "mops.jobs.calls",

@@ -23,7 +23,7 @@ from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
 from mops.jobs.prepare import listed_files, unpacked, with_sets
 from mops.jobs.submit import resume, submit_prepared
-from mops.project.bundle import differing_files
+from mops.project.difference import differing_files
 from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.storage.job_records import job_exists
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins, cells, is_log
 from mops.figures.columns import Floats, nullable, numbers
-from mops.units import counted
 
 MOST_TRIALS = 2_000
 
@@ -29,15 +28,6 @@ class Trials:
     rounds: pa.Table
     n_trials: int
     is_log: bool  # whether the loss needs a logarithmic scale
-
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        shown = f" {len(self.points):,} of them are shown." if len(self.points) < self.n_trials else ""
-        return (
-            f"The loss of {counted(self.n_trials, 'trial')} in {counted(len(self.rounds), 'round')}, and the least so "
-            f"far.{shown}"
-        )
 
 
 def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
@@ -145,12 +135,9 @@ def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:
 def weighted_quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
     """Return the least values up to which the weights sum to the share ``at`` of all weights; NaN without weights."""
     counts = np.isfinite(values) & (weights > 0)
-    order = np.argsort(values[counts], kind="stable")
-    ends = np.cumsum(weights[counts][order])
-    if not len(ends):
+    if not counts.any():
         return np.full(len(at), np.nan)
-    where = np.minimum(np.searchsorted(ends, np.array(at) * ends[-1]), len(ends) - 1)
-    found: Floats = values[counts][order][where]
+    found: Floats = np.quantile(values[counts], at, weights=weights[counts], method="inverted_cdf")
     return found
 
 

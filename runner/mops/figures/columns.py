@@ -1,7 +1,8 @@
-"""Reads columns of Arrow tables as numbers, and decides which columns are numbers."""
+"""Reads columns of Arrow tables as numbers, decides which columns are numbers, and writes values for people."""
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -30,3 +31,18 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> Floats:
 def nullable(values: Floats) -> pa.Array:
     """Return floats as a column with null for NaN."""
     return pa.array(values, pa.float64(), from_pandas=True)
+
+
+def cell(value: object) -> str:
+    """Return a value for people: floats with 4 digits, separators of thousands, nothing for null."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if not 1_000 <= abs(value) < 1e9:
+        return f"{value:.4g}"
+    return f"{round(value, 3 - math.floor(math.log10(abs(value)))):,.0f}"

@@ -40,14 +40,6 @@ class FailureBins:
     n_failed: int  # the sets with any failure
     n_sets: int  # all sets that have run
 
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        return (
-            f"The share of parameter sets with a failure in each bin of each parameter: {self.n_failed:,} of the "
-            f"{self.n_sets:,} sets that have run."
-        )
-
 
 def failure_bins(
     failed: Sequence[FailedSets], parameters: pa.Table, has_run: Flags, most: int | None = None

@@ -6,6 +6,7 @@ memory. The sample is the same at each call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -69,8 +70,25 @@ class Fan:
 
     @property
     def caption(self) -> str:
-        """The caption of the figure."""
-        return fans_caption([self])
+        """What the figure shows, of how many simulations and sets, and what is left out."""
+        of = sets_text(self.n_sets_shown, self.n_sets_read, self.n_sets)
+        if self.is_part:
+            of = counted(self.n_sets_shown, "parameter set")
+            if self.n_sets_read < self.n_sets:
+                of += f", in a random sample of {self.n_sets_read:,} of {self.n_sets:,}"
+        over = f"{counted(self.n_simulations, 'simulation')} of {of}"
+        n_divisions, n_with_lines = len(self.table["division"].unique()), len(self.with_lines)
+        bands = "50 % and 90 % (bands)" if n_divisions <= MOST_OVERLAID else "50 % (band)"
+        if n_with_lines and n_with_lines == n_divisions:
+            text = f"A line for each of {over}: quantiles of fewer than {LEAST_FOR_BANDS} simulations would mislead."
+        else:
+            text = f"Median (line) and the middle {bands} of {over}, each with the same weight."
+            if n_with_lines:
+                text += f" A value of {self.by!r} with fewer than {LEAST_FOR_BANDS} simulations has a line for each."
+        if self.is_binned:
+            text += f" {self.x!r} is in {X_BINS} bins, in which each simulation has its mean."
+        left_out = f" {counted(self.n_left_out, 'value')} left out, not finite." if self.n_left_out else ""
+        return f"{text}{left_out}"
 
     def divided(self) -> list[Fan]:
         """Return a fan for each division."""
@@ -99,35 +117,6 @@ class Fan:
         """The divisions that have lines instead of bands."""
         found: list[str | None] = self.lines["division"].unique().to_pylist()
         return found
-
-
-def fans_caption(figures: Sequence[Fan]) -> str:
-    """Return what the fans of an output show."""
-    one = figures[0]
-    of = sets_text(one.n_sets_shown, one.n_sets_read, one.n_sets)
-    if one.is_part:
-        of = counted(one.n_sets_shown, "parameter set")
-        of += f", in a random sample of {one.n_sets_read:,} of {one.n_sets:,}" if one.n_sets_read < one.n_sets else ""
-    bins = f" {one.x!r} is in {X_BINS} bins, in which each simulation has its mean." if one.is_binned else ""
-    n_left_out = sum(figure.n_left_out for figure in figures)
-    left_out = f" {counted(n_left_out, 'value')} left out, not finite." if n_left_out else ""
-    by = f", for each value of {one.by!r}" if one.by else ""
-    if one.is_part:
-        division = one.table["division"][0].as_py()
-        by = f", without {one.by!r}" if division is None else f", for the value {division!r} of {one.by!r}"
-    ys = " and ".join(repr(figure.y) for figure in figures) if len(figures) < 3 else f"{len(figures)} columns"
-    over = f"{counted(one.n_simulations, 'simulation')} of {of}"
-    n_divisions, n_with_lines = len(one.table["division"].unique()), len(one.with_lines)
-    if n_with_lines and n_with_lines == n_divisions:
-        few = f"Quantiles of fewer than {LEAST_FOR_BANDS} simulations would mislead."
-        return f"A line for each simulation: {ys} at each {one.x!r}{by}, of {over}. {few}{bins}{left_out}"
-    fewer = f"A value of {one.by!r} with fewer than {LEAST_FOR_BANDS} simulations has a line for each."
-    few = f" {fewer}" if n_with_lines else ""
-    bands = "50 % and 90 % (bands)" if n_divisions <= MOST_OVERLAID else "50 % (band)"
-    return (
-        f"Median (line) and the middle {bands} of {ys} at each {one.x!r}{by}, over {over}, each with the "
-        f"same weight.{few}{bins}{left_out}"
-    )
 
 
 def sets_text(n_shown: int, n_read: int, n_sets: int) -> str:
@@ -160,6 +149,13 @@ def have_decades(fans_of_output: Sequence[Fan]) -> bool:
     # Columns without a value above 0 do not count.
     counted_fans = [one for one in fans_of_output if np.any(numbers(one.table["high90"]) > 0)]
     return bool(counted_fans) and all(needs_decades(one.table) for one in counted_fans)
+
+
+def linear_below(shown: Floats) -> float | None:
+    """Return the end of the linear part of a logarithmic axis of values from 0; None: all of it is logarithmic."""
+    # If some values are 0, or less than a billionth of the greatest value, the axis has a linear part.
+    least = max(float(shown[shown > 0].min()), float(np.nanmax(shown)) / 1e9)
+    return None if float(np.nanmin(shown)) >= least else float(f"1e{math.floor(math.log10(least))}")
 
 
 def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values: int = MOST_VALUES) -> Integers:

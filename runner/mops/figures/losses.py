@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins, bins_for, bins_of, is_constant, is_log
 from mops.figures.columns import Floats, Integers, nullable, numbers
-from mops.units import counted, number
+from mops.units import counted
 
 TOTAL = "loss"  # the column with the loss by which sets are ranked: the only one, or the weighted sum
 
@@ -138,19 +138,6 @@ class Distribution:
     # The least loss, the quantiles 25 %, 50 % and 75 % (linear between values), and the greatest loss. None: no set has
     # this loss.
     quantiles: tuple[float, float, float, float, float] | None
-
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        if self.quantiles is None:
-            return f"None of {counted(self.n_missing, 'parameter set')} has the {named(self.title)}."
-        scale = ", in bins of equal ratio" if self.bins.kind == "log" else ""
-        of = f"{self.n:,} of {counted(self.n + self.n_missing, 'parameter set')}; {self.n_missing:,} lack it"
-        of = of if self.n_missing else counted(self.n, "parameter set")
-        return (
-            f"The {named(self.title)} of {of}{scale}. The least is {number(self.quantiles[0])}, the median "
-            f"{number(self.quantiles[2])}."
-        )
 
 
 def distribution(scored: ScoredSets, label: str = TOTAL, most: int | None = None) -> Distribution:

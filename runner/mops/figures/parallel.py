@@ -24,12 +24,6 @@ class Parallel:
     # those with one value in all sets, and those beyond 12 that telling_parameters does not choose
     left_out: tuple[str, ...]
 
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        left_out = f" Not shown: {', '.join(self.left_out)}." if self.left_out else ""
-        return f"{self.sets.caption} Each set is a line through its parameters and its loss.{left_out}"
-
 
 def parallel(scored: ScoredSets, label: str = TOTAL, best: int = 100, others: int = 400) -> Parallel:
     """Return parallel coordinates of the ``best`` sets and ``others`` of the other ones."""

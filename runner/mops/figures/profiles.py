@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins, best_in, bins_for, bins_of, cells, pair_bins_for
 from mops.figures.columns import Floats, Integers, nullable
-from mops.figures.losses import TOTAL, ScoredSets, ShownSets, named, shown_sets
+from mops.figures.losses import TOTAL, ScoredSets, ShownSets, shown_sets
 from mops.figures.sensitivity import ranks
-from mops.units import counted
 
 MOST_PARAMETERS = 6
 
@@ -32,17 +31,6 @@ class Profile:
     n: int  # the sets in the bins
     n_missing: int  # those that have the loss and no value of the parameter
     is_log: bool  # whether the loss needs a logarithmic scale
-
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        each = "each value" if self.bins.kind == "values" else f"each of {len(self.bins)} bins"
-        have = "has" if self.n_missing == 1 else "have"
-        missing = f" {counted(self.n_missing, 'set')} {have} no value of it." if self.n_missing else ""
-        return (
-            f"The least and the median {named(self.title)} of the sets in {each} of {self.parameter!r}, for "
-            f"{counted(self.n, 'parameter set')}.{missing}"
-        )
 
 
 def profile(scored: ScoredSets, parameter: str, label: str = TOTAL, most: int | None = None) -> Profile:
@@ -76,12 +64,6 @@ class Pairs:
     # ``n`` (int64: sets), ``best`` (float64: the least loss), ``group`` (int32: its set).
     cells: pa.Table
     points: ShownSets  # the best sets and a part of the others
-
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        left_out = f" Not shown: {', '.join(self.left_out)}." if self.left_out else ""
-        return f"{self.points.caption} Each panel has a pair of parameters.{left_out}"
 
 
 def pairs(

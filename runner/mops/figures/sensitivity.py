@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.figures.columns import Floats, Integers, nullable, numbers
-from mops.units import counted
 
 LEAST_SETS = 8  # a correlation of fewer parameter sets would mislead
 
@@ -41,14 +40,9 @@ class Sensitivity:
         return [f"No correlation, because the values do not vary: {', '.join(names)}."] if names else []
 
     @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        left_out = f" Texts have no ranks: {', '.join(self.left_out)}." if self.left_out else ""
-        return (
-            f"Spearman's rank correlation of each parameter with each measure, over "
-            f"{counted(self.n_sets, 'parameter set')}, with 95 % intervals. It finds influences that rise or fall, "
-            f"and no others.{left_out}"
-        )
+    def texts(self) -> list[str]:
+        """Which parameters have no ranks, because they are texts."""
+        return [f"Texts have no ranks: {', '.join(self.left_out)}."] if self.left_out else []
 
 
 def sensitivity(sets: pa.Table, parameters: Sequence[str], measures: Sequence[str]) -> Sensitivity:
@@ -84,9 +78,9 @@ def spearman(x: Floats, y: Floats) -> tuple[float, int]:
 
 def ranks(values: Floats) -> Floats:
     """Return the rank of each value, from 1; equal values have the mean of their ranks."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    found: Floats = (ends - (counts - 1) / 2)[which.reshape(-1)]
+    from scipy.stats import rankdata  # noqa: PLC0415 - takes 0.3 s, and only some figures need it
+
+    found: Floats = rankdata(values)
     return found
 
 

@@ -1,40 +1,27 @@
-"""Sobol indices of the parameters, if the parameter sets are a Saltelli design.
+"""Sobol indices of the parameters, by SALib, if the parameter sets are a Saltelli design.
 
-References
-----------
-Saltelli, A. (2002). Making best use of model evaluations to compute sensitivity indices. Computer Physics
-Communications 145, 280-297. (The design.)
-
-Saltelli, A., Annoni, P., Azzini, I., Campolongo, F., Ratto, M., Tarantola, S. (2010). Variance based sensitivity
-analysis of model output. Design and estimator for the total sensitivity index. Computer Physics Communications 181,
-259-270. (The first-order index: table 2, row b.)
-
-Jansen, M. J. W. (1999). Analysis of variance designs for model output. Computer Physics Communications 117, 35-43.
-(The total index.)
-
-Archer, G. E. B., Saltelli, A., Sobol', I. M. (1997). Sensitivity measures, ANOVA-like techniques and the use of
-bootstrap. Journal of Statistical Computation and Simulation 58, 99-120. (The intervals.)
+The first-order index is that of Saltelli et al. (2010), the total index that of Jansen (1999). The intervals are
+those of SALib: the bootstrap over the blocks gives a standard error, and an interval is symmetric around its index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.errors import UsageError
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.units import counted
 
 LEAST_BLOCKS = 8  # the fewest blocks with which mops calculates indices; with fewer, the intervals would mean nothing
 
-RESAMPLES = 1_000
+_RESAMPLES = 200  # SALib holds the values of all resamples at once
 _ORDERS = ("first", "total")
-_EQUAL = 1e-12  # a smaller relative difference of values, or a smaller relative variance, is a rounding error
-# If a greater share of the bootstrap resamples has no variance, a measure has no intervals.
-_MOST_EQUAL_RESAMPLES = 0.01
+_EQUAL = 1e-12  # a smaller relative difference of values is a rounding error
 
 
 @dataclass(frozen=True)
@@ -88,9 +75,8 @@ class Sobol:
     design: SaltelliDesign
     # Two rows for each measure and parameter. ``order`` is ``first``: the share of the variance of the measure that the
     # parameter causes alone, or ``total``: together with the other parameters. ``index`` is null if the measure does
-    # not vary, or has fewer than 8 complete blocks. ``low`` and ``high`` are the ends of the 95 % interval; null if
-    # ``index`` is null, or if more than 1 % of the bootstrap resamples have no variance. ``blocks`` counts the complete
-    # blocks, in which each set has a finite value.
+    # not vary, or has fewer than 8 complete blocks, in which each set has a finite value. ``low`` and ``high`` are the
+    # ends of the 95 % interval; null with ``index``. ``blocks`` counts the complete blocks.
     table: pa.Table
 
     @property
@@ -119,24 +105,23 @@ class Sobol:
         )
         return (
             f"First-order indices (Saltelli et al. 2010) and total indices (Jansen 1999) over {counted(n, 'block')} of "
-            f"{self.design.size} parameter sets{_interval_note(rows)}{left_out}"
+            f"{self.design.size} parameter sets, with intervals of 95 % by bootstrap.{left_out}"
         )
 
 
-def sobol(design: SaltelliDesign, sets: pa.Table, measures: Sequence[str], resamples: int = RESAMPLES) -> Sobol:
+def sobol(design: SaltelliDesign, sets: pa.Table, measures: Sequence[str]) -> Sobol:
     """Return the Sobol indices of each parameter for each measure: a column of ``sets``, next to ``group``."""
     groups = sets["group"].to_numpy()
-    tables = [_EMPTY.empty_table()]
+    tables = [_SCHEMA.empty_table()]
     for measure in measures:
         values = np.full(design.n_blocks * design.size, np.nan)
         values[groups] = numbers(sets[measure])
         blocks = values.reshape(design.n_blocks, design.size)
-        complete = blocks[np.isfinite(blocks).all(axis=1)]
-        tables.append(_of_measure(design, measure, complete, resamples))
+        tables.append(_of_measure(design, measure, blocks[np.isfinite(blocks).all(axis=1)]))
     return Sobol(design, pa.concat_tables(tables))
 
 
-_EMPTY = pa.schema(
+_SCHEMA = pa.schema(
     [
         pa.field("measure", pa.string()),
         pa.field("parameter", pa.string()),
@@ -149,73 +134,42 @@ _EMPTY = pa.schema(
 )
 
 
-def _of_measure(design: SaltelliDesign, measure: str, blocks: Floats, resamples: int) -> pa.Table:
+def _of_measure(design: SaltelliDesign, measure: str, blocks: Floats) -> pa.Table:
     d = len(design.parameters)
-    index = low = high = np.full(2 * d, np.nan)
-    terms = _terms(blocks, d)
-    if terms is not None:
-        index = _indices(terms.mean(axis=0))
-        low, high = _interval(terms, resamples)
+    index, half = np.full(2 * d, np.nan), np.full(2 * d, np.nan)
+    own = np.delete(blocks, slice(d + 1, -1), axis=1)  # without BA_1 to BA_d, which only second-order indices need
+    scale = np.abs(own).max(initial=0.0)
+    if len(own) >= LEAST_BLOCKS and scale > 0 and np.ptp(own[:, [0, -1]] / scale) > _EQUAL:
+        found = _salib()(
+            {"num_vars": d, "names": list(design.parameters)},
+            (own / scale).ravel(),
+            calc_second_order=False,
+            num_resamples=_RESAMPLES,
+            seed=1,
+        )
+        index = np.concatenate([found["S1"], found["ST"]])
+        half = np.concatenate([found["S1_conf"], found["ST_conf"]])
     columns = [
         pa.array([measure] * 2 * d, pa.string()),
-        pa.array([name for _ in _ORDERS for name in design.parameters], pa.string()),
+        pa.array(list(design.parameters) * 2, pa.string()),
         pa.array([order for order in _ORDERS for _ in design.parameters], pa.string()),
         nullable(index),
-        nullable(low),
-        nullable(high),
+        nullable(index - half),
+        nullable(index + half),
         pa.array([len(blocks)] * 2 * d, pa.int64()),
     ]
-    return pa.table(columns, schema=_EMPTY)
+    return pa.table(columns, schema=_SCHEMA)
 
 
-def _terms(blocks: Floats, d: int) -> Floats | None:
-    """Return the terms of each block, or None if there are too few blocks or no variance."""
-    scale = np.abs(blocks).max(initial=0.0)
-    if len(blocks) < LEAST_BLOCKS or scale == 0:
-        return None
-    scaled = blocks / scale
-    # This makes the first-order index more exact.
-    scaled -= scaled.mean()
-    a, b = scaled[:, :1], scaled[:, -1:]
-    spread = np.ptp(np.concatenate([a, b]))
-    if spread <= _EQUAL:
-        return None
-    a, b, ab = a / spread, b / spread, scaled[:, 1 : d + 1] / spread
-    # An index is the mean of its terms over the blocks, divided by the variance V of all ``a`` and ``b``. The
-    # first-order index of parameter ``i`` is ``mean(b (ab_i - a)) / V``, and its total index is ``mean((a - ab_i)²) /
-    # (2 V)``. The last two columns are the mean and the mean square of A and B.
-    found: Floats = np.hstack([b * (ab - a), (a - ab) ** 2 / 2, (a + b) / 2, (a**2 + b**2) / 2])
-    return found
-
-
-def _indices(means: Floats) -> Floats:
-    """Return the first-order indices, then the total indices."""
-    found: Floats = means[:-2] / _variance(means)
-    return found
-
-
-def _variance(means: Floats) -> float:
-    return float(means[-1] - means[-2] ** 2)
-
-
-def _interval(terms: Floats, resamples: int) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of each index; NaN if too many bootstrap resamples have no variance."""
-    # The points of a Sobol sequence are more even than random points, so the intervals tend to be too wide.
-    rng, n = np.random.default_rng(0), len(terms)
-    counts = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in range(resamples))
-    found = [_indices(means) for count in counts if _variance(means := count @ terms / n) > _EQUAL]
-    if len(found) < (1 - _MOST_EQUAL_RESAMPLES) * resamples:
-        nothing = np.full(terms.shape[1] - 2, np.nan)
-        return nothing, nothing
-    low, high = np.quantile(found, (0.025, 0.975), axis=0)
-    return low, high
-
-
-def _interval_note(rows: pa.Table) -> str:
-    """Return the end of the sentence that says which intervals the indices of a measure have."""
-    if rows["index"].null_count or not rows["low"].null_count:
-        return ", with 95 % bootstrap intervals."
-    return (
-        ". They have no intervals, because too few blocks have different values: more than 1 % of the bootstrap "
-        "resamples of the blocks have no variance."
-    )
+def _salib() -> Callable[..., Mapping[str, Floats]]:
+    try:
+        from SALib.analyze import sobol as salib  # noqa: PLC0415 - an optional extra, which takes a second
+    except ModuleNotFoundError as missing:
+        if missing.name != "SALib":
+            raise
+        hint = "pip install 'mops-runner[sobol]'"
+        raise UsageError(
+            "Sobol indices need SALib, which is not installed", where="this Python environment", hint=hint
+        ) from None
+    analyze: Callable[..., Mapping[str, Floats]] = salib.analyze
+    return analyze

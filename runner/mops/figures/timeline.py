@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from mops.figures.columns import Floats, Integers, numbers
-from mops.units import bytes_text, counted, duration
 
 MOST_POINTS = 500
 
@@ -29,27 +28,6 @@ class Timeline:
     attempts: pa.Table
     n_simulations: int  # of the whole job
     limit_bytes: int | None = None  # of the container or of the machine of the runner
-
-    @property
-    def caption(self) -> str:
-        """The caption of the progress and the rate."""
-        if not len(self.points):
-            return "The job has no samples yet. A runner takes one about every 10 s."
-        seconds = self.points["running_seconds"][-1].as_py()
-        pauses = ", without the pauses between attempts" if len(self.attempts) > 1 else ""
-        return (
-            f"Simulations that have finished, failed ones included, and those that are committed, over "
-            f"{duration(seconds)} in {counted(len(self.attempts), 'attempt')}{pauses}. "
-            "A commit is a step: it makes many simulations durable at once."
-        )
-
-    @property
-    def memory_caption(self) -> str:
-        """The caption of the memory."""
-        if not len(self.points):
-            return self.caption
-        limit = f" The container or the machine has {bytes_text(self.limit_bytes)}." if self.limit_bytes else ""
-        return f"Resident memory of the runner, and of the runner with all its child processes.{limit}"
 
 
 def timeline(
@@ -131,14 +109,6 @@ class SlotTime:
     # A row for each point of a timeline with a rate above 0; ``seconds``: the slots divided by the rate.
     table: pa.Table
     mean: float  # the sum of slots times the simulations of each point, divided by these; NaN: no point
-
-    @property
-    def caption(self) -> str:
-        """The caption of the figure."""
-        return (
-            f"The slots divided by the rate: how long a slot was busy for a simulation, with the work of mops and "
-            f"with waits. On average {self.mean:.3g} s. mops does not store the time of each simulation."
-        )
 
 
 def slot_time(points: pa.Table) -> SlotTime:

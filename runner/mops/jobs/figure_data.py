@@ -21,10 +21,9 @@ from mops.figures.choices import (
     is_time,
     number_columns,
 )
-from mops.figures.columns import Integers, numbers
+from mops.figures.columns import Integers
 from mops.figures.failures import FailedSets, FailureBins, failure_bins
-from mops.figures.fan import MOST_VALUES, Fan, FanSource, fans, have_decades, last_values, sample_of_sets
-from mops.figures.log_axes import Decades, decades
+from mops.figures.fan import MOST_VALUES, Fan, FanSource, fans, last_values, sample_of_sets
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.row_keys import (
     candidates,
@@ -229,12 +228,12 @@ def data_of(observed: list[Observed] | MopsError, fan: Fan) -> Observed | None:
     return None if data is None else replace(data, divisions=division_texts([data.table[key] for key in fan.keys]))
 
 
-def axes_of(figures: Sequence[Fan], data: Sequence[Observed | None]) -> list[Decades | None]:
-    """Return the logarithmic vertical axis of each fan of an output and its data; None: the axis is linear."""
-    if not have_decades(figures):
-        return [None] * len(figures)
-    shown = ([one.shown, *([numbers(its.table[its.y])] if its else [])] for one, its in zip(figures, data, strict=True))
-    return [decades(np.concatenate(values)) for values in shown]
+def points_of(data: Observed | None) -> pa.Table | None:
+    """Return the columns ``x`` and ``y`` of data, and ``division`` if columns of the data divide them."""
+    if data is None:
+        return None
+    divisions = {} if data.divisions is None else {"division": data.divisions}
+    return pa.table({"x": data.table[data.x], "y": data.table[data.y], **divisions})
 
 
 def best_groups(scored: ScoredSets, n: int) -> Integers:

@@ -1,15 +1,12 @@
-"""``job.plot``: pictures of a job, drawn by matplotlib."""
+"""``job.plot``: charts of a job, by Altair."""
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from mops.errors import MopsError, UsageError
-from mops.figures.fan import Fan, fans_caption
-from mops.figures.log_axes import Decades
+from mops.figures.fan import Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.profiles import pairs, profile, telling_parameters
 from mops.figures.sensitivity import LEAST_SETS
@@ -18,13 +15,13 @@ from mops.jobs.conditions import Where
 from mops.jobs.data import JobData
 from mops.jobs.figure_data import (
     Wanted,
-    axes_of,
     best_groups,
     course_of,
     data_of,
     declared,
     fans_of,
     measured_of,
+    points_of,
     scored_of,
     sensitivity_of,
     sobol_of,
@@ -35,22 +32,19 @@ from mops.jobs.status import JobState
 from mops.project.mops_toml import Observed
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+    from mops.figures.charts import Chart
 
 _MOST_PROFILES = 9
-_UNFIT_DATA = " The figure has no data, because 'where' chooses rows of the output and not of the data."
+_UNFIT_DATA = " The chart has no data, because 'where' chooses rows of the output and not of the data."
 
 
 class Plots:
-    """Pictures of a job.
+    """Charts of a job.
 
-    Each method reads what is committed now, and returns a ``matplotlib.figure.Figure``, which a notebook shows.
-    ``figure.savefig("plot.png")`` writes it. The caption below the axes says what the picture shows. The methods need
-    matplotlib: ``pip install 'mops-runner[plots]'``.
-
-    Methods with ``ax`` can draw one picture on axes that you have made, without a caption.
+    Each method reads what is committed now, and returns an Altair chart, which a notebook shows and you can change,
+    layer and concatenate. ``chart.save("plot.png")`` writes it, also as ``.svg``, ``.json`` or ``.html``; with
+    ``inline=True`` the HTML file needs no network. The text below the title says what the chart shows. The methods need
+    Altair: ``pip install 'mops-runner[plots]'``.
     """
 
     def __init__(self, job: JobState):
@@ -59,41 +53,29 @@ class Plots:
     def _data(self) -> JobData:
         return JobData.read(self._job.files, self._job.name)
 
-    def losses(
-        self, loss: str | None = None, *, weights: Mapping[str, float] | None = None, ax: Axes | None = None
-    ) -> Figure:
+    def losses(self, loss: str | None = None, *, weights: Mapping[str, float] | None = None) -> Chart:
         """Draw how the losses are spread over the parameter sets.
 
         Parameters
         ----------
         loss
-            The label of a loss, as in :meth:`Job.best`. None: the weighted sum, if there are weights, then each loss;
-            with ``ax`` only the first of them.
+            The label of a loss, as in :meth:`Job.best`. None: the weighted sum, if there are weights, then each loss.
         weights
             As for :meth:`Job.best`.
-        ax
-            The axes on which to draw.
 
         Raises
         ------
         UsageError
-            The job has no losses, or none with this label; or matplotlib is not installed.
+            The job has no losses, or none with this label; or Altair is not installed.
 
         Examples
         --------
-        >>> job.plot.losses().savefig("losses.png")
+        >>> job.plot.losses().save("losses.png")
         """
-        drawing, style = _matplotlib()
+        charts, _ = _charts()
         scored = self._scored(loss, weights)
         labels = [TOTAL] if loss is not None else list(scored.shown_labels)
-        figures = [distribution(scored, label) for label in (labels if ax is None else labels[:1])]
-        with style.look():
-            plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
-            for one, figure in zip(axes, figures, strict=True):
-                drawing.draw_distribution(one, figure)
-            if ax is None:
-                style.add_caption(plot, " ".join(figure.caption for figure in figures))
-        return _figure(plot)
+        return _chart(charts.beside([charts.distribution(distribution(scored, label)) for label in labels]))
 
     def profile(
         self,
@@ -101,43 +83,30 @@ class Plots:
         loss: str | None = None,
         *,
         weights: Mapping[str, float] | None = None,
-        ax: Axes | None = None,
-    ) -> Figure:
+    ) -> Chart:
         """Draw the least and the median loss over each parameter, and parameter sets as points.
 
         Parameters
         ----------
         parameters
-            The parameters. None: the 9 that explain most of the variance of the loss's ranks; with ``ax`` the first
-            of them.
+            The parameters. None: the 9 that explain most of the variance of the loss's ranks.
         loss
             The label of a loss, as in :meth:`Job.best`; None: the only loss, or the weighted sum.
         weights
             As for :meth:`Job.best`.
-        ax
-            The axes on which to draw.
 
         Raises
         ------
         UsageError
-            The job has no losses, or several without weights, or a parameter is unknown; or matplotlib is not
-            installed.
+            The job has no losses, or several without weights, or a parameter is unknown; or Altair is not installed.
         """
-        drawing, style = _matplotlib()
+        charts, _ = _charts()
         scored = self._with_total(loss, weights)
-        names = _names(scored, parameters) or telling_parameters(scored, most=_MOST_PROFILES if ax is None else 1)
+        names = _names(scored, parameters) or telling_parameters(scored, most=_MOST_PROFILES)
         if not names:
             raise _no_parameters(self._job)
         sets = shown_sets(scored, best=200, others=1_800)
-        figures = [profile(scored, name) for name in names]
-        with style.look():
-            plot, axes = style.panels(len(figures)) if ax is None else (ax.get_figure(), [ax])
-            for one, figure in zip(axes, figures, strict=ax is None):
-                drawing.draw_profile(one, figure, sets)
-            axes[0].legend()
-            if ax is None:
-                style.add_caption(plot, f"{sets.caption} The lines have the least and the median loss in each bin.")
-        return _figure(plot)
+        return _chart(charts.beside([charts.profile(profile(scored, name), sets) for name in names]))
 
     def pairs(
         self,
@@ -145,7 +114,7 @@ class Plots:
         loss: str | None = None,
         *,
         weights: Mapping[str, float] | None = None,
-    ) -> Figure:
+    ) -> Chart:
         """Draw the parameter sets over each pair of parameters, coloured by their loss.
 
         Parameters
@@ -160,17 +129,14 @@ class Plots:
         Raises
         ------
         UsageError
-            The job has no losses, or several without weights, or a parameter is unknown; or matplotlib is not
-            installed.
+            The job has no losses, or several without weights, or a parameter is unknown; or Altair is not installed.
         """
-        drawing, style = _matplotlib()
+        charts, _ = _charts()
         scored = self._with_total(loss, weights)
-        figure = pairs(scored, parameters=_names(scored, parameters))
-        if not figure.parameters:
+        found = pairs(scored, parameters=_names(scored, parameters))
+        if not found.parameters:
             raise _no_parameters(self._job)
-        profiles = [profile(scored, name) for name in figure.parameters]
-        with style.look():
-            return _figure(drawing.draw_pairs(figure, profiles))
+        return _chart(charts.pairs(scored, found, [profile(scored, name) for name in found.parameters]))
 
     def fan(
         self,
@@ -182,8 +148,7 @@ class Plots:
         where: Where | None = None,
         best: int | None = None,
         weights: Mapping[str, float] | None = None,
-        ax: Axes | None = None,
-    ) -> Figure:
+    ) -> Chart:
         """Draw the course of an output: the median and the middle 50 % and 90 % of all simulations.
 
         Data that ``[[observed]]`` of the project's ``mops.toml`` names for ``output``, ``x`` and ``y`` are points.
@@ -196,8 +161,7 @@ class Plots:
             The column of the horizontal axis: numbers, dates or times. None: the first column with a name such as
             ``t``, ``time``, ``day``, ``date``, ``week``, ``month``, ``year``, ``step`` or ``age``.
         y
-            One or several columns of numbers. None: those that have data, then the first others, until there are three;
-            with ``ax`` the first of them.
+            One or several columns of numbers. None: those that have data, then the first others, until there are three.
         by
             The parameters and the columns of the output for whose values the fans are drawn apart; there are at most 6
             values. None: if simulations have several rows for an ``x``, such as one for each region, the columns that
@@ -209,30 +173,28 @@ class Plots:
             Only this number of parameter sets with the least loss. None: all sets.
         weights
             As for :meth:`Job.best`, for ``best``.
-        ax
-            The axes on which to draw.
 
         Raises
         ------
         UsageError
             An output, column or parameter is unknown, or no output has a column such as ``day``; simulations have
-            several rows for an ``x`` that the fan does not draw apart; or matplotlib is not installed.
+            several rows for an ``x`` that the fan does not draw apart; or Altair is not installed.
 
         Notes
         -----
         The quantiles are those of numpy's rule ``linear``. Each simulation counts once, without weights. Values that
-        are not finite do not count. Of a large job, the picture shows a random sample of its parameter sets, always the
+        are not finite do not count. Of a large job, the chart shows a random sample of its parameter sets, always the
         same: at most 2,000 sets and about 2 million values.
 
         The vertical axes are logarithmic if linear ones would hide half of a median line of each column, because it is
-        below 1 % of the greatest value. ``ax.set_yscale("linear")`` changes this.
+        below 1 % of the greatest value.
 
         Examples
         --------
         >>> job.plot.fan("daily", x="day", y="infected")
         >>> job.plot.fan("daily", y="infected", where="region == 'north'")
         """
-        drawing, style = _matplotlib()
+        charts, courses = _charts()
         ys = [y] if isinstance(y, str) else list(y or ())
         data = self._data()
         observed = data.observed
@@ -244,29 +206,21 @@ class Plots:
                 what, where=f"outputs: {names}", hint="name the columns: job.plot.fan(OUTPUT, x=..., y=...)"
             )
         groups = None if best is None else best_groups(scored_of(data, weights=weights), best)
-        figures = fans_of(data, course, by, groups, where)[: None if ax is None else 1]
-        is_fitting = [where is None or not _other_columns(data, figure) for figure in figures]
-        points = [data_of(observed, one) if fits else None for one, fits in zip(figures, is_fitting, strict=True)]
-        scales = axes_of(figures, points)
-        with style.look():
-            plot, axes = style.panels(len(figures), columns=1, share=True) if ax is None else (ax.get_figure(), [ax])
-            for one, figure, its, scale in zip(axes, figures, points, scales, strict=True):
-                drawing.draw_fan(one, figure, its, scale)
-                if its is not None:
-                    one.legend()
-            axes[0].legend()
-            if ax is None:
-                for one in axes:
-                    one.label_outer()
-                chosen = f" Only the {best:,} sets with the least loss." if best is not None else ""
-                unfit = "" if all(is_fitting) else _UNFIT_DATA
-                notes = f"{fans_caption(figures)}{chosen}{_notes_of(scales, figures)}{_without_data(observed)}{unfit}"
-                style.add_caption(plot, notes)
-        if ax is not None and (missing := _without_data(observed)):
-            warnings.warn(missing.strip(), stacklevel=2)
-        return _figure(plot)
+        figures = fans_of(data, course, by, groups, where)
+        decades, chosen = have_decades(figures), f" Only the {best:,} sets with the least loss." if best else ""
+        drawn = []
+        for one in figures:
+            its, note = data_of(observed, one), "" if isinstance(observed, list) else _without_data(observed)
+            if its is not None and where is not None and _other_columns(data, one, its):
+                its, note = (
+                    None,
+                    "{_UNFIT_DATA}",
+                )
+            options = {"data_name": its.file if its else "", "has_decades": decades, "note": f"{chosen}{note}"}
+            drawn.append(courses.fan(one, points_of(its), **options))
+        return _chart(charts.beside(drawn, columns=1))
 
-    def timeline(self) -> Figure:
+    def timeline(self) -> Chart:
         """Draw the progress, the rate and the memory over the running time of the job.
 
         The pauses between attempts are left out, and a line marks where each attempt starts.
@@ -274,16 +228,15 @@ class Plots:
         Raises
         ------
         UsageError
-            matplotlib is not installed.
+            Altair is not installed.
         """
-        drawing, style = _matplotlib()
-        figure = timeline_of(self._data())
-        with style.look():
-            return _figure(drawing.draw_timeline(figure))
+        charts, courses = _charts()
+        line = timeline_of(self._data())
+        return _chart(charts.beside([courses.progress(line), courses.rate(line), courses.memory(line)], columns=1))
 
     def sensitivity(
         self, output: str | None = None, *, y: str | Sequence[str] | None = None, where: Where | None = None
-    ) -> Figure:
+    ) -> Chart:
         """Draw Spearman's rank correlation of each parameter with each loss and with the last values of the outputs.
 
         Parameters
@@ -300,14 +253,14 @@ class Plots:
         ------
         UsageError
             The job has fewer than 8 parameter sets, or no numbers that vary; the output or a column is unknown; or
-            matplotlib is not installed.
+            Altair is not installed.
 
         Notes
         -----
         If simulations have several last rows, such as one for each region, each value of the column that tells them
         apart has a measure.
         """
-        drawing, style = _matplotlib()
+        charts, _ = _charts()
         measured = measured_of(self._data(), _wanted(output, y, where))
         found = sensitivity_of(measured)
         figure, notes = found.known(), [*found.notes, *measured.notes]
@@ -319,15 +272,16 @@ class Plots:
             what = f"job {self._job.name!r} has no parameters and results that vary and are numbers"
             hint = " ".join(notes) or "job.params() shows the parameters"
             raise UsageError(what, where="job.plot.sensitivity", hint=hint)
-        with style.look():
-            return _figure(drawing.draw_sensitivity(figure, notes))
+        names = figure.table["measure"].unique().to_pylist()
+        drawn = charts.beside([charts.sensitivity(figure, name) for name in names])
+        return _chart(charts.noted(drawn, [*notes, *figure.texts]))
 
     def sobol(
         self, output: str | None = None, *, y: str | Sequence[str] | None = None, where: Where | None = None
-    ) -> Figure:
+    ) -> Chart:
         """Draw the first-order and the total Sobol index of each parameter, with 95 % intervals.
 
-        There is a picture for each loss and for the last values of the outputs. The parameter sets must be a Saltelli
+        There is a chart for each loss and for the last values of the outputs. The parameter sets must be a Saltelli
         design, as ``SALib.sample.sobol.sample`` makes it, with all its sets in their order.
 
         Parameters
@@ -339,7 +293,7 @@ class Plots:
         ------
         UsageError
             The parameter sets are not a Saltelli design, or too few of them have a value; the output or a column is
-            unknown; or matplotlib is not installed.
+            unknown; or Altair is not installed.
 
         Notes
         -----
@@ -347,7 +301,7 @@ class Plots:
         total index is its share together with the other parameters (Jansen 1999). The intervals are those of a
         bootstrap over the blocks of the design.
         """
-        drawing, style = _matplotlib()
+        charts, _ = _charts()
         measured = measured_of(self._data(), _wanted(output, y, where))
         figure = sobol_of(measured)
         if figure is None:
@@ -359,8 +313,8 @@ class Plots:
             blocks = f"{LEAST_BLOCKS} blocks of {figure.design.size} parameter sets"
             hint = f"a result must vary, and have a value for each set of {blocks}"
             raise UsageError(what, where="job.plot.sobol", hint=hint)
-        with style.look():
-            return _figure(drawing.draw_sobol(figure, [*figure.notes, *measured.notes]))
+        drawn = charts.beside([charts.sobol(figure, name) for name in figure.measures])
+        return _chart(charts.noted(drawn, [*figure.notes, *measured.notes]))
 
     def _with_total(self, loss: str | None, weights: Mapping[str, float] | None) -> ScoredSets:
         scored = self._scored(loss, weights)
@@ -379,24 +333,14 @@ class Plots:
         return scored if loss in (None, TOTAL) else scored.only(loss)
 
 
-def _notes_of(axes: Sequence[Decades | None], figures: Sequence[Fan]) -> str:
-    """Return which vertical axes are logarithmic."""
-    known = {figure.y: axis for figure, axis in zip(figures, axes, strict=True) if axis is not None}
-    return "".join(
-        f" {axis.note('The vertical axis' if len(axes) == 1 else f'The axis of {y!r}')}" for y, axis in known.items()
-    )
-
-
-def _other_columns(data: JobData, figure: Fan) -> set[str]:
+def _other_columns(data: JobData, figure: Fan, observed: Observed) -> set[str]:
     """Return the columns of the output that the data of a figure have too, and by which the figure is not divided."""
-    observed = data_of(data.observed, figure)
     own = set(data.dataset("outputs", figure.output).schema.names)
-    return set() if observed is None else own & set(observed.table.column_names) - {figure.x, figure.y, *figure.keys}
+    return own & set(observed.table.column_names) - {figure.x, figure.y, *figure.keys}
 
 
-def _without_data(observed: list[Observed] | MopsError) -> str:
-    """Return why the figure has no data, if the project declares data that cannot be shown."""
-    return "" if isinstance(observed, list) else f" The figure has no data: {observed.what} ({observed.where})."
+def _without_data(wrong: MopsError) -> str:
+    return f" The chart has no data: {wrong.what} ({wrong.where})."
 
 
 def _wanted(output: str | None, y: str | Sequence[str] | None, where: Where | None) -> Wanted:
@@ -420,17 +364,18 @@ def _no_parameters(job: JobState) -> UsageError:
     return UsageError(what, where=f"job {job.name!r}", hint="job.params() shows the parameters of all sets")
 
 
-def _figure(found: Any) -> Figure:
-    figure: Figure = found
-    return figure
+def _chart(found: Any) -> Chart:
+    chart: Chart = found
+    return chart
 
 
-def _matplotlib() -> tuple[Any, Any]:
-    """Import what draws; raise UsageError if matplotlib is not installed."""
+def _charts() -> tuple[Any, Any]:
+    """Import what draws; raise UsageError if Altair is not installed."""
     try:
-        return importlib.import_module("mops.jobs.drawing"), importlib.import_module("mops.jobs.drawing")
+        from mops.figures import charts, course_charts  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] != "matplotlib":
+        if missing.name != "altair":
             raise
         hint = "pip install 'mops-runner[plots]'"
-        raise UsageError("matplotlib is not installed", where="job.plot", hint=hint) from missing
+        raise UsageError("Altair is not installed", where="job.plot", hint=hint) from missing
+    return charts, course_charts

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
 import shutil
 import stat
 import zipfile
-import zlib
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -23,12 +21,9 @@ from mops.units import mebibytes
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
 EXPORTED = ".mops-exported"  # lists the files of its folder that an export of results wrote
-# In the first or last bytes of each report and picture that mops writes. Bundles leave such a file out.
+# In the first or last bytes of each report that mops writes. Bundles leave such a file out.
 MARK = "made by mops, not an input of a model"
-_MARKED = (
-    *(".html", ".htm", ".png", ".svg", ".svgz", ".pdf", ".ps", ".eps"),
-    *(".jpg", ".jpeg", ".tif", ".tiff", ".webp"),
-)
+_MARKED = (".html", ".htm")
 _MARK_BYTES = 4096
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
@@ -241,20 +236,10 @@ def _has_mark(path: Path) -> bool:
     """Tell whether mops wrote a file for people, under any name."""
     if path.suffix.lower() not in _MARKED or not path.is_file():
         return False
-    if path.suffix.lower() == ".svgz":
-        return MARK.encode() in _unpacked_start(path)
     with path.open("rb") as file:
         start = file.read(_MARK_BYTES)
         file.seek(-min(_MARK_BYTES, path.stat().st_size), os.SEEK_END)
         return MARK.encode() in start or MARK.encode() in file.read()
-
-
-def _unpacked_start(path: Path) -> bytes:
-    try:
-        with gzip.open(path) as file:
-            return file.read(_MARK_BYTES)
-    except (EOFError, gzip.BadGzipFile, zlib.error):  # another program's file, which the bundle takes as it is
-        return b""
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:

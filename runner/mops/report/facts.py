@@ -7,15 +7,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from mops.calibration.calibration import Calibration
 from mops.calibration.stored import calibration_with
 from mops.errors import CorruptRecord
 from mops.figures.losses import ScoredSets
-from mops.jobs.data import JobData
+from mops.jobs.data import JobData, verify
 from mops.jobs.figure_data import scored_of
 from mops.jobs.job import Job
 from mops.jobs.summary import JobSummary, command, reasons_in, summary_of
-from mops.report.damage import READING_FAULTS, damage_of
+from mops.storage.dataset import part_damaged
+
+# What reading a damaged part raises. Changed bytes may still be pages that Arrow reads, with values that are wrong.
+READING_FAULTS = (CorruptRecord, pa.ArrowException, UnicodeDecodeError)
+
+
+def damage_of(data: JobData, fault: Exception) -> CorruptRecord:
+    """Return what is damaged. Raises the fault again if all parts are as mops has written them."""
+    if isinstance(fault, CorruptRecord):
+        return fault
+    problems = verify(data.files, data.name)
+    if not problems:
+        raise fault
+    return part_damaged(data.name, problems[0])
 
 
 @dataclass(frozen=True)

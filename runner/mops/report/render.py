@@ -1,40 +1,82 @@
-"""Makes the HTML page of a job's report."""
+"""Makes the report of a job: one HTML page, which a notebook shows."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import html
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mops
+from mops.errors import UsageError, not_written
 from mops.jobs.job import Job
 from mops.project.bundle import MARK
-from mops.report.content import Block, Section
-from mops.report.damage import READING_FAULTS, damage_of
-from mops.report.drawing.svg import check_libraries
-from mops.report.facts import Facts
-from mops.report.sections.failures import failures
-from mops.report.sections.fitting import fitting
-from mops.report.sections.head import head
-from mops.report.sections.influence import influence
-from mops.report.sections.losses import losses
-from mops.report.sections.outputs import outputs
-from mops.report.sections.progress import progress
+from mops.report.facts import READING_FAULTS, Facts, damage_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from mops.report.content import Section
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of a job as one HTML document. A notebook shows it.
+
+    Parameters
+    ----------
+    html
+        The document, which needs no network and no other file.
+    """
+
+    job: str
+    html: str = field(repr=False)
+
+    @classmethod
+    def of(cls, job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> Report:
+        """Return the report of a job; arguments and errors are those of :func:`mops.report.render.render`."""
+        return cls(job.name, render(job, target, weights))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file, and return its path.
+
+        Raises
+        ------
+        UsageError
+            The path is wrong: its folder does not exist, for example.
+        StorageError
+            The disk is full, or fails.
+        """
+        try:
+            Path(path).write_text(self.html, encoding="utf-8")
+        except OSError as bad:
+            raise not_written(Path(path), "the report", bad, hint="name another file with --out") from bad
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        # In a frame, the styles of the notebook and of the report do not mix.
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="report of job {html.escape(self.job)}" '
+            'style="width: 100%; height: 720px; border: 1px solid #8a95a3; border-radius: 6px"></iframe>'
+        )
 
 
 def render(job: Job, target: str | None = None, weights: Mapping[str, float] | None = None) -> str:
     """Return the report of a job, which may still run or have failed, as one HTML document."""
     # The document needs no network and no other file. Browsers keep to that by its content security policy.
-    check_libraries()
+    _check_libraries()
+    from mops.report.head import head  # noqa: PLC0415 - this and the sections need the optional libraries
+
     facts = Facts.of(job, target, weights)
-    script = _file("page.js")
+    sections = _sections(facts)
+    is_live = any(part.kind == "parallel" for section in sections for part in section.parts)
+    script = (_vega() if is_live else "") + _file("page.js")
     return (
         _environment()
         .get_template("page.html.j2")
@@ -42,7 +84,7 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
             facts=facts,
             made=f"{datetime.fromtimestamp(facts.data.time_s).astimezone():%Y-%m-%d %H:%M}",
             head=head(facts),
-            sections=_sections(facts),
+            sections=sections,
             style=_file("look.css") + _file("page.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -52,30 +94,54 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
     )
 
 
+def _check_libraries() -> None:
+    """Raise UsageError if a library is missing that draws figures or fills in the page."""
+    for name in ("altair", "jinja2", "vl_convert"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name != name:
+                raise
+            what = f"a report needs the library {name}, which is not installed"
+            hint = "install it: pip install 'mops-runner[plots]'"
+            raise UsageError(what, where="this Python environment", hint=hint) from None
+
+
+@cache
+def _vega() -> str:
+    """Return Vega as one script, for the figures that a reader can filter."""
+    import vl_convert  # noqa: PLC0415 - an optional extra, which takes 0.1 s
+
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    return bundle.replace("</script", "<\\/script") + "\n"
+
+
 def _sections(facts: Facts) -> list[Section]:
-    sections = [_section(facts, *named) for named in _SECTIONS]
-    return [section for section in sections if section is not None]
+    """Return the sections that the job has. A section with a damaged part says what to do."""
+    from mops.report import calibration, content, failures, influence, losses, outputs, progress  # noqa: PLC0415
 
-
-def _section(facts: Facts, anchor: str, title: str, make: Callable[[Facts], Section | None]) -> Section | None:
-    """Return a section, or what to do if a part that it reads is damaged. The others may be whole."""
-    try:
-        return make(facts)
-    except READING_FAULTS as fault:
-        damaged = damage_of(facts.data, fault)
-        text = f"This section is missing: {damaged.what} ({damaged.where}). List all damaged parts, to restore them "
-        data = {"text": f"{text}from a backup:", "command": facts.command("verify")}
-        return Section(anchor, title, [Block("damaged", data)])
-
-
-_SECTIONS: tuple[tuple[str, str, Callable[[Facts], Section | None]], ...] = (
-    ("failures", "Failures", failures),
-    ("calibration", "Calibration", fitting),
-    ("losses", "Losses", losses),
-    ("outputs", "Outputs", outputs),
-    ("sensitivity", "Sensitivity", influence),
-    ("progress", "Progress and memory", progress),
-)
+    every: tuple[tuple[str, str, Callable[[Facts], Section | None]], ...] = (
+        ("failures", "Failures", failures.failures),
+        ("calibration", "Calibration", calibration.fitting),
+        ("losses", "Losses", losses.losses),
+        ("outputs", "Outputs", outputs.outputs),
+        ("sensitivity", "Sensitivity", influence.influence),
+        ("progress", "Progress and memory", progress.progress),
+    )
+    found = []
+    for anchor, title, make in every:
+        try:
+            section = make(facts)
+        except READING_FAULTS as fault:
+            damaged = damage_of(facts.data, fault)
+            text = (
+                f"This section is missing: {damaged.what} ({damaged.where}). List all damaged parts, to restore them "
+            )
+            data = {"text": f"{text}from a backup:", "command": facts.command("verify")}
+            section = content.Section(anchor, title, [content.Block("damaged", data)])
+        if section is not None:
+            found.append(section)
+    return found
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mops
 from mops.jobs.job import Job
+from mops.report.content import Figure
 from mops.settings import Settings
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ class Opened:
                 }).map((figure) => figure.querySelector("h3").textContent)"""
             )
         )
+
+
+def layers_of(figure: Figure) -> list[dict[str, Any]]:
+    """Return the layers of a figure, each with its rows."""
+    rows, around = figure.spec["datasets"], figure.spec.get("data")  # the rows of all layers
+    return [layer | {"rows": rows[layer.get("data", around)["name"]]} for layer in figure.spec["layer"]]
 
 
 def saved(job: Job, folder: Path, weights: dict[str, float] | None = None) -> Path:

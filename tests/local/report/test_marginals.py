@@ -18,7 +18,7 @@ import pytest
 import mops
 from job_folders import folder_of
 from mops.jobs.job import Job
-from mops.report.prior import prior_of
+from mops.report.calibration import prior_of
 from mops.report.render import render
 from mops.settings import Settings
 from mops.study.sampling.space import Choice

@@ -20,14 +20,13 @@ from mops.errors import JobFailed
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
 from mops.report.content import Block, Gallery
 from mops.report.facts import Facts
+from mops.report.predictive import predictive, trial_rows
 from mops.report.render import render
-from mops.report.sections.predictive import predictive
-from mops.report.trial_outputs import trial_rows
 from mops.settings import Settings
 from mops.storage.calibration_records import Outcome
 
 from .report_lab import MODEL as OTHER_MODEL
-from .report_lab import design, submit
+from .report_lab import design, layers_of, submit
 from .test_report import csv_of, damaged
 
 MODEL = """
@@ -131,7 +130,7 @@ def test_the_bands_are_weighted_quantiles_of_round_1_and_of_all_rounds(fit: Cali
 def test_a_sample_of_the_sets_has_about_their_quantiles(
     fit: Calibration, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.report.trial_outputs.MOST_SETS", 12)
+    monkeypatch.setattr("mops.report.predictive.MOST_SETS", 12)
     weights = np.array([weight or 0.0 for weight in fit.weights])
     read = trial_rows(facts.data_of, fit.trials(), weights, "daily", ["day", "cases"])
     assert len(read.weights) == len(set(read.rows["group"].to_pylist())) <= 12
@@ -208,7 +207,7 @@ def test_few_simulations_are_lines_as_strong_as_their_weight(fit: Calibration, f
     assert isinstance(gallery, Gallery)
     (figure,) = gallery.figures
     assert "The more weight a simulation has, the stronger is its line." in figure.caption
-    lines = [layer["data"]["values"] for layer in figure.spec["layer"] if "detail" in layer["encoding"]][-1]
+    lines = [layer["rows"] for layer in layers_of(figure) if "detail" in layer["encoding"]][-1]
     assert {round(row["opacity"], 6) for row in lines} == {0.4, 0.6, 1.0}
     shown = figure.data.filter(pc.equal(figure.data["sets"], "posterior predictive"))
     assert {round(weight, 6) for weight in shown["weight"].to_pylist()} == {0.2, 0.3, 0.5}, "the data are the lines"

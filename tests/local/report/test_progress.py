@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mops.report.content import Block, Gallery, Section
-from mops.report.sections.progress import progress
+from mops.report.progress import progress
 from mops.storage.progress_record import Progress
 from mops.storage.samples import as_table
 from mops.verdicts import Counts
@@ -34,14 +34,13 @@ def test_committed_simulations_are_steps() -> None:
     (gallery,) = section_of([1.0] * 8, 80).parts
     assert isinstance(gallery, Gallery)
     assert [figure.title for figure in gallery.figures] == ["Progress", "Memory", "Rate", "Time per simulation"]
-    assert [key.text for key in gallery.figures[1].keys] == ["runner and its child processes", "runner alone"]
     assert gallery.figures[1].caption.startswith("Resident memory of the runner, and of the runner with all its child")
-    layers = {layer["encoding"]["y"].get("field"): layer for layer in gallery.figures[0].spec["layer"]}
-    assert layers["durable"]["mark"]["interpolate"] == "step-after"
-    assert "interpolate" not in layers["simulations"]["mark"]
+    _, simulations, committed = gallery.figures[0].spec["layer"]
+    assert committed["mark"]["interpolate"] == "step-after"
+    assert "interpolate" not in simulations["mark"]
     durable = gallery.figures[0].data["durable"].to_pylist()
     assert durable == [0, 0, 30, 30, 30, 60, 60, 60]
-    assert "A commit is a step" in gallery.figures[0].caption
+    assert "A commit makes many simulations durable at once." in gallery.figures[0].caption
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])

@@ -112,18 +112,18 @@ def test_the_caption_says_whether_sets_are_a_sample() -> None:
     many = [(group, replicate, 0, 1.0) for group in range(2) for replicate in range(5)]
     whole = fan_of([*many, (1, 5, 0, math.nan)])
     assert whole.caption == (
-        "Median (line) and the middle 50 % and 90 % (bands) of 'y' at each 'day', over 11 simulations of 2 of 5 "
-        "parameter sets (3 have no rows here), each with the same weight. 1 value left out, not finite."
+        "Median (line) and the middle 50 % and 90 % (bands) of 11 simulations of 2 of 5 parameter sets "
+        "(3 have no rows here), each with the same weight. 1 value left out, not finite."
     )
     (partial,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 9))
     assert partial.caption == (
-        "A line for each simulation: 'y' at each 'day', of 1 simulation of 1 of 9 parameter sets (8 have no rows "
-        "here). Quantiles of fewer than 10 simulations would mislead."
+        "A line for each of 1 simulation of 1 of 9 parameter sets (8 have no rows here): quantiles of fewer than 10 "
+        "simulations would mislead."
     )
     (sampled,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 1))
-    assert "of 1 simulation of 1 parameter set, a random sample of 9. Quantiles" in sampled.caption
+    assert "of 1 simulation of 1 parameter set, a random sample of 9: quantiles" in sampled.caption
     (lacking,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 4))
-    assert "of 1 of 4 parameter sets (3 have no rows here), a random sample of 9." in lacking.caption
+    assert "of 1 of 4 parameter sets (3 have no rows here), a random sample of 9: " in lacking.caption
 
 
 def test_the_caption_of_a_division_counts_only_what_it_has() -> None:
@@ -134,13 +134,10 @@ def test_the_caption_of_a_division_counts_only_what_it_has() -> None:
     texts = divisions_of([*rows, (3, 10)], divisions)
     (found,) = fans(FanSource(source, "daily", "day", ["y"], 4, 4, "kind", texts))
     captions = [part.caption for part in found.divided()]
-    assert "at each 'day', for the value 'a' of 'kind', over 20 simulations of 2 parameter sets, each" in captions[0]
-    assert "for the value 'b' of 'kind', over 10 simulations of 1 parameter set, each" in captions[1]
-    text = (
-        "at each 'day', without 'kind', over 11 simulations of 1 parameter set, each with the same weight. 1 value left"
-    )
-    assert text in captions[2]
-    assert "for each value of 'kind', over 41 simulations of 4 parameter sets" in found.caption
+    assert "of 20 simulations of 2 parameter sets, each" in captions[0]
+    assert "of 10 simulations of 1 parameter set, each" in captions[1]
+    assert "of 11 simulations of 1 parameter set, each with the same weight. 1 value left" in captions[2]
+    assert "of 41 simulations of 4 parameter sets" in found.caption
 
 
 @given(ROWS, st.booleans())
@@ -161,7 +158,7 @@ def test_fewer_than_ten_simulations_are_lines_and_more_are_bands(rows: list[tupl
     assert drawn == {key: pytest.approx(np.mean(ys)) for key, ys in expected.items()}
     if few:
         is_all = len(few) == len(simulations)
-        assert found.caption.startswith("A line for each simulation" if is_all else "Median")
+        assert found.caption.startswith("A line for each of" if is_all else "Median")
         assert is_all or "A value of 'kind' with fewer than 10 simulations has a line for each." in found.caption
     parts = found.divided()
     assert [part.table["division"].unique().to_pylist() for part in parts] == [[name] for name in _in_order(found)]

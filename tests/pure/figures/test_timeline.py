@@ -61,10 +61,6 @@ def test_pauses_between_attempts_do_not_count_as_running_time() -> None:
     assert found.points["running_seconds"].to_pylist() == [0, 10, 10, 20]
     assert found.attempts["running_seconds"].to_pylist() == [0, 10]
     assert found.attempts["attempt"].to_pylist() == [1, 2]
-    assert found.caption == (
-        "Simulations that have finished, failed ones included, and those that are committed, over 20 s in 2 attempts, "
-        "without the pauses between attempts. A commit is a step: it makes many simulations durable at once."
-    )
 
 
 def test_a_clock_that_goes_back_does_not_bend_the_running_time() -> None:
@@ -76,4 +72,3 @@ def test_a_job_without_samples_has_an_empty_timeline() -> None:
     found = timeline(as_table([]), 10)
     assert (len(found.points), len(found.attempts)) == (0, 0)
     assert found.points.schema.equals(timeline(samples_of([[(0, 1)]]), 10).points.schema)
-    assert found.caption == "The job has no samples yet. A runner takes one about every 10 s."

@@ -15,119 +15,74 @@ toggle.addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameToggle);
 nameToggle();
 
-// Parallel coordinates: a drag along an axis keeps the sets that cross the dragged part. Ranges are shares of an axis.
+// A link opens the section to which it leads, and paper shows all of them.
+const sections = [...document.querySelectorAll("section > details")];
+const openTarget = () => {
+  const section = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (section) section.querySelector("details").open = true;
+};
+addEventListener("hashchange", openTarget);
+addEventListener("beforeprint", () => sections.forEach((section) => { section.open = true; }));
+openTarget();
+
+// Parallel coordinates: Vega filters the lines, by a drag and by numbers, and the table follows.
 class Filter {
-  constructor(figure) {
+  constructor(figure, view, signals) {
     this.figure = figure;
-    this.axes = JSON.parse(figure.querySelector("script").textContent).axes;
+    this.view = view;
+    this.signals = signals;
     this.n = Number(figure.dataset.filter);
-    this.sets = [...figure.querySelectorAll(".set")].map((line) => ({
-      line,
-      at: line.dataset.at.split(" ").map((share) => (share === "-" ? null : Number(share))),
-    }));
     // With several rankings, each figure has its table after it.
     this.table = [...document.querySelectorAll("table[data-shown]")].find((table) =>
       figure.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING);
     this.caption = this.table.querySelector("[data-caption]");
     this.ofAll = this.caption.textContent;
-    this.ranges = this.axes.map(() => null);
-    this.areas = [...figure.querySelectorAll(".brush-area")];
-    this.shown = [...figure.querySelectorAll(".brush-range")];
-    this.inputs = this.axes.map((_, i) => [...figure.querySelectorAll(`input[data-axis="${i}"]`)]);
-    this.areas.forEach((area, i) => this.listen(area, i));
-    this.inputs.forEach((pair, i) => pair.forEach((input) => input.addEventListener("input", () => this.type(i))));
+    // The rows behind the filters: Vega-Lite gives a name to their table.
+    this.lines = Object.keys(view.getState({ data: () => true, signals: () => false }).data)
+      .filter((name) => /^data_\d+$/.test(name) && "n_outside" in (view.data(name)[0] ?? {})).pop();
+    this.nShown = this.kept().size;
+    const later = () => requestAnimationFrame(() => this.show());
+    [...signals, "brush"].forEach((name) => view.addSignalListener(name, later));
     figure.querySelector("[data-clear]").addEventListener("click", () => this.clear());
     this.show();
   }
 
-  listen(area, i) {
-    const share = (event) => {
-      const box = area.getBoundingClientRect();
-      return Math.min(Math.max(1 - (event.clientY - box.top) / box.height, 0), 1);
-    };
-    let from = null;
-    area.addEventListener("pointerdown", (event) => {
-      area.setPointerCapture(event.pointerId);
-      from = share(event);
-    });
-    area.addEventListener("pointermove", (event) => {
-      if (from === null) return;
-      const to = share(event);
-      this.set(i, Math.abs(to - from) < 0.01 ? null : [Math.min(from, to), Math.max(from, to)]);
-    });
-    area.addEventListener("pointerup", (event) => {
-      if (from !== null && Math.abs(share(event) - from) < 0.01) this.set(i, null);
-      from = null;
-    });
-    area.addEventListener("pointercancel", () => { from = null; });
-  }
-
-  set(i, range) {
-    this.ranges[i] = range;
-    this.inputs[i].forEach((input, end) => {
-      input.value = range === null ? "" : Number(this.value(i, range[end]).toPrecision(4));
-    });
-    this.show();
-  }
-
-  type(i) {
-    const [low, high] = this.inputs[i].map((input) => (input.value === "" ? null : this.share(i, Number(input.value))));
-    const slack = 1e-9;  // a value that the reader copies from the table lies inside
-    this.ranges[i] = low === null && high === null ? null : [(low ?? 0) - slack, (high ?? 1) + slack];
-    this.show();
-  }
-
-  value(i, share) {
-    const { low, high, log } = this.axes[i];
-    return log ? low * (high / low) ** share : low + (high - low) * share;
-  }
-
-  share(i, value) {
-    const { low, high, log } = this.axes[i];
-    if (low === high) return value < low ? 0 : value > low ? 1 : 0.5;  // the axis draws its only value in the middle
-    if (log) return value > 0 ? Math.log(value / low) / Math.log(high / low) : -1;
-    return (value - low) / (high - low);
+  kept() {
+    return new Set(this.view.data(this.lines).map((row) => String(row.set)));
   }
 
   clear() {
-    this.ranges.forEach((_, i) => this.set(i, null));
+    this.signals.forEach((name) => this.view.signal(name, ""));
+    this.view.signal("brush_x", [0, 0]).signal("brush_y", [0, 0]).runAsync();
   }
 
   show() {
-    const crosses = (at) => this.ranges.every((range, i) =>
-      range === null || (at[i] !== null && at[i] >= range[0] && at[i] <= range[1]));
-    const kept = this.sets.filter(({ line, at }) => {
-      const inside = crosses(at);
-      line.classList.toggle("out", !inside);
-      return inside;
-    });
-    this.showRows(new Set(kept.map(({ line }) => line.dataset.set)));
-    this.nameRows(kept.length);
-    this.ranges.forEach((range, i) => {
-      const area = this.areas[i], shown = this.shown[i];
-      const [low, high] = range ? [Math.max(range[0], 0), Math.min(range[1], 1)] : [0, 0];
-      shown.setAttribute("y", Number(area.getAttribute("y")) + (1 - high) * area.getAttribute("height"));
-      shown.setAttribute("height", Math.max(high - low, 0) * area.getAttribute("height"));
-    });
+    const kept = this.kept();
     this.figure.querySelector("[data-count]").textContent =
-      `${kept.length.toLocaleString("en")} of ${this.n.toLocaleString("en")} parameter sets shown`;
-  }
-
-  // The table lists the best of the sets that the filter keeps.
-  showRows(kept) {
+      `${kept.size.toLocaleString("en")} of ${this.n.toLocaleString("en")} parameter sets shown`;
     let left = Number(this.table.dataset.shown);
     for (const row of this.table.tBodies[0].rows) {
       row.hidden = !kept.has(row.dataset.set) || left <= 0;
       if (!row.hidden) left -= 1;
     }
-  }
-
-  nameRows(n) {
-    const most = Math.min(n, Number(this.table.dataset.shown));
-    const where = this.sets.length < this.n ? " in this page" : "";
-    this.caption.textContent = this.ranges.every((range) => range === null) ? this.ofAll
-      : n === 0 ? "The filter keeps no parameter set."
-      : `The best ${most} of the ${n.toLocaleString("en")} parameter sets${where} that the filter keeps.`;
+    const most = Math.min(kept.size, Number(this.table.dataset.shown));
+    const where = this.nShown < this.n ? " in this page" : "";
+    this.caption.textContent = kept.size === this.nShown ? this.ofAll
+      : kept.size === 0 ? "The filter keeps no parameter set."
+      : `The best ${most} of the ${kept.size.toLocaleString("en")} parameter sets${where} that the filter keeps.`;
   }
 }
-document.querySelectorAll("figure[data-filter]").forEach((figure) => new Filter(figure));
+
+document.querySelectorAll("figure[data-filter]").forEach(async (figure) => {
+  const place = figure.querySelector(".canvas"), spec = JSON.parse(figure.querySelector("script").textContent);
+  const still = place.querySelector("svg"), text = still.getAttribute("aria-label");
+  spec.width = place.clientWidth;
+  const bind = figure.querySelector(".filters");
+  // The interpreter needs no permission to make code from texts, which the page does not give.
+  const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: false, bind };
+  const { view } = await vegaEmbed(place, spec, options);
+  const drawn = place.querySelector("svg");
+  drawn.setAttribute("role", "img");
+  drawn.setAttribute("aria-label", text);
+  new Filter(figure, view, spec.params.filter((one) => "value" in one).map((one) => one.name));
+});

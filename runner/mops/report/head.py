@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 
+from mops.figures.columns import cell
 from mops.figures.losses import TOTAL, ScoredSets
 from mops.figures.profiles import MOST_PARAMETERS, telling_parameters
 from mops.jobs.summary import JobSummary
-from mops.report.damage import READING_FAULTS, damage_of
-from mops.report.facts import Facts
-from mops.report.numbers import cell
-from mops.report.sections.losses import MOST_RANKINGS
+from mops.report.facts import READING_FAULTS, Facts, damage_of
+from mops.report.losses import MOST_RANKINGS
 from mops.storage.joblog.records import Claim, End
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, moment, shortened
@@ -44,7 +44,27 @@ class Head:
 def head(facts: Facts) -> Head:
     """Return the head of the report of a job."""
     steps = facts.summary.todo(facts.data.name, "--storage", facts.data.files.url)
-    return Head(facts.summary, steps, answers(facts), [(name, value) for name, value in _about(facts) if value])
+    return Head(
+        facts.summary,
+        [*steps, *_next_steps(facts)],
+        answers(facts),
+        [(name, value) for name, value in _about(facts) if value],
+    )
+
+
+def _next_steps(facts: Facts) -> list[tuple[str, str]]:
+    """Return the next command of a calibration; empty: the job is no round of one."""
+    found = facts.calibration
+    if found is None or not facts.has_ended:
+        return []
+    where = ["--storage", facts.data.files.url]
+    base = ["mops", "study", "calibrate", "SPACE", "--name", found.name]
+    if found.has_posterior and not found.is_rough:
+        text = "Write the trials and sets of the posterior, with the space and the options of the calibration."
+        return [(text, shlex.join([*base, "--to", found.name, *where]))]
+    more = str(len(found.rounds) + 3)
+    text = "Run more rounds, with the space and the options of the calibration."
+    return [(text, shlex.join([*base, "--rounds", more, *where]))]
 
 
 def answers(facts: Facts) -> list[Answer]:

@@ -1,0 +1,209 @@
+"""The calibration to which a job belongs: losses over its trials, and the posterior of its parameters."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.calibration.calibration import Calibration
+from mops.calibration.options import Method
+from mops.figures import course_charts
+from mops.figures.bins import LEAST_RATIO, MOST_BINS, bins_between, bins_for, bins_of
+from mops.figures.calibration import Prior, marginals, pair_weights, posterior_quantiles, trials
+from mops.figures.columns import Floats, cell, is_number
+from mops.report.content import Block, Figure, Gallery, Section
+from mops.report.facts import Facts
+from mops.report.predictive import predictive
+from mops.study.sampling.draw import column_of
+from mops.study.sampling.prior import prior_mass_below, prior_mass_between, prior_text
+from mops.study.sampling.space import Choice, Range
+from mops.units import counted, shortened
+
+_PARAMETERS_SHOWN = 6
+_PAIR_PARAMETERS = 4
+_MOST_PAIR_BINS = 12
+_LEAST_WEIGHT = 1e-3  # of the greatest weight of a trial: a trial with less is in no figure of a pair
+_FINEST_BINS = 60
+_BINS_OF_INTERVAL = 8
+_OBJECTIVES_SHOWN = 4
+_SETS_SHOWN = 20
+_ESS_TEXT = "the effective sample size is {:.3g}"
+_OTHER_WEIGHTS = (
+    "The options of the last call count. Another call may have others: trials() of its calibration has the loss and "
+    "the weight of each set."
+)
+
+
+def fitting(facts: Facts) -> Section | None:
+    """Return the section about the calibration of which the job is a round; None: it is not one."""
+    found = facts.calibration
+    if found is None:
+        return None
+    parts: list[Gallery | Block] = [Gallery([_trials(found)])]
+    if len(found.objectives) > 1:
+        parts += _pareto(found)
+    if found.has_weights:
+        fitted, weights = found.fitted(), np.array([weight or 0.0 for weight in found.weights])
+        text = _weights_text(found)
+        shown = fitted.select(list(found.varying[:_PARAMETERS_SHOWN]))
+        parts.append(Block("table", _quantiles(posterior_quantiles(shown, weights), text, is_rough=found.is_rough)))
+        figures = _marginals(found, shown, weights)
+        parts.append(Gallery(figures + _pairs(found, fitted, weights)))
+    parts += predictive(facts, found)
+    return Section("calibration", "Calibration", parts, _intro(found))
+
+
+def _trials(found: Calibration) -> Figure:
+    shown = trials(found.trials())
+    return Figure(course_charts.trials(shown), shown.points, "whole", 300, _loss_text(found))
+
+
+def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure]:
+    """Return a figure for each pair of the first parameters, over the trials that have a weight to speak of."""
+    weighty = weights > _LEAST_WEIGHT * weights.max()
+    fitted, weights = fitted.filter(pa.array(weighty)), weights[weighty]
+    n_bins = bins_for(int(found.ess), _MOST_PAIR_BINS, 1 / 3)
+    bins = {name: bins_of(name, fitted[name], n_bins, weights) for name in found.varying[:_PAIR_PARAMETERS]}
+    table = pair_weights(fitted, weights, bins)
+    figures = []
+    for x, y in combinations(bins, 2):
+        cells = table.filter(pc.and_(pc.equal(table["x"], x), pc.equal(table["y"], y)))
+        chart = course_charts.posterior_pair(cells, bins[x], bins[y], "rough " if found.is_rough else "")
+        figures.append(Figure(chart, cells, height=250))
+    return figures
+
+
+def _marginals(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure]:
+    """Return a figure for each parameter: what the data taught. The narrower a posterior is, the finer are its bins."""
+    quantiles = {row["parameter"]: row for row in posterior_quantiles(fitted, weights).to_pylist()}
+    masses = {name: _prior_mass(found.space[name], row) for name, row in quantiles.items()}
+    priors = {
+        name: prior_of(name, found.space[name], fitted, weights, n_bins_for(masses.get(name)))
+        for name in fitted.column_names
+    }
+    table = marginals(fitted, weights, priors)
+    rough = "rough " if found.is_rough else ""
+    figures = []
+    for name, prior in priors.items():
+        rows = table.filter(pc.equal(table["parameter"], name))
+        row, mass = quantiles.get(name), masses.get(name)
+        median = row["median"] if row is not None and prior.bins.kind != "values" else None
+        note = f" The prior is {prior_text(found.space[name])}."
+        if row is not None and mass is not None:
+            ends = f"from {cell(row['low95'])} to {cell(row['high95'])}, a range with {100 * mass:.2g} % of the prior"
+            note += f" The {rough}95 % credible interval (equal-tailed) is {ends}."
+        figures.append(Figure(course_charts.marginal(prior.bins, rows, median, rough), rows, height=230, note=note))
+    return figures
+
+
+def _prior_mass(entry: Choice | Range, quantiles: dict[str, Any]) -> float | None:
+    """Return the prior probability of a credible interval of 95 %; None: the parameter has no range."""
+    if isinstance(entry, Choice):
+        return None
+    return prior_mass_between(entry, quantiles["low95"], quantiles["high95"])
+
+
+def prior_of(name: str, entry: Choice | Range, fitted: pa.Table, weights: Floats, most: int = MOST_BINS) -> Prior:
+    """Return the prior of a parameter in at most this number of bins, which cover its whole range."""
+    if isinstance(entry, Choice):
+        values = column_of(entry.values)
+        if is_number(values.type):
+            bins = bins_of(name, values, most)
+        else:  # a value that no trial has is one of the values too
+            tried = pa.concat_arrays([values, *fitted[name].chunks])
+            # Of more texts than bins, those with the greatest weights in the trials have a bin.
+            bins = bins_of(name, tried, most, np.append(np.zeros(len(values)), weights))
+        return Prior(bins, np.bincount(bins.index(values), minlength=len(bins)) / len(values))
+    is_log = entry.is_log and entry.high >= LEAST_RATIO * entry.low
+    bins = bins_between(name, entry.low, entry.high, most, is_log=is_log, is_integer=entry.is_int)
+    edges = np.array([*bins.values, entry.high + 1.0]) if bins.kind == "values" else bins.edges
+    return Prior(bins, np.diff(prior_mass_below(entry, edges)))
+
+
+def n_bins_for(prior_mass: float | None) -> int:
+    """Return into how many bins to divide a range, so that an interval with this prior probability is seen."""
+    if not prior_mass:
+        return MOST_BINS
+    # About 8 bins for the interval, if 60 bins are enough for that.
+    return int(min(max(math.ceil(_BINS_OF_INTERVAL / prior_mass), MOST_BINS), _FINEST_BINS))
+
+
+def _intro(found: Calibration) -> str:
+    scored = (
+        "This section covers all rounds of the calibration, and all other sections only this round. "
+        f"Calibration {found.name}: {counted(len(found.rounds), 'round')}, {counted(found.n_scored, 'scored set')}"
+    )
+    failed = f", {counted(found.n_failed, 'failed set')}" if found.n_failed else ""
+    if not found.method.gives_posterior:
+        sought = "the Pareto set of several losses" if len(found.objectives) > 1 else "the least loss"
+        return f"{scored}{failed}. The method searches for {sought} and gives no posterior. {_OTHER_WEIGHTS}"
+    if not found.has_weights:
+        return f"{scored}{failed}. No set has a loss, so no set has a weight and there is no posterior."
+    few = f" of {found.least_ess:g} wanted, so the posterior is rough" if found.is_rough else ""
+    why = f" {found.why_rough[0].upper()}{found.why_rough[1:]}." if found.is_rough and found.why_rough else ""
+    return f"{scored}{failed}; {_ESS_TEXT.format(found.ess)}{few}.{why}{_weights_text(found)} {_OTHER_WEIGHTS}"
+
+
+def _loss_text(found: Calibration) -> str:
+    if found.loss.weights is None:
+        return " The loss is the sum of all losses."
+    terms = " + ".join(f"{weight:g} x {label}" for label, weight in found.loss.weights.items())
+    return f" The loss is {shortened(terms, 200)}."
+
+
+def _weights_text(found: Calibration) -> str:
+    """Return by which loss the trials weigh, and with which temperature, if the method has one."""
+    is_divided = found.method is Method.IMPORTANCE
+    temperature = f" The temperature is {found.temperature:g}." if is_divided else ""
+    return f"{_loss_text(found)}{temperature}"
+
+
+def _quantiles(found: pa.Table, weights: str, *, is_rough: bool) -> dict[str, Any]:
+    names = {"low95": "2.5 %", "low50": "25 %", "median": "median", "high50": "75 %", "high95": "97.5 %"}
+    rows = found.to_pylist()
+    return {
+        "caption": f"{'Rough w' if is_rough else 'W'}eighted quantiles of the posterior of each parameter.{weights}",
+        "head": ["parameter", *names.values()],
+        "rows": [[row["parameter"], *(cell(row[name]) for name in names)] for row in rows],
+    }
+
+
+def _pareto(found: Calibration) -> list[Gallery | Block]:
+    """Return the figures and the table; empty: no set has losses."""
+    places = found.pareto_places()
+    if not places:
+        return []
+    table = found.trials()
+    shown = found.objectives[:_OBJECTIVES_SHOWN]
+    figures = [_objectives(table, places, x, y) for x, y in combinations(shown, 2)]
+    return [Gallery(figures), Block("table", _sets(found, table.take(pa.array(places, pa.int64()))))]
+
+
+def _objectives(table: pa.Table, places: list[int], x: str, y: str) -> Figure:
+    is_best = set(places)
+    rows = [
+        {"x": at_x, "y": at_y, "best": place in is_best}
+        for place, (at_x, at_y) in enumerate(zip(table[x].to_pylist(), table[y].to_pylist(), strict=True))
+        if at_x is not None and at_y is not None
+    ]
+    data = pa.Table.from_pylist(rows).rename_columns([x, y, "pareto"])
+    return Figure(course_charts.pareto(rows, x, y), data, height=250)
+
+
+def _sets(found: Calibration, best: pa.Table) -> dict[str, Any]:
+    rows = best[:_SETS_SHOWN].to_pylist()
+    columns = {name: f"param.{name}" if f"param.{name}" in best.column_names else name for name in found.varying}
+    more = f" These are the first {_SETS_SHOWN} of {len(best):,}." if len(best) > _SETS_SHOWN else ""
+    return {
+        "caption": f"The Pareto set, in the order of {shortened(found.objectives[0], 60)}.{more}",
+        "head": [*found.objectives, *found.varying],
+        "rows": [
+            [*(cell(row[name]) for name in found.objectives), *(cell(row[column]) for column in columns.values())]
+            for row in rows
+        ],
+    }

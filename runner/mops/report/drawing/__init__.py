@@ -1,1 +1,0 @@
-"""Draws figures as SVG whose colours follow the theme of the page."""
