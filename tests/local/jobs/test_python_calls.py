@@ -105,7 +105,7 @@ def test_best_keeps_parameters_that_have_the_name_of_a_loss(tmp_path: Path) -> N
     study = {"model": "model:run", "targets": ["model:near"], "parameter_sets": sets}
     job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
     best = job.best().to_arrow()
-    assert best.column_names == ["param_id", "group", "loss", "near", "x", "param.loss", "param.near"]
+    assert best.column_names == ["group", "loss", "near", "x", "param.loss", "param.near", "param_id"]
     assert best["loss"].to_pylist() == [0, 1]
     assert best["param.loss"].to_pylist() == [8, 9]
 
