@@ -90,6 +90,7 @@ def test_a_new_target_is_scored_without_a_simulation(lab: StudyLab) -> None:
 @pytest.mark.parametrize("change", ["held.py", "counted.py", "data.csv"])
 def test_a_changed_model_is_another_study(lab: StudyLab, change: str) -> None:
     write(lab, 2, 1)
+    (lab.project / "data.csv").write_text("1\n")
     lab.run("first")
     with (lab.project / change).open("a") as file:
         file.write("\nCHANGED = print()\n")
