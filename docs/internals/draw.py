@@ -31,7 +31,7 @@ FLOORS = (
         "project",
         "child",
     ),
-    *("parquet", "figures", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
+    *("parquet", "figures", "study", "options", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {
     "command": "cli.submit",

