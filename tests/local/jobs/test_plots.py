@@ -228,7 +228,7 @@ except mops.errors.UsageError as error:
     print(error)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert ran.stdout == "Altair is not installed\n  at: job.plot\nhint: pip install 'mops-runner[plots]'\n"
+    assert ran.stdout == "no charts: Altair is not installed\n  at: job.plot\nhint: pip install 'mops-runner[plots]'\n"
 
 
 GROWTH = """
