@@ -153,7 +153,7 @@ class Site:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
-            "has_report": find_spec("vl_convert") is not None,
+            "has_report": all(find_spec(name) for name in ("altair", "vl_convert")),
             "causes_error": pages.error_part(now.causes_error),
         }
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}
