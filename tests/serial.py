@@ -36,8 +36,8 @@ def main(project: str, study_path: str, folder: str) -> None:
             result = score(dict(params), replicates)
             named = result if isinstance(result, dict) else {"loss": result}
             losses += [
-                {"param_id": identity, "group": group, "target": target, "name": name, "loss": float(loss)}
-                | {"n_replicates": len(replicates)}
+                {"group": group, "target": target, "name": name, "loss": float(loss)}
+                | {"n_replicates": len(replicates), "param_id": identity}
                 for name, loss in named.items()
             ]
     for name, tables in outputs.items():
@@ -51,10 +51,12 @@ def load(text: str):
 
 
 def identified(table: pa.Table, identity: str, group: int, replicate: int, seed: int) -> pa.Table:
-    columns = {"param_id": identity, "group": group, "replicate": replicate}
-    front = {name: pa.array([value] * table.num_rows) for name, value in columns.items()}
-    front["seed"] = pa.array([seed] * table.num_rows, pa.uint64())
-    return pa.table(front | {name: table.column(name) for name in table.column_names})
+    def same(value, type_=None):
+        return pa.array([value] * table.num_rows, type_)
+
+    front = {"group": same(group), "replicate": same(replicate)}
+    back = {"seed": same(seed, pa.uint64()), "param_id": same(identity)}
+    return pa.table(front | {name: table.column(name) for name in table.column_names} | back)
 
 
 if __name__ == "__main__":

@@ -212,10 +212,7 @@ class Plots:
         for one in figures:
             its, note = data_of(observed, one), "" if isinstance(observed, list) else _without_data(observed)
             if its is not None and where is not None and _other_columns(data, one, its):
-                its, note = (
-                    None,
-                    "{_UNFIT_DATA}",
-                )
+                its, note = None, _UNFIT_DATA
             options = {"data_name": its.file if its else "", "has_decades": decades, "note": f"{chosen}{note}"}
             drawn.append(courses.fan(one, points_of(its), **options))
         return _chart(charts.beside(drawn, columns=1))
