@@ -81,8 +81,9 @@ document.querySelectorAll("figure[data-filter]").forEach(async (figure) => {
   // The interpreter needs no permission to make code from texts, which the page does not give.
   const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: false, bind };
   const { view } = await vegaEmbed(place, spec, options);
-  const drawn = place.querySelector("svg");
-  drawn.setAttribute("role", "img");
-  drawn.setAttribute("aria-label", text);
+  // Vega gives roles to marks also without texts for them, which screen readers would announce.
+  place.querySelector("svg").setAttribute("aria-hidden", "true");
+  place.setAttribute("role", "img");
+  place.setAttribute("aria-label", text);
   new Filter(figure, view, spec.params.filter((one) => "value" in one).map((one) => one.name));
 });
