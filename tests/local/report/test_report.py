@@ -403,7 +403,7 @@ def test_names_and_messages_of_a_study_stay_text(tmp_path: Path) -> None:
     )
     page = render(submit(tmp_path, [{evil: float(i), "text": evil * (i % 2)} for i in range(12)]))
     assert "hacked" in page
-    assert "<img" not in page
+    assert "<img src=x" not in page
     assert len(re.findall("<script", page)) == 3  # the script of the page, and the chart of each loss as JSON
 
 
