@@ -16,7 +16,7 @@ def restarts(service: Service) -> dict[str, int]:
 
 def test_a_short_job_gets_its_share_next_to_a_long_one(service: Service) -> None:
     """Their simulations take equally long, so equal shares are equal numbers of simulations."""
-    long, short = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 240), ("short", 40)))
+    long, short = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
     service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     begun(service, "long", groups=20)
     service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")

@@ -36,7 +36,7 @@ class WithoutPandas:
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> None:
         """Refuse pandas, and leave other modules to other finders (``importlib.abc.MetaPathFinder``)."""
-        if name == "pandas":
+        if name == "pandas" and "SALib" not in sys.modules:  # which imports pandas, for the Sobol indices of a report
             raise ModuleNotFoundError("mops does not use pandas", name=name)
 
 
