@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.stored import StoredSimulations
-from mops.errors import ClusterError, MopsError, Terminated
+from mops.errors import ClusterError, MopsError, StorageError, Terminated
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -22,6 +23,8 @@ from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import JobContext
 from mops.verdicts import Counts
+
+logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 10.0  # how long running simulations may continue after a request to stop
 
@@ -80,11 +83,11 @@ class ClaimedJob:
         return self.record.taken_over_counts + self.log.view.counts
 
     def record_error(self, error: Exception) -> None:
-        """Store the error that ends the attempt."""
-        advisory.Writer(self.files).write(
-            "the error that ended the attempt",
-            lambda files: write_error(files, self.paths, self.attempt, time.time() - self.claimed_at, error),
-        )
+        """Store the error that ends the attempt, unless the storage refuses it: the command prints it in any case."""
+        try:
+            write_error(self.files.brief(), self.paths, self.attempt, time.time() - self.claimed_at, error)
+        except StorageError as refused:
+            logger.debug("%s: the storage lacks the error that ended the attempt: %s", self.name, refused)
 
     def end_attempt(self, failure: MopsError | None, *, handed_over_by: int | None) -> State:
         """Append the attempt's end to the log, unless the next runner continues the job; return the state, or raise."""
