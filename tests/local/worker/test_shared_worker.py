@@ -163,7 +163,7 @@ def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(
     let_go(lab, "o", runs)
     until((lab.folder / "started-alone").exists)
     assert begun_alone == [0], "the other pool's child has given its memory back"
-    assert limit_bytes(pool, alone=True) > 7 << 30
+    assert limit_bytes(pool, alone=True) > 6 << 30, "its share is 4 GiB; the process of the tests takes up to 1.5 GiB"
     assert not (lab.folder / "started-after").exists()
     let_go(lab, "alone", alone)
     after.join(30)
