@@ -64,8 +64,8 @@ Rows: TypeAlias = list[dict[str, Any]]
 def titled(chart: Any, title: str, caption: str, width: int = 420, height: int = 240) -> Chart:
     """Return a chart with its title, and what it shows below the title."""
     text = alt.TitleParams(title, subtitle=_lines(caption), anchor="start")
-    size = {} if isinstance(chart, alt.ConcatChart | alt.HConcatChart | alt.VConcatChart) else {"width": width}
-    found: Chart = chart.properties(title=text, **size, **({"height": height} if size else {}))
+    is_composed = isinstance(chart, alt.ConcatChart | alt.HConcatChart | alt.VConcatChart)
+    found: Chart = chart.properties(title=text, **({} if is_composed else {"width": width, "height": height}))
     return found
 
 
@@ -92,9 +92,9 @@ def noted(chart: Any, notes: Sequence[str]) -> Any:
     )
 
 
-def drawn_from(rows: Rows | pa.Table) -> Any:
+def drawn_from(rows: Rows) -> Any:
     """Return a chart without marks, with its rows in it."""
-    return alt.Chart(alt.InlineData(values=rows if isinstance(rows, list) else rows.to_pylist()))
+    return alt.Chart(alt.InlineData(values=rows))
 
 
 def coloured(names: Sequence[str], colours: Sequence[str], field: str = "series", columns: int | None = None) -> Any:
@@ -213,6 +213,12 @@ def binned(bins: Bins, table: pa.Table) -> Rows:
     return [row | at for row, at in zip(table.to_pylist(), bin_rows(bins, "x"), strict=True)]
 
 
+def celled(x: Bins, y: Bins, table: pa.Table) -> Rows:
+    """Return the rows of a table with ``x_bin`` and ``y_bin``, with the fields of :func:`bin_axis` of both."""
+    at_x, at_y = bin_rows(x, "x"), bin_rows(y, "y")
+    return [row | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in table.to_pylist()]
+
+
 def counts_y(table: pa.Table, title: str) -> Any:
     """Return a vertical axis of the column ``n``, which has whole numbers."""
     ticks = min(5, max(table["n"].to_pylist(), default=1))  # fewer than ticks would repeat numbers
@@ -278,6 +284,11 @@ def _places(bins: Bins, column: pa.ChunkedArray, channel: str) -> Rows:
     return [{f"{channel}_at": value} if np.isfinite(value) else {} for value in numbers(column).tolist()]
 
 
+def best_set(scored: ScoredSets) -> pa.Table:
+    """Return the row of the set with the least loss."""
+    return scored.table.slice(int(scored.ranked()[0]), 1)
+
+
 def shade_limits(scored: ScoredSets) -> list[float]:
     """Return the losses between six colours: equal steps or ratios, up to the loss that 3 of 4 sets are below."""
     losses = scored.losses()[scored.ranked()]
@@ -289,9 +300,14 @@ def shade_limits(scored: ScoredSets) -> list[float]:
     return found
 
 
-def pair(scored: ScoredSets, found: Pairs, x: str, y: str) -> tuple[Chart, pa.Table]:
-    """Draw the sets over two parameters in the colours of their losses, or the cells of many; also return the data."""
-    bins, n, limits = {"x": found.bins[x], "y": found.bins[y]}, found.points.n_sets, shade_limits(scored)
+def pair(
+    scored: ScoredSets, found: Pairs, x: str, y: str, limits: Sequence[float], best: pa.Table
+) -> tuple[Chart, pa.Table]:
+    """Draw the sets over two parameters in the colours of their losses, or the cells of many; also return the data.
+
+    ``limits``: between the colours (`shade_limits`); ``best``: the row of the best set.
+    """
+    bins, n = {"x": found.bins[x], "y": found.bins[y]}, found.n_sets
     as_points = n <= MOST_AS_POINTS and any(of.kind != "values" for of in bins.values())
     if as_points:
         ranked = scored.table.take(pa.array(scored.ranked()))
@@ -299,9 +315,8 @@ def pair(scored: ScoredSets, found: Pairs, x: str, y: str) -> tuple[Chart, pa.Ta
         places = zip(*(_places(of, data[channel], channel) for channel, of in bins.items()), strict=True)
         losses = data["loss"].to_pylist()
         rows = [px | py | {"loss": loss} for (px, py), loss in zip(places, losses, strict=True) if px and py]
-        chart = drawn_from(rows[::-1]).mark_circle(
-            size=30, opacity=1, stroke=AXIS, strokeWidth=0.4
-        )  # the best is on top
+        # The best is on top.
+        chart = drawn_from(rows[::-1]).mark_circle(size=30, opacity=1, stroke=AXIS, strokeWidth=0.4)
         on_top = "" if scored.is_constant() else ", the best on top"
         what = f"Each of {counted(n, 'set')} is a point{on_top}."
     else:
@@ -309,13 +324,10 @@ def pair(scored: ScoredSets, found: Pairs, x: str, y: str) -> tuple[Chart, pa.Ta
         for channel, name in zip("xy", (x, y), strict=True):
             labels = pa.array(found.bins[name].labels(), pa.string())
             data = data.append_column(f"{channel}_label", labels.take(data[f"{channel}_bin"]))
-        at_x, at_y = bin_rows(bins["x"], "x"), bin_rows(bins["y"], "y")
-        table = data.drop_columns(["x", "y"]).to_pylist()
-        rows = [row | {"loss": row["best"]} | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in table]
+        rows = [row | {"loss": row["best"]} for row in celled(bins["x"], bins["y"], data.drop_columns(["x", "y"]))]
         chart = drawn_from(rows).mark_rect()
         what = f"The least {named(found.title)} in each cell, of {counted(n, 'set')}. An empty cell has none."
     axes = {**bin_axis(bins["x"], "x", at=as_points, padding=6), **bin_axis(bins["y"], "y", at=as_points, padding=6)}
-    best = scored.table.slice(int(scored.ranked()[0]), 1)
     at_best = " and ".join(f"{name} = {cell(best[name][0].as_py())}" for name in (x, y))
     title = f"{shortened(named(found.title), 30)} over {shortened(x, 20)} and {shortened(y, 20)}"
     where = "" if scored.is_constant() else f" The best is at {shortened(at_best, 80)}."
@@ -333,15 +345,17 @@ def _shades(field: str, limits: Sequence[float], title: str) -> Any:
 
 def pairs(scored: ScoredSets, found: Pairs, profiles: Sequence[Profile]) -> Chart:
     """Draw a matrix: each pair of parameters below the diagonal, and the profile of each parameter on it."""
-    rows = []
+    rows, limits, best = [], shade_limits(scored), best_set(scored)
     for i, name in enumerate(found.parameters):
-        below: list[Any] = [pair(scored, found, x, name)[0] for x in found.parameters[:i]]
+        below: list[Any] = [pair(scored, found, x, name, limits, best)[0] for x in found.parameters[:i]]
         small = [one.properties(width=150, height=130) for one in [*below, profile(profiles[i])]]
         for one in small:
             one.title = alt.Undefined
         rows.append(alt.hconcat(*small))
     left_out = f" Not shown: {', '.join(found.left_out)}." if found.left_out else ""
-    caption = f"{found.points.caption} The diagonal has the least and the median loss of each parameter.{left_out}"
+    shown = "Points are sets, and cells have the least loss of their sets."
+    caption = f"{counted(found.n_sets, 'parameter set')} with the {named(found.title)}. {shown} The diagonal has the "
+    caption += f"least and the median loss of each parameter.{left_out}"
     matrix = alt.vconcat(*rows).resolve_scale(color="independent")
     return titled(matrix, f"The {named(found.title)} over pairs of parameters", caption)
 
@@ -396,7 +410,7 @@ def parallel(found: Parallel, by: str = "") -> Chart:
     ]
     frame = drawn_from([{"name": name, "share": 0, "top": 1} for name in names])
     rules = frame.mark_rule(color=AXIS).encode(x=x, y=y, y2="top")
-    grab = drawn_from(rows).mark_point(opacity=0).encode(x=x, y=y).add_params(brush)
+    grab = frame.mark_point(opacity=0).encode(x=x, y=y).add_params(brush)
     text = drawn_from(ticks).mark_text(fontSize=10, color=INK, stroke=CARD, strokeWidth=0.3, dy=alt.expr("datum.dy"))
     left_out = f" Not shown: {', '.join(found.left_out)}." if found.left_out else ""
     caption = f"{found.sets.caption} Each set is a line through its parameters and its loss.{left_out}"
@@ -504,7 +518,7 @@ def sobol(found: Sobol, measure: str) -> Chart:
     ]
     zero = drawn_from([{"index": 0}]).mark_rule(color=AXIS).encode(x=x)
     title = f"Sobol indices of {shortened(measure, 50)}"
-    return titled(alt.layer(bars, *lines, zero), title, found.caption(measure), 300, 36 * len(shown))
+    return titled(alt.layer(bars, *lines, zero), title, found.caption(measure), 300, 34 * len(shown))
 
 
 def _names_y(names: Sequence[str]) -> Any:
@@ -536,7 +550,7 @@ def failures(found: FailureBins, name: str) -> Chart:
     others = len(found.causes) - _CAUSES_WITH_LINES
     few = "One other cause counts" if others == 1 else f"{counted(others, 'other cause')} count"
     caption = (
-        f"The share of parameter sets with a failure, of those that have run, with its interval of 95 %. It is "
+        "The share of parameter sets with a failure, of those that have run, with its interval of 95 %. It is "
         f"greatest at {worst['label']}: {worst['share']:.0%}.{f' {few} in any failure only.' if others > 0 else ''}"
     )
     return titled(alt.layer(*layers), f"Failures over {shortened(name, 40)}", caption)
@@ -544,8 +558,7 @@ def failures(found: FailureBins, name: str) -> Chart:
 
 def failure_map(cells: FailureMap) -> Chart:
     """Draw the share of failed sets in each cell of two parameters; a cross marks a cell without sets."""
-    at_x, at_y = bin_rows(cells.x, "x"), bin_rows(cells.y, "y")
-    rows = [row | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in cells.table.to_pylist()]
+    rows = celled(cells.x, cells.y, cells.table)
     full, empty = [row for row in rows if row["sets"]], [row for row in rows if not row["sets"]]
     texts = ("none", "below 25 %", "below 50 %", "below 75 %", "75 % or more", "all")
     limits = np.array([1e-9, 0.25, 0.5, 0.75, 1.0])

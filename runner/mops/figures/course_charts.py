@@ -30,8 +30,8 @@ from mops.figures.charts import (
     Rows,
     bin_axis,
     bin_bars,
-    bin_rows,
     binned,
+    celled,
     coloured,
     counts_y,
     drawn_from,
@@ -78,8 +78,8 @@ def fan(
     divisions = found.table["division"].unique().to_pylist()
     names = {one: division_text(found.by, one) or "median" for one in divisions}
     is_divided = found.by is not None and len(divisions) > 1
-    values = np.concatenate([found.shown, *([numbers(data["y"])] if data is not None else [])])
-    values = values if shown is None else shown
+    own = [found.shown, *([numbers(data["y"])] if data is not None else [])]
+    values = np.concatenate(own) if shown is None else shown
     y = value_y(found.y, values, has_decades=has_decades, is_shared=shown is not None)
     known = list(names.values()) if is_divided else ["median"]
     data_names = [] if data is None else [f"data: {shortened(data_name, 60)}"]
@@ -93,9 +93,14 @@ def fan(
     layers = _bands(found, y, names if is_divided else {}, colour, both=len(divisions) <= MOST_OVERLAID)
     if data is not None:
         layers.append(_points(data, found, y, colour, data_names[0] if data_names else None))
-    only = f", {shortened(division_text(found.by, divisions[0]), 43)}" if found.by and len(divisions) == 1 else ""
-    title = f"{shortened(found.y, 40)} ({shortened(found.output, 40)}){only}"
+    title = f"{shortened(found.y, 40)} ({shortened(found.output, 40)}){only_text(found)}"
     return titled(alt.layer(*layers), title, f"{found.caption}{note}", 560, 260)
+
+
+def only_text(fan: Fan) -> str:
+    """Return which division a fan with one division shows, for a title; empty: it is not divided."""
+    divisions = fan.table["division"].unique().to_pylist()
+    return f", {shortened(division_text(fan.by, divisions[0]), 43)}" if fan.by and len(divisions) == 1 else ""
 
 
 def compared(
@@ -213,11 +218,11 @@ def spread(found: Spread) -> Chart:
     if found.by is None:
         bars = bin_bars(found.bins, binned(found.bins, found.table), counts_y(found.table, "simulations"), title=name)
         return titled(bars, title, found.caption)
-    n, at = len(found.bins), bin_rows(found.bins, "x")
+    n = len(found.bins)
     greatest = max(found.table["share"].to_pylist())
     panels = []
     for i, strip in enumerate(found.strips):
-        rows = [row | one for row, one in zip(found.table.slice(i * n, n).to_pylist(), at, strict=True)]
+        rows = binned(found.bins, found.table.slice(i * n, n))
         scale, axis = alt.Scale(domain=[0, greatest]), alt.Axis(format="~%", tickCount=2)
         y = alt.Y("share:Q", title=None, scale=scale, axis=axis)
         colour = SERIES[i] if len(found.strips) <= MOST_OVERLAID else BLUE
@@ -397,7 +402,7 @@ def marginal(bins: Bins, table: pa.Table, median: float | None, rough: str = "")
         layers.append(at_median.encode(**bin_axis(bins, "x", at=True), color=colour))
     likely = max(rows, key=lambda row: row["weight"])
     caption = (
-        f"The weight of the trials in each bin and the prior probability of the bin, each of all 1. Most weight is in "
+        "The weight of the trials in each bin and the prior probability of the bin. Each sums to 1. Most weight is in "
         f"{likely['label']}: {likely['weight']:.0%}, and {likely['prior']:.2%} of the prior."
     )
     title = f"{f'{rough}posterior'.capitalize()} of {shortened(bins.name, 40)}"
@@ -406,8 +411,7 @@ def marginal(bins: Bins, table: pa.Table, median: float | None, rough: str = "")
 
 def posterior_pair(table: pa.Table, x: Bins, y: Bins, rough: str = "") -> Chart:
     """Draw the posterior weight in each cell of two parameters."""
-    at_x, at_y = bin_rows(x, "x"), bin_rows(y, "y")
-    rows = [row | at_x[row["x_bin"]] | at_y[row["y_bin"]] for row in table.drop_columns(["x", "y"]).to_pylist()]
+    rows = celled(x, y, table.drop_columns(["x", "y"]))
     most = max((row["weight"] for row in rows), default=1.0)
     rows = [row for row in rows if row["weight"] >= _LEAST_SHARE * most]
     limits = [float(f"{most * i / len(SHARES):.2g}") for i in range(1, len(SHARES))]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mops.figures.bins import Bins, best_in, bins_for, bins_of, cells, pair_bins_for
 from mops.figures.columns import Floats, Integers, nullable
-from mops.figures.losses import TOTAL, ScoredSets, ShownSets, shown_sets
+from mops.figures.losses import TOTAL, ScoredSets
 from mops.figures.sensitivity import ranks
 
 MOST_PARAMETERS = 6
@@ -63,7 +63,7 @@ class Pairs:
     # A row for each cell with sets, of each pair: ``x``, ``y`` (string: the parameters), ``x_bin``, ``y_bin`` (int32),
     # ``n`` (int64: sets), ``best`` (float64: the least loss), ``group`` (int32: its set).
     cells: pa.Table
-    points: ShownSets  # the best sets and a part of the others
+    n_sets: int  # with the loss
 
 
 def pairs(
@@ -83,7 +83,7 @@ def pairs(
     found = [_pair(scored, rows, losses, (of[x], index[x]), (of[y], index[y])) for x, y in combinations(shown, 2)]
     left_out = tuple(name for name in scored.parameters if name not in shown)
     joined = pa.concat_tables([CELLS.empty_table(), *found])
-    return Pairs(label, scored.title(label), shown, left_out, of, joined, shown_sets(scored, label))
+    return Pairs(label, scored.title(label), shown, left_out, of, joined, len(rows))
 
 
 CELLS = pa.schema(

@@ -577,7 +577,7 @@ class Job(JobState):
 
     @property
     def plot(self) -> Plots:
-        """Pictures of the job: ``job.plot.losses()``, ``job.plot.fan("daily")`` and others. Needs matplotlib."""
+        """Pictures of the job: ``job.plot.losses()``, ``job.plot.fan("daily")`` and others. Needs Altair."""
         from mops.jobs.plots import Plots  # noqa: PLC0415 - readers of results do not need it
 
         return Plots(self)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import Method
 from mops.figures import course_charts
-from mops.figures.bins import LEAST_RATIO, MOST_BINS, bins_between, bins_for, bins_of
+from mops.figures.bins import LEAST_RATIO, MOST_BINS, bins_between, bins_of, pair_bins_for
 from mops.figures.calibration import Prior, marginals, pair_weights, posterior_quantiles, trials
 from mops.figures.columns import Floats, cell, is_number
 from mops.report.content import Block, Figure, Gallery, Section
@@ -26,7 +26,6 @@ from mops.units import counted, shortened
 
 _PARAMETERS_SHOWN = 6
 _PAIR_PARAMETERS = 4
-_MOST_PAIR_BINS = 12
 _LEAST_WEIGHT = 1e-3  # of the greatest weight of a trial: a trial with less is in no figure of a pair
 _FINEST_BINS = 60
 _BINS_OF_INTERVAL = 8
@@ -51,8 +50,9 @@ def fitting(facts: Facts) -> Section | None:
         fitted, weights = found.fitted(), np.array([weight or 0.0 for weight in found.weights])
         text = _weights_text(found)
         shown = fitted.select(list(found.varying[:_PARAMETERS_SHOWN]))
-        parts.append(Block("table", _quantiles(posterior_quantiles(shown, weights), text, is_rough=found.is_rough)))
-        figures = _marginals(found, shown, weights)
+        quantiles = posterior_quantiles(shown, weights)
+        parts.append(Block("table", _quantiles(quantiles, text, is_rough=found.is_rough)))
+        figures = _marginals(found, shown, weights, quantiles)
         parts.append(Gallery(figures + _pairs(found, fitted, weights)))
     parts += predictive(facts, found)
     return Section("calibration", "Calibration", parts, _intro(found))
@@ -67,7 +67,7 @@ def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure
     """Return a figure for each pair of the first parameters, over the trials that have a weight to speak of."""
     weighty = weights > _LEAST_WEIGHT * weights.max()
     fitted, weights = fitted.filter(pa.array(weighty)), weights[weighty]
-    n_bins = bins_for(int(found.ess), _MOST_PAIR_BINS, 1 / 3)
+    n_bins = pair_bins_for(int(found.ess))
     bins = {name: bins_of(name, fitted[name], n_bins, weights) for name in found.varying[:_PAIR_PARAMETERS]}
     table = pair_weights(fitted, weights, bins)
     figures = []
@@ -78,9 +78,9 @@ def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure
     return figures
 
 
-def _marginals(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure]:
+def _marginals(found: Calibration, fitted: pa.Table, weights: Floats, of_posterior: pa.Table) -> list[Figure]:
     """Return a figure for each parameter: what the data taught. The narrower a posterior is, the finer are its bins."""
-    quantiles = {row["parameter"]: row for row in posterior_quantiles(fitted, weights).to_pylist()}
+    quantiles = {row["parameter"]: row for row in of_posterior.to_pylist()}
     masses = {name: _prior_mass(found.space[name], row) for name, row in quantiles.items()}
     priors = {
         name: prior_of(name, found.space[name], fitted, weights, n_bins_for(masses.get(name)))

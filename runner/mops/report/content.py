@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from mops.figures.charts import AXIS, DARK, Chart
+from mops.figures.charts import DARK, Chart
 
 Width = Literal["third", "half", "whole"]
 
 _WIDTHS = {"third": 340, "half": 510, "whole": 1080}
 _PHONE = (340, 260)  # the width, and the greatest height
-_MUTED = {"labelColor": "light-dark(#566273, #a3afbe)", "titleColor": "light-dark(#566273, #a3afbe)"}
+_MUTED = {"labelColor": "var(--muted)", "titleColor": "var(--muted)"}
 _CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "background": None,
@@ -31,9 +31,9 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {
         **_MUTED,
-        "gridColor": "light-dark(#e7ebf0, #29313c)",
-        "domainColor": AXIS,
-        "tickColor": AXIS,
+        "gridColor": "var(--grid)",
+        "domainColor": "var(--axis)",
+        "tickColor": "var(--axis)",
         "tickSize": 4,
         "labelFontSize": 11,
         "titleFontSize": 11,
@@ -56,7 +56,7 @@ _CONFIG: dict[str, Any] = {
     },
     "legend": {**_MUTED, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "rowPadding": 2},
     "line": {"strokeWidth": 1.8},
-    "title": {"color": "light-dark(#566273, #a3afbe)"},
+    "title": {"color": "var(--muted)"},
 }
 _GROUP = re.compile(r"<g\b[^>]*>")
 _ROLE = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')

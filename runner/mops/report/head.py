@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-
 from mops.figures.columns import cell
 from mops.figures.losses import TOTAL, ScoredSets
 from mops.figures.profiles import MOST_PARAMETERS, telling_parameters
 from mops.jobs.summary import JobSummary
 from mops.report.facts import READING_FAULTS, Facts, damage_of
-from mops.report.losses import MOST_RANKINGS
+from mops.report.losses import MOST_RANKINGS, varying
 from mops.storage.joblog.records import Claim, End
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, moment, shortened
@@ -92,19 +90,13 @@ def _best_by(scored: ScoredSets) -> Iterator[Answer]:
         text = f"All {n:,} sets with a loss have the same {title}, {cell(row[TOTAL])}, so none of them is the best."
         yield Answer(text, "losses", "Losses")
         return
-    candidates = _varying(scored) if n > 1 else scored.parameters
+    candidates = varying(scored) if n > 1 else scored.parameters
     named = telling_parameters(scored) or candidates[:MOST_PARAMETERS]
     at = ", ".join(f"{shortened(name, 30)} {shortened(cell(row[name]), 30)}" for name in named)
     where = f" at {at}" if at else ""
     more = ", and others" if at and len(named) < len(candidates) else ""
     which = "Best set" if n > 1 else "Set"
     yield Answer(f"{which} {short_id(row['param_id'])}: {title} {cell(row[TOTAL])}{where}{more}.", "losses", "Losses")
-
-
-def _varying(scored: ScoredSets) -> list[str]:
-    """Return the parameters with several values in the sets that have all losses."""
-    rows = scored.table.take(pa.array(scored.ranked()))
-    return [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
 
 
 def _posterior(facts: Facts) -> Iterator[Answer]:

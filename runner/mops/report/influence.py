@@ -22,7 +22,6 @@ _OTHER_DESIGN = (
     " Sobol indices find these too: the report has them if the parameter sets are a Saltelli design whose parameters "
     "are continuous, as sobol.sample of SALib makes it, with all its sets in their order."
 )
-_PARAMETERS_SHOWN = 15
 _AXIS_HEIGHT = 58
 
 
@@ -46,9 +45,8 @@ def influence(facts: Facts) -> Section | None:
         intro = f"{_RANKS}{_OTHER_DESIGN}{left_out}{_proposal(facts)}"
         return Section("sensitivity", "Sensitivity", [Gallery(ranks), *notes], intro)
     shares = [
-        Figure(charts.sobol(indices, measure), table, height=_height(table["parameter"], 34))
+        _figure(charts.sobol(indices, measure), indices.table.filter(pc.equal(indices.table["measure"], measure)))
         for measure in indices.measures
-        for table in [indices.table.filter(pc.equal(indices.table["measure"], measure))]
     ]
     parts: list[Gallery | Block] = [Gallery(shares)] if shares else []
     parts += [Block("note", f"{_RANKS}{left_out}"), Gallery(ranks), *notes]
@@ -58,15 +56,11 @@ def influence(facts: Facts) -> Section | None:
 def _rank_figures(found: Sensitivity, measured: MeasuredSets) -> list[Figure]:
     known = found.known().table
     tables = ((measure, known.filter(pc.equal(known["measure"], measure))) for measure in measured.measures)
-    return [
-        Figure(charts.sensitivity(found, measure), table, height=_height(table["parameter"], 24))
-        for measure, table in tables
-        if len(table)
-    ]
+    return [_figure(charts.sensitivity(found, measure), table) for measure, table in tables if len(table)]
 
 
-def _height(parameters: pa.ChunkedArray, row_height: int) -> int:
-    return _AXIS_HEIGHT + row_height * min(len(parameters.unique()), _PARAMETERS_SHOWN)
+def _figure(chart: charts.Chart, data: pa.Table) -> Figure:
+    return Figure(chart, data, height=_AXIS_HEIGHT + chart.height)  # a row for each parameter
 
 
 def _sobol_intro(found: Sobol) -> str:

@@ -76,7 +76,7 @@ def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Bl
     for name in shown:
         found = profile(scored, name)
         figures.append(Figure(charts.profile(found, by=by), found.table))
-    crossed = pairs(scored, parameters=telling_parameters(scored, most=_PAIR_PARAMETERS))
+    crossed = pairs(scored, most=_PAIR_PARAMETERS)
     parts: list[Gallery | Block] = []
     if len(lines.axes) > 1:
         parts.append(Block("parallel", _parallel(lines, by)))
@@ -85,7 +85,8 @@ def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Bl
         parts.append(Gallery(figures))
     parts += _not_shown(scored, shown, crossed.parameters)
     if len(crossed.parameters) > 1:
-        drawn = (charts.pair(scored, crossed, *names) for names in combinations(crossed.parameters, 2))
+        limits, best = charts.shade_limits(scored), charts.best_set(scored)
+        drawn = [charts.pair(scored, crossed, x, y, limits, best) for x, y in combinations(crossed.parameters, 2)]
         parts.append(Gallery([Figure(chart, data, height=260) for chart, data in drawn]))
     return parts
 
@@ -113,15 +114,19 @@ def _scored_of_all(n: int, n_run: int, run: str, n_losses: int) -> str:
 
 def _not_shown(scored: ScoredSets, profiles: Sequence[str], crossed: Sequence[str]) -> list[Gallery | Block]:
     """Return a note that names the parameters without a profile or without pairs, and says how mops chooses."""
-    rows = scored.table.take(pa.array(scored.ranked()))
-    varying = [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
     texts = [
         f"{what}: {', '.join(shortened(name, 40) for name in missing)}."
         for what, shown in (("Without a profile", profiles), ("Without pairs", crossed))
-        if (missing := [name for name in varying if name not in shown])
+        if (missing := [name for name in varying(scored) if name not in shown])
     ]
     chosen = "The figures have the parameters whose bins explain most of the variance of the ranks of the loss."
     return [Block("note", " ".join([chosen, *texts]))] if texts else []
+
+
+def varying(scored: ScoredSets) -> list[str]:
+    """Return the parameters with several values in the sets that have all losses."""
+    rows = scored.table.take(pa.array(scored.ranked()))
+    return [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
 
 
 def _ranking(scored: ScoredSets, lines: Parallel) -> dict[str, Any]:
@@ -153,10 +158,10 @@ def _ranking(scored: ScoredSets, lines: Parallel) -> dict[str, Any]:
 
 def _parallel(lines: Parallel, by: str) -> dict[str, Any]:
     n_shown, n = lines.sets.n_best + lines.sets.n_others, lines.sets.n_sets
-    note = f" The page has these {n_shown:,} only." if n_shown < n else ""
+    note = f" The page has only {n_shown:,} of the sets." if n_shown < n else ""
     data = lines.sets.table_with_ranks
     figure = Figure(charts.parallel(lines, by), data, "whole", 330, note, is_live=True)
-    return {"figure": figure, "n": n, "n_shown": n_shown, "file": f"sets{by.replace(' ', '-')}.csv"}
+    return {"figure": figure, "n": n, "file": f"sets{by.replace(' ', '-')}.csv"}
 
 
 def _distribution(scored: ScoredSets, label: str) -> Figure:

@@ -12,9 +12,9 @@ from mops.errors import MopsError, UsageError
 from mops.figures import charts, course_charts
 from mops.figures.choices import IDENTITY, Course, choose_course, number_columns
 from mops.figures.columns import Floats, cell, numbers
-from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
+from mops.figures.course_charts import only_text
+from mops.figures.fan import LEAST_FOR_BANDS, MOST_OVERLAID, Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, named
-from mops.figures.row_keys import division_text
 from mops.figures.spreads import LEAST_VALUES, Spread
 from mops.jobs.figure_data import (
     best_groups,
@@ -37,7 +37,6 @@ _BEST, _LEAST_SCORED = 10, 20
 _FIGURES = 6  # histograms
 _COLUMNS_READ = 12  # of each output: some may have too few values, or the same one in all simulations
 _NAMED = 12  # columns in a note for each reason
-_HEIGHT, _STRIP_HEIGHT, _AXES_HEIGHT = 215, 58, 55
 
 
 def courses(facts: Facts) -> list[Course]:
@@ -146,7 +145,7 @@ def best_courses(facts: Facts, scored: ScoredSets, course: Course, n_best: int, 
             sets = counted(chosen.n_sets_shown, "set")
             caption = (
                 f"Median (lines) and the middle 90 % (bands) of {counted(chosen.n_simulations, 'simulation')} of the "
-                f"{sets} with the least {loss}, and of {whole.n_simulations:,} of all sets."
+                f"{sets} with the least {loss}, and of {counted(whole.n_simulations, 'simulation')} of all sets."
             )
             title = f"{shortened(whole.y, 40)} of the best sets{by} ({shortened(whole.output, 30)}){only_text(whole)}"
             names = "all sets", f"the {sets} with the least {loss}"
@@ -178,7 +177,7 @@ def compared(
         fitted = f"{names[1]} and the data" if data else names[1]
         caption += f" The vertical axis fits {fitted}; {what} cut off."
     if len(under.lines) or len(over.lines):
-        caption += " Fewer than 10 simulations are lines instead of bands."
+        caption += f" Fewer than {LEAST_FOR_BANDS} simulations are lines instead of bands."
     tables = [_drawn(fan, name, of) for fan, name, of in zip((under, over), rows or names, weights, strict=True)]
     return Figure(charts.titled(chart, title, caption), pa.concat_tables(tables, promote_options="default"), width, 290)
 
@@ -197,12 +196,6 @@ def pairs_of_divisions(under: Fan, over: Fan) -> list[tuple[Fan, Fan]]:
     of_over = {part.table["division"][0].as_py(): part for part in over.divided()}
     parts = ((part.table["division"][0].as_py(), part) for part in under.divided())
     return [(part, of_over[division]) for division, part in parts if division in of_over]
-
-
-def only_text(fan: Fan) -> str:
-    """Return which division a fan with one division shows, for a title; empty: it is not divided."""
-    divisions = fan.table["division"].unique().to_pylist()
-    return f", {shortened(division_text(fan.by, divisions[0]), 43)}" if fan.by and len(divisions) == 1 else ""
 
 
 def unshown_data(facts: Facts, fans: Sequence[Fan]) -> list[Block]:
@@ -237,7 +230,9 @@ def _reason(facts: Facts, data: Observed, fans: Sequence[Fan], *, is_first: bool
     along = next((fan.x for fan in fans if fan.output == data.output), data.x)
     if along != data.x:
         return f"the figures of this output are along {along!r}, and the data along {data.x!r}"
-    return "the output has no finite values of this column, or the report has figures of 4 other outputs"
+    return (
+        f"the output has no finite values of this column, or the report has figures of {_OUTPUTS_SHOWN} other outputs"
+    )
 
 
 def spreads(facts: Facts, outputs: Sequence[str]) -> list[Gallery | Block]:
@@ -288,5 +283,4 @@ def _listed(names: Sequence[str]) -> str:
 
 def _figure(found: Spread) -> Figure:
     data = found.table.drop_columns("division") if found.by is None else found.table
-    height = max(_HEIGHT, _AXES_HEIGHT + _STRIP_HEIGHT * len(found.strips))
-    return Figure(course_charts.spread(found), data, height=height)
+    return Figure(course_charts.spread(found), data)

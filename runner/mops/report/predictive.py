@@ -19,7 +19,7 @@ from mops.errors import CorruptRecord, UsageError
 from mops.figures.calibration import thinned
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
-from mops.figures.course_charts import place
+from mops.figures.course_charts import only_text, place
 from mops.figures.fan import MOST_SETS, MOST_VALUES, Fan, FanSource, fans, have_decades
 from mops.figures.row_keys import division_texts
 from mops.jobs.data import JobData
@@ -29,7 +29,7 @@ from mops.jobs.scan import Selection
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Width
 from mops.report.facts import READING_FAULTS, Facts, damage_of
-from mops.report.outputs import compared, courses, only_text, pairs_of_divisions
+from mops.report.outputs import compared, courses, pairs_of_divisions
 from mops.storage.calibration_records import CalibrationRecords
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
