@@ -40,9 +40,9 @@ def submit(
     --wait it follows the job. mops stores NAME=VALUE of --env with the job. For a secret, give only NAME: the runner
     takes the value from its environment.
 
-    With --reuse, the job runs only simulations that no complete job of the storage has run with the same project files,
-    --env, parameters and seed. The study and its file of parameter sets may differ. All targets run again. mops does
-    not compare libraries, data outside the project, or variables that simulations inherit from the shell.
+    With --reuse, the job runs only simulations that no complete job of the storage has run with the same model code,
+    data files, --env, parameters and seed. All targets run again. mops does not compare libraries, data
+    outside the project, or variables that simulations inherit from the shell.
 
     Example:
 

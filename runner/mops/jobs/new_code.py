@@ -100,13 +100,15 @@ def present_bundle(
 def _read_new_code(
     job: Job,
     project: Path | None,  # None: where it was at the submit
-    spec: ModelSpec,  # the model, and the targets of the old and of the new job
+    spec: ModelSpec,  # of the new job
     functions: FunctionFiles,  # files with more functions
 ) -> NewCode:
     """Pack the project of a job as it is now. Functions that a notebook or program defined stay as at the submit."""
     record = job.record
     bundle, root = present_bundle(job, record, project, functions)
-    difference = Difference(unpacked(job.files, record), bundle, cache_folder() / bundle.digest, spec)
+    difference = Difference(
+        unpacked(job.files, record), bundle, cache_folder() / bundle.digest, spec, record.spec.targets
+    )
     own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
     listed = listed_files([f"{name} ({how})" for name, how in own.items()])
     changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []

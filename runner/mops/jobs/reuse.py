@@ -362,7 +362,9 @@ def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
 class _Search:
     def __init__(self, files: Files, new: JobRecord, prepared: PreparedStudy):
         self._files, self._new, self._bundle = files, new, prepared.bundle
-        self._different: dict[str, list[str]] = {new.bundle: []}  # the files that count, by bundle
+        self._different: dict[
+            tuple[str, tuple[str, ...]], list[str]
+        ] = {}  # the files that count, by bundle and targets
         # The jobs that are left out because of their files or variables, and why, as the end of a sentence.
         self.refused: dict[Offer, str] = {}
 
@@ -399,12 +401,19 @@ class _Search:
 
     def _files_of_model(self, record: JobRecord) -> list[str]:
         """Return the files with which the model of a job may compute other results."""
+        if record.bundle == self._new.bundle:
+            return []
         # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
-        if record.bundle not in self._different:
+        key = record.bundle, record.spec.targets
+        if key not in self._different:
             now = unpack(self._bundle.digest, lambda: self._bundle.data, cache_folder())
-            difference = Difference(unpacked(self._files, record), self._bundle, now, self._new.spec)
-            self._different[record.bundle] = [f"{name} ({difference.files[name]})" for name in difference.of_model()]
-        return self._different[record.bundle]
+            difference = Difference(
+                unpacked(self._files, record), self._bundle, now, self._new.spec, record.spec.targets
+            )
+            how = difference.files
+            counting = [f"{name} ({how.get(name, 'imported by one job only')})" for name in difference.of_model()]
+            self._different[key] = counting
+        return self._different[key]
 
 
 def _without_value(options: Iterable[JobOptions]) -> str:

@@ -104,10 +104,9 @@ def submit(
     outputs : sequence of str
         The outputs to keep; not given: all.
     reuse : bool
-        Take simulations that complete jobs of the same storage have run with the same project files, ``env``,
-        parameters and seed, and run only the others. The study and its file of parameter sets may differ. mops does
-        not compare libraries, data outside the project, or variables that simulations inherit from this process. The
-        targets run again. The job copies the rows, and needs the other jobs only while it runs.
+        Take simulations that complete jobs of the same storage have run with the same model code, data files, ``env``,
+        parameters and seed, and run only the others. mops does not compare libraries, data outside the project, or
+        variables that simulations inherit from this process. The targets run again. The job copies the rows, and needs the other jobs only while it runs.
     env : mapping of str to str or None
         Variables for the model. mops keeps a value with the job. It never keeps a variable whose value is None: the
         runner takes the value from its own environment.

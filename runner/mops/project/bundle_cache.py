@@ -31,6 +31,9 @@ from mops.system import folders
 from mops.system.user_folders import cache_path
 from mops.units import mebibytes
 
+# Files in the root that say what a job installs.
+DEPENDENCIES = REQUIREMENTS, LOCK, PYPROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
+
 _LEFTOVER_AGE_S = 24 * 3600
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

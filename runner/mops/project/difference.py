@@ -11,17 +11,18 @@ import json
 import posixpath
 import re
 import stat
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 
 from mops.project.bundle import COPY_BYTES, IGNORE_FILES, TRACKED, Bundle, is_executable
+from mops.project.bundle_cache import DEPENDENCIES
 from mops.project.function_files import is_function_file
-from mops.project.mops_toml import FILE
+from mops.project.missing_code import python_files
+from mops.project.mops_toml import FILE, read_data_paths
 from mops.project.project import REGISTRY, ModelSpec
 from mops.project.reached_code import Reached, Undecided, reached
 from mops.study.entry_point import EntryPoint
@@ -64,7 +65,8 @@ class Difference:
     before: Path  # the folder with the job's files
     bundle: Bundle
     now: Path  # the folder with the files of the bundle
-    spec: ModelSpec  # the model, and the targets of both
+    spec: ModelSpec  # of the bundle
+    old_targets: tuple[str, ...]  # of the job
 
     @cached_property
     def files(self) -> dict[str, str]:
@@ -78,33 +80,48 @@ class Difference:
         changed = {name: how for name, how in self.files.items() if name not in kept_out}
         if not changed:
             return []
-        sources = [_sources(self.before), _sources(self.now)]
-        try:
-            code = [reached(one, self.spec) for one in sources]
-            text = "\n".join(one.text for one in code)
-        except Undecided:
-            code, text = [], "\n".join(text for one in sources for text in one.values())
-        return [name for name, how in changed.items() if self._may_count(name, how, code, text)]
+        code = [
+            _reached_in(self.before, replace(self.spec, targets=self.old_targets)),
+            _reached_in(self.now, self.spec),
+        ]
+        old, new = [one.files if one else {} for one in code]
+        is_decided = all(code)
+        differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        if is_decided:
+            text = "\n".join(one.text for one in code if one)
+        else:
+            text = "\n".join(text for folder in (self.before, self.now) for text in _sources(folder).values())
+        counting = [name for name, how in changed.items() if self._may_count(name, how, text, is_decided, differing)]
+        if counting or not is_decided:
+            return counting
+        # A file that did not change may run on one side only, because other code or another target imports it.
+        return sorted(name for name in differing if old.get(name, []) != new.get(name, []))
 
-    def _may_count(self, name: str, how: str, code: list[Reached], text: str) -> bool:
+    def _may_count(self, name: str, how: str, text: str, is_decided: bool, differing: Collection[str]) -> bool:
+        path = PurePosixPath(name)
         if is_function_file(name):  # the digest of the functions is in the Python file
             return name == EntryPoint.parse(self.spec.model).file
         if name.endswith(".py"):
-            return not code or code[0].files.get(name) != code[1].files.get(name)
-        if name == FILE and _data(self.before) != _data(self.now):
+            return not is_decided or name in differing
+        if name == FILE and read_data_paths(self.before) != read_data_paths(self.now):
             return True
         if name in _OF_MOPS:
-            return PurePosixPath(name).name in text
-        if PurePosixPath(name).suffix in _TEXTS or name in self._studies:
-            return PurePosixPath(name).name in text or self._is_in_data(name)
-        return how != "added" or not code or bool(_LISTS_FOLDERS.search(text)) or _is_named(name, text)
+            return path.name in text
+        if name in self._studies:
+            return path.name in text or name in self._named_in_data
+        if path.suffix in _TEXTS:
+            is_found = bool(re.search(rf"{re.escape(path.suffix)}[\"']", text))  # as in `glob("*.md")`
+            return path.name in text or is_found or name in self._named_in_data
+        if how != "added" or not is_decided or name in DEPENDENCIES:
+            return True
+        return bool(_LISTS_FOLDERS.search(text)) or _is_named(name, text)
 
     @cached_property
     def _studies(self) -> Collection[str]:
         """The study files, and the files of parameter sets that they name."""
         found = set()
         for folder in (self.before, self.now):
-            for path in folder.rglob("*.json"):
+            for path in filter(Path.is_file, folder.rglob("*.json")):
                 data = path.read_bytes()
                 if b'"parameter_sets"' in data and _is_study(data):
                     name = path.relative_to(folder).as_posix()
@@ -113,30 +130,37 @@ class Difference:
                         found.add(posixpath.normpath(posixpath.join(posixpath.dirname(name), sets[1].decode())))
         return found
 
-    def _is_in_data(self, name: str) -> bool:
-        """Tell whether a file that a model may read has the name of another one in its text."""
-        word = PurePosixPath(name).name.encode()
+    @cached_property
+    def _named_in_data(self) -> Collection[str]:
+        """The changed texts and studies whose names are in the text of a file that a model may read."""
+        of_people = {one for one in self.files if PurePosixPath(one).suffix in _TEXTS or one in self._studies}
+        words = {one: PurePosixPath(one).name.encode() for one in of_people}
+        found: set[str] = set()
         for folder in (self.before, self.now):
             for path in folder.rglob("*"):
                 other = path.relative_to(folder).as_posix()
                 if path.suffix in (*_TEXTS, ".py") or other in (*self._studies, *_OF_MOPS) or is_function_file(other):
                     continue
-                if path.is_file() and word in path.read_bytes():
-                    return True
-        return False
+                if path.is_file():
+                    data = path.read_bytes()
+                    found |= {one for one, word in words.items() if word in data}
+        return found
+
+
+@lru_cache(maxsize=2)  # a search for jobs compares one present project with many earlier ones
+def _reached_in(folder: Path, spec: ModelSpec) -> Reached | None:
+    """Return the code that a model reaches in an unpacked bundle; None: undecided."""
+    try:
+        return reached(_sources(folder), spec)
+    except Undecided:
+        return None
 
 
 def _sources(folder: Path) -> dict[str, str]:
+    # Bytes that are not UTF-8 stay apart: the parser refuses them, which makes the code undecided.
     return {
-        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8-sig", errors="replace")
-        for path in folder.rglob("*.py")
+        name: (folder / name).read_text(encoding="utf-8-sig", errors="surrogateescape") for name in python_files(folder)
     }
-
-
-def _data(folder: Path) -> object:
-    """Return what ``mops.toml`` says of data outside of the project."""
-    file = folder / FILE
-    return tomllib.loads(file.read_bytes().decode("utf-8-sig")).get("data") if file.is_file() else None
 
 
 def _is_study(text: bytes) -> bool:
@@ -150,5 +174,5 @@ def _is_study(text: bytes) -> bool:
 def _is_named(name: str, code: str) -> bool:
     """Tell whether code has the name of a file, of one of its folders, or its ending."""
     path = PurePosixPath(name)
-    words = [path.stem, *path.parts[:-1]]
+    words = [path.name.partition(".")[0], *path.parts[:-1]]
     return path.suffix in code or any(re.search(rf"\b{re.escape(word)}\b", code) for word in words)

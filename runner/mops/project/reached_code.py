@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,12 +28,17 @@ _COMPUTES_NAMES = frozenset(
     (
         *("importlib", "__import__", "runpy", "pkgutil", "zipimport", "exec", "eval", "builtins", "__main__"),
         *("globals", "locals", "vars", "dir", "__globals__", "__builtins__", "__code__", "__subclasses__"),
-        *("inspect", "linecache", "__doc__", "pkg_resources"),
+        *("inspect", "linecache", "__doc__", "__path__", "pkg_resources", "_getframe", "f_globals"),
         *("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "read_pickle", "allow_pickle"),
     )
 )
+# With these, code runs a program, which may be a file of the project. To import them runs nothing.
+_STARTS_PROGRAMS = frozenset(
+    ("subprocess", "Popen", "popen", "create_subprocess_exec", "create_subprocess_shell", "posix_spawn")
+)
+# Libraries that find code by a text: they import by a path, read formulas or docstrings, or unpickle.
+_FINDS_CODE = frozenset(("site", "pydoc", "hydra", "numexpr", "patsy", "statsmodels", "duckdb", "torch", "ply"))
 _OF_SYS = frozenset(("modules", "path", "meta_path", "path_hooks"))
-_STARTS_PROGRAMS = frozenset(("subprocess", "system", "popen", "Popen", "create_subprocess_exec"))
 # An import of these changes nothing in other code. Python's own modules are the others.
 _PLAIN_LIBRARIES = frozenset(("numpy", "scipy", "pandas", "polars", "pyarrow"))
 # Calls that only return a value, and decorators that only return a function or class.
@@ -125,6 +131,12 @@ class _Statement:
         todo: list[ast.AST] = [self.node]
         while todo:
             node = todo.pop()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):  # as in `df.query("age > @ADULT")`
+                found |= {(word,) for word in re.findall(r"@(\w+)", node.value)}
+            for note in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+                for one in ast.walk(note) if note is not None else ():
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str):  # an annotation in quotes
+                        found |= {(word,) for word in re.findall(r"\w+", one.value)}
             if (chain := _chain(node)) is not None:
                 found.add(chain)
             else:
@@ -178,8 +190,11 @@ class _Module:
         """Return the statements that give a name its value, or change it."""
         return self._named.get(name, [])
 
-    def only_binds(self, node: ast.stmt) -> bool:
-        """Tell whether a statement does nothing but give names their values."""
+    def only_binds(self, node: ast.stmt, *, trusting: bool = False) -> bool:
+        """Tell whether a statement does nothing but give names their values.
+
+        ``trusting``: what libraries do with a function, a class or plain values changes nothing in the model.
+        """
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if node.name.startswith("__") and node in (one.node for one in self.statements):  # __getattr__
@@ -188,40 +203,50 @@ class _Module:
                 arguments = [*of.posonlyargs, *of.args, *of.kwonlyargs, of.vararg, of.kwarg]
                 notes = [one.annotation for one in arguments if one is not None] + [node.returns]
                 values = [*of.defaults, *of.kw_defaults, *notes]
-                return not getattr(node, "type_params", ()) and self._are_plain(node) and self._are_pure(values)
+                return (
+                    not getattr(node, "type_params", ())
+                    and self._are_plain(node, trusting)
+                    and self._are_pure(values, trusting)
+                )
             case ast.ClassDef():
                 # A base class may note its subclasses.
-                are_known = all(self._library_name(base) in _PURE_BASES for base in node.bases)
-                is_plain = are_known and not node.keywords and self._are_plain(node)
-                return is_plain and all(map(self.only_binds, node.body))
+                bases = [self._library_name(base) for base in node.bases]
+                are_known = all(base in _PURE_BASES or (trusting and "." in base) for base in bases)
+                is_plain = are_known and not node.keywords and self._are_plain(node, trusting)
+                return is_plain and all(self.only_binds(one, trusting=trusting) for one in node.body)
             case ast.Assign(targets=targets, value=value):
                 names = [name for one in targets for name in (one.elts if isinstance(one, ast.Tuple) else [one])]
-                return all(isinstance(one, ast.Name) for one in names) and self._are_pure([value])
+                return all(isinstance(one, ast.Name) for one in names) and self._are_pure([value], trusting)
             case ast.AnnAssign(target=ast.Name(), annotation=note, value=value):
-                return self._are_pure([note, value])
+                return self._are_pure([note, value], trusting)
             case ast.Import() | ast.ImportFrom():
                 imports = _Statement(node).imports
                 # What an import of the project's own modules runs is reached with these modules.
                 known = _HARMLESS | set(self._own)
-                return all(one.name != "*" and (one.level or one.module[0] in known) for one in imports)
+                return all(one.name != "*" and (trusting or one.level or one.module[0] in known) for one in imports)
         return isinstance(node, ast.Pass)
 
-    def _are_plain(self, node: _Definition) -> bool:
+    def _are_plain(self, node: _Definition, trusting: bool) -> bool:
         """Tell whether decorators note the function or class nowhere."""
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             chain = _chain(decorator)
             if chain is not None and chain[1:] in (("setter",), ("deleter",)) and not self.named(chain[0]):
                 continue
-            if self._library_name(called) not in _PURE or not self._are_pure([decorator]):
+            if not self._is_harmless(called, trusting) or not self._are_pure([decorator], trusting):
                 return False
         return True
 
-    def _are_pure(self, values: Iterable[ast.expr | None]) -> bool:
-        return all(map(self._is_pure, (node for value in values if value is not None for node in ast.walk(value))))
+    def _are_pure(self, values: Iterable[ast.expr | None], trusting: bool) -> bool:
+        nodes = (node for value in values if value is not None for node in ast.walk(value))
+        return all(
+            self._is_harmless(node.func, trusting) if isinstance(node, ast.Call) else isinstance(node, _PURE_NODES)
+            for node in nodes
+        )
 
-    def _is_pure(self, node: ast.AST) -> bool:
-        return self._library_name(node.func) in _PURE if isinstance(node, ast.Call) else isinstance(node, _PURE_NODES)
+    def _is_harmless(self, function: ast.expr, trusting: bool) -> bool:
+        name = self._library_name(function)
+        return name in _PURE or (trusting and "." in name)
 
     def _library_name(self, node: ast.AST) -> str:
         """Return what a decorator, a base or a called function is in its library; empty: it is another object."""
@@ -267,7 +292,7 @@ def reached(python: Code, spec: ModelSpec) -> Reached:
     try:
         for file in files:
             search.use(file, (entry.name,) if entry.name else ())
-        search.add_changes_by_targets(spec.targets)
+        search.add_imports_of_targets(spec.targets)
     except RecursionError:
         raise Undecided from None
     return search.found()
@@ -281,6 +306,7 @@ class _Search:
         self._reached: dict[str, set[_Statement]] = {}
         self._whole: set[str] = set()
         self._executed: set[str] = set()
+        self._running: set[str] = set()
         paths = map(PurePosixPath, python)
         self._words = {word for path in paths for word in (*path.parts[:-1], path.stem)}
 
@@ -310,19 +336,14 @@ class _Search:
             self._reach(module, statement)
         self._follow(module, [one for s in module.named(chain[0]) for one in s.imports if one.name == chain[0]], chain)
 
-    def add_changes_by_targets(self, targets: Iterable[str]) -> None:
-        """Reach the statements with which the modules of targets may change modules of the project on import."""
-        of_model = set(self._executed)
+    def add_imports_of_targets(self, targets: Iterable[str]) -> None:
+        """Reach what an import of the targets runs: a process imports them before it simulates.
+
+        Most targets use libraries that the model does not know, so these count only if the model imports them too.
+        """
         for target in targets:
             for file in [] if is_from_function_file(target) else self.files_of_entry(EntryPoint.parse(target)):
-                self._execute(file, only_imports=True)
-        for module in [self._module(file) for file in sorted(self._executed - of_model)]:
-            for one in module.statements:
-                if not isinstance(one.node, _Definition) and not module.only_binds(one.node):
-                    roots = {root for root, *_ in one.uses}
-                    known = [imp for s in module.statements for imp in s.imports if imp.name in roots]
-                    if any(self._resolved(module, imp, ()) for imp in known):
-                        self._reach(module, one)
+                self._execute(file, trusting=True)
 
     def found(self) -> Reached:
         found = Reached()
@@ -340,22 +361,28 @@ class _Search:
             self._modules[file] = _Module(file, self._python[file], self._words)
         return self._modules[file]
 
-    def _execute(self, file: str, *, only_imports: bool = False) -> None:
-        """Reach what an import of a module runs, also in the modules that it imports."""
+    def _execute(self, file: str, *, trusting: bool = False) -> bool:
+        """Reach what an import of a module runs, also in the modules that it imports; tell whether it runs anything."""
         if file in self._executed:
-            return
+            return file in self._running
         self._executed.add(file)
-        module = self._module(file)
+        self._running.add(file)  # so that modules that import each other keep their order
+        module, is_running = self._module(file), False
         for folder in PurePosixPath(file).parents:
-            if (above := str(folder / "__init__.py")) in self._python:
-                self._execute(above, only_imports=only_imports)
+            if (above := str(folder / "__init__.py")) in self._python and above != file:
+                is_running |= self._execute(above, trusting=trusting)
         for statement in module.statements:
-            if not only_imports and not module.only_binds(statement.node):
-                self._reach(module, statement)
+            runs = not module.only_binds(statement.node, trusting=trusting)
             is_function = isinstance(statement.node, ast.FunctionDef | ast.AsyncFunctionDef)
             for one in [] if is_function else statement.imports:
                 for other, _ in self._resolved(module, one, ()):
-                    self._execute(other, only_imports=only_imports)
+                    runs |= self._execute(other, trusting=trusting)
+            if runs:
+                self._reach(module, statement)
+                is_running = True
+        if not is_running:
+            self._running.discard(file)
+        return is_running
 
     def _reach(self, module: _Module, statement: _Statement) -> None:
         of_file = self._reached.setdefault(module.file, set())
@@ -420,15 +447,23 @@ class _Search:
         of_sys = {chain[1:2] for chain in statement.uses if chain[0] == "sys"}
         imports = [one for one in statement.imports if one.module == ("sys",)]
         of_sys |= {one.inside for one in imports if one.inside or one.name != "sys"}
-        least = 1 if words & _STARTS_PROGRAMS else 2
-        if words & _COMPUTES_NAMES or any(self._names_code(text, least) for text in texts):
+        libraries = {one.module[0] for one in statement.imports if one.module}
+        if words & (_COMPUTES_NAMES | _STARTS_PROGRAMS) or {"os", "system"} <= words or libraries & _FINDS_CODE:
+            raise Undecided
+        if any(map(self._names_code, texts)):
             raise Undecided
         if any(not name or name[0] in _OF_SYS for name in of_sys):
             raise Undecided
 
-    def _names_code(self, text: str, least: int) -> bool:
-        """Tell whether a text names a Python file, or a module of the project with at least so many parts."""
+    def _names_code(self, text: str) -> bool:
+        """Tell whether a text names a Python file, a module in a package, or something in a module."""
         if ".py" in text:
             return True
         parts = tuple(text.split(":")[0].split("."))
-        return len(parts) >= least and all(parts) and bool(self._files(parts, self._folders))
+        if len(parts) < 2 or not all(parts):
+            return False
+        return bool(self._files(parts, self._folders)) or any(
+            self._module(file).named(parts[n])
+            for n in range(1, len(parts))
+            for file in self._files(parts[:n], self._folders)
+        )

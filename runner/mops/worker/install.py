@@ -36,7 +36,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.errors import InstallError
-from mops.project.bundle_cache import cache_folder
+from mops.project.bundle_cache import DEPENDENCIES, LOCK, PYPROJECT, REQUIREMENTS, cache_folder
 from mops.system import folders
 from mops.system.signals import tie
 from mops.task import JobContext
@@ -45,7 +45,6 @@ from mops.worker.environment import environment, libraries, unfit
 
 logger = logging.getLogger(__name__)
 
-_REQUIREMENTS, _LOCK, _PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _OPTION = re.compile(
     r"(-i|--index-url|--extra-index-url|--trusted-host|--no-index|--pre|--prefer-binary|--only-binary|--no-binary"
@@ -96,14 +95,14 @@ def read_dependencies(root: Path) -> Dependencies | None:
     """
     texts = {
         name: (root / name).read_bytes().decode("utf-8-sig", errors="replace")
-        for name in (_REQUIREMENTS, _LOCK, _PROJECT)
+        for name in DEPENDENCIES
         if (root / name).is_file()
     }
-    if _REQUIREMENTS in texts:
-        return _of_requirements(texts[_REQUIREMENTS])
-    if _LOCK in texts and _PROJECT in texts:
-        return _of_lock(texts[_LOCK], texts[_PROJECT])
-    return _of_project(texts[_PROJECT]) if _PROJECT in texts else None
+    if REQUIREMENTS in texts:
+        return _of_requirements(texts[REQUIREMENTS])
+    if LOCK in texts and PYPROJECT in texts:
+        return _of_lock(texts[LOCK], texts[PYPROJECT])
+    return _of_project(texts[PYPROJECT]) if PYPROJECT in texts else None
 
 
 def _of_requirements(text: str) -> Dependencies | None:
@@ -111,7 +110,7 @@ def _of_requirements(text: str) -> Dependencies | None:
     lines = [line for line in map(str.strip, _COMMENT.sub("", joined).splitlines()) if line]
     if not lines:
         return None
-    return Dependencies(_REQUIREMENTS, (text,), of_bundle=any(map(_may_name_a_file, lines)))
+    return Dependencies(REQUIREMENTS, (text,), of_bundle=any(map(_may_name_a_file, lines)))
 
 
 def _may_name_a_file(line: str) -> bool:
@@ -127,27 +126,27 @@ def _may_name_a_file(line: str) -> bool:
 
 
 def _of_lock(lock: str, project: str) -> Dependencies | None:
-    sources = [package.get("source", {}) for package in _parsed(lock, _LOCK).get("package", [])]
+    sources = [package.get("source", {}) for package in _parsed(lock, LOCK).get("package", [])]
     others = [source for source in sources if "." not in source.values()]  # "." is the project itself
     if not others:
         return None
     hashed = not any(source.keys() & _WITHOUT_HASH for source in others)
     of_bundle = any(source.keys() & _IN_THE_BUNDLE or "://" not in source.get("registry", "://") for source in others)
-    return Dependencies(_LOCK, (lock, project), of_bundle, hashed)
+    return Dependencies(LOCK, (lock, project), of_bundle, hashed)
 
 
 def _of_project(text: str) -> Dependencies | None:
-    read = _parsed(text, _PROJECT)
+    read = _parsed(text, PYPROJECT)
     requirements = tuple(read.get("project", {}).get("dependencies", ()))
     if not requirements:
         return None
     if sources := read.get("tool", {}).get("uv", {}).get("sources"):
         raise InstallError(
             f"pip ignores the sources of {', '.join(sources)}, which only uv reads",
-            where=f"{_PROJECT}: [tool.uv.sources]",
+            where=f"{PYPROJECT}: [tool.uv.sources]",
             hint="add uv.lock to the project (uv lock), or a requirements.txt",
         )
-    return Dependencies(_PROJECT, requirements, any(map(_may_name_a_file, requirements)), requirements=requirements)
+    return Dependencies(PYPROJECT, requirements, any(map(_may_name_a_file, requirements)), requirements=requirements)
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
@@ -323,10 +322,10 @@ class _EnvironmentBuilder:
 
     def _commands(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the commands to run, with the name of each program."""
-        listed = str(self._folder / _REQUIREMENTS)
-        if self._wanted.file == _REQUIREMENTS:
-            listed = _REQUIREMENTS  # its paths are relative to the project
-        elif self._wanted.file == _LOCK:  # uv lists its packages
+        listed = str(self._folder / REQUIREMENTS)
+        if self._wanted.file == REQUIREMENTS:
+            listed = REQUIREMENTS  # its paths are relative to the project
+        elif self._wanted.file == LOCK:  # uv lists its packages
             tools = self._folder / "tools"
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
             uv = shutil.which("uv", path=path)
@@ -335,7 +334,7 @@ class _EnvironmentBuilder:
             hashes = [] if self._wanted.hashed else ["--no-hashes"]
             yield "uv", [uv or str(tools / "bin" / "uv"), *_EXPORT, *hashes, "--output-file", listed]
             shutil.rmtree(tools, ignore_errors=True)
-        elif self._wanted.file == _PROJECT:
+        elif self._wanted.file == PYPROJECT:
             Path(listed).write_text("".join(f"{line}\n" for line in self._wanted.requirements))
         yield "pip", [self._python, *_PIP, "-r", listed]
 

@@ -86,7 +86,7 @@ def of_model(tmp_path: Path, old: dict[str, str], new: dict[str, str], spec: Mod
             for name, text in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text)
-        found.append(Difference(folders[0], pack(folders[1]), folders[1], spec).of_model())
+        found.append(Difference(folders[0], pack(folders[1]), folders[1], spec, spec.targets).of_model())
     if old.keys() == new.keys():
         assert found[0] == found[1], "the same in both directions"
     return found[0]
@@ -242,9 +242,130 @@ def test_packages(tmp_path: Path, src: str, name: str, old: str, new: str, count
     assert of_model(tmp_path, before, after, spec) == ([src + name] if counts else [])
 
 
+# A model that reads a value of another module, which the import of a target or of a third module may change.
+READS = {
+    "model.py": "import rates\ndef run(params, seed):\n    return {'x': [rates.BETA]}\n",
+    "rates.py": "BETA = 1\nTABLE = {'a': 1}\n",
+    "patches.py": "import rates\nrates.BETA = 5\n",
+    "others.py": "import rates\nrates.BETA = 6\n",
+    "helpers.py": "TABLE = {}\nTABLE['x'] = 5\n",
+    "targets.py": "def end(replicates):\n    return 1.0\n",
+}
+OF_READS = ModelSpec("model:run", "baseline", ("targets:end",), None)
+IMPORTS = {
+    "a module that patches another one": ({}, {"model.py": "import patches\n"}, True),
+    "a target's module that patches": ({}, {"targets.py": "import patches\n"}, True),
+    "the order of two imports": (
+        {"model.py": "import patches\nimport others\n"},
+        {"model.py": "import others\nimport patches\n"},
+        True,
+    ),
+    "a function that a target's module calls": (
+        {"targets.py": "import rates\ndef set_it():\n    rates.BETA = 5\nset_it()\n"},
+        {"targets.py": "import rates\ndef set_it():\n    rates.BETA = 6\nset_it()\n"},
+        True,
+    ),
+    "another name of a module": (
+        {"targets.py": "import rates\nx = rates\nx.BETA = 5\n"},
+        {"targets.py": "import rates\nx = rates\nx.BETA = 6\n"},
+        True,
+    ),
+    "the body of a class": (
+        {"targets.py": "import rates\nclass P:\n    rates.BETA = 5\n"},
+        {"targets.py": "import rates\nclass P:\n    rates.BETA = 6\n"},
+        True,
+    ),
+    "a star": (
+        {"targets.py": "from rates import *\nTABLE['a'] = 2\n"},
+        {"targets.py": "from rates import *\nTABLE['a'] = 3\n"},
+        True,
+    ),
+    "a generator that the model may share": (
+        {"targets.py": "import numpy as np\nnp.random.seed(1)\n"},
+        {"targets.py": "import numpy as np\nnp.random.seed(2)\n"},
+        True,
+    ),
+    "a library of the target": ({}, {"targets.py": "import sklearn.metrics as m\n"}, False),
+    "a decorator of a library": (
+        {"targets.py": "from calabaria import target\n@target('a')\ndef old(r):\n    return 1\n"},
+        {"targets.py": "from calabaria import target\n@target('a')\ndef old(r):\n    return 2\n"},
+        False,
+    ),
+    "data that a target's module reads": (
+        {"targets.py": "import pandas as pd\nDATA = pd.read_csv('a')\n"},
+        {"targets.py": "import pandas as pd\nDATA = pd.read_csv('a', sep=';')\n"},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", IMPORTS)
+def test_what_an_import_runs(tmp_path: Path, what: str) -> None:
+    old, new, counts = IMPORTS[what]
+    before, after = (READS | {name: text + READS[name] for name, text in some.items()} for some in (old, new))
+    found = of_model(tmp_path, before, after, OF_READS)
+    assert (next(iter(new)) in found) == counts, found
+
+
+def test_a_value_that_a_target_writes_into_the_model_counts(tmp_path: Path) -> None:
+    before = READS | {"targets.py": f"import rates, helpers\nrates.BETA = helpers.TABLE['x']\n{READS['targets.py']}"}
+    after = before | {"helpers.py": READS["helpers.py"].replace("5", "6")}
+    assert of_model(tmp_path, before, after, OF_READS) == ["helpers.py"]
+
+
+def test_the_targets_of_each_job_are_imported_in_it(tmp_path: Path) -> None:
+    for folder, notes in (("before", ""), ("now", "x")):
+        (tmp_path / folder).mkdir()
+        for name, text in (READS | {"README.md": notes}).items():
+            (tmp_path / folder / name).write_text(text)
+    bundle, now = pack(tmp_path / "now"), tmp_path / "now"
+    assert Difference(tmp_path / "before", bundle, now, OF_READS, ("targets:end",)).of_model() == []
+    # `patches.py` did not change, but only the old job imported it.
+    assert Difference(tmp_path / "before", bundle, now, OF_READS, ("patches",)).of_model() == ["patches.py"]
+
+
+TEXTS = {
+    "a query": ("df.query('age > @ADULT')", ""),
+    "an annotation in quotes": ("1", "class P:\n    rate: 'Rates'\n"),
+    "a frame": ("sys._getframe().f_globals['x']", "import sys\n"),
+    "a mock": ("mock.patch('model.ADULT', 1)", "from unittest import mock\n"),
+    "a formula": ("smf.ols('y ~ x')", "import statsmodels.formula.api as smf\n"),
+    "an unpickled network": ("torch.load('m.pt')", "import torch\n"),
+    "a program": ("sp.run(['python', '-m', 'model'])", "import subprocess as sp\n"),
+    "a function that starts programs": ("run(['sh', 'run.sh'])", "from subprocess import run\n"),
+    "a shell": ("os.system('python -m model')", "import os\n"),
+}
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_code_that_a_text_names(tmp_path: Path, what: str) -> None:
+    call, head = TEXTS[what]
+    text = (
+        f"{head}ADULT = 18\nclass Rates:\n    beta = 1\ndef run(params, seed):\n    {'P' if 'P:' in head else call}\n"
+    )
+    before, after = (
+        READS | {"model.py": text},
+        READS | {"model.py": text.replace("18", "21").replace("beta = 1", "beta = 2")},
+    )
+    assert of_model(tmp_path, before, after, OF_READS) == ["model.py"]
+
+
+def test_bytes_that_are_no_utf_8_and_folders_with_the_names_of_files(tmp_path: Path) -> None:
+    for folder, letter in (("before", b"\xe9"), ("now", b"\xe8")):
+        (tmp_path / folder / "x.py").mkdir(parents=True)
+        (tmp_path / folder / "x.json").mkdir()
+        (tmp_path / folder / "model.py").write_bytes(b"def run(p, s):\n    return {'" + letter + b"': [1]}\n")
+    difference = Difference(tmp_path / "before", pack(tmp_path / "now"), tmp_path / "now", OF_READS, ())
+    assert difference.of_model() == ["model.py"]
+
+
 @pytest.mark.parametrize(
     ("files", "model", "counts"),
     [
+        ({"helper.abi3.so": ""}, "", ["helper.abi3.so"]),  # hides helper.py
+        ({"uv.lock": ""}, "", ["uv.lock"]),
+        ({"notes.md": ""}, "folder.glob('*.md')", ["notes.md"]),
+        ({"notes.log": ""}, "open(f'{seed}.log')", ["notes.log"]),
         ({"numpy.py": ""}, "", ["numpy.py"]),  # hides the library that the model imports
         ({"new/rates.csv": ""}, "", []),
         ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
@@ -281,6 +402,6 @@ def test_a_file_that_mopsignore_leaves_out_does_not_count(tmp_path: Path) -> Non
             (tmp_path / folder / name).write_text(text)
     (tmp_path / "now" / ".mopsignore").write_text("rates.csv\n")
     (tmp_path / "now" / "helper.py").unlink()
-    difference = Difference(tmp_path / "before", pack(tmp_path / "now"), tmp_path / "now", SPEC)
+    difference = Difference(tmp_path / "before", pack(tmp_path / "now"), tmp_path / "now", SPEC, SPEC.targets)
     assert difference.of_model(tmp_path / "now") == ["helper.py"]
     assert difference.of_model() == ["helper.py", "rates.csv"]
