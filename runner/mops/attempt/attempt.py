@@ -22,7 +22,16 @@ from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.text_log import TextLogBuffer, collecting
 from mops.cluster.base import Cluster
 from mops.cluster.worker_losses import Pods
-from mops.errors import DataError, InstallError, Interrupted, ModelError, MopsError, SystemUnfit, UsageError
+from mops.errors import (
+    DataError,
+    InstallError,
+    Interrupted,
+    ModelError,
+    MopsError,
+    Superseded,
+    SystemUnfit,
+    UsageError,
+)
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -244,7 +253,8 @@ class Attempt:
         try:
             return runner.run()
         except Exception as error:
-            if not job.log.view.end:  # else it is stored already
+            # An end in the log has stored its error. A runner that has lost the job must write nothing into it.
+            if not job.log.view.end and not isinstance(error, Superseded):
                 job.record_error(error)
             raise
 

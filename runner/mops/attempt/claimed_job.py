@@ -48,10 +48,9 @@ class ClaimedJob:
     stored: StoredSimulations = field(init=False)  # the simulations of these groups that need not run
     families: JobFamilies = field(init=False)  # of the columns
     losses_taken_over: list[PartRows] = field(init=False)
-    claimed_at: float = field(init=False)  # s since the epoch
 
     def __post_init__(self) -> None:
-        self.name, self.claimed_at = self.record.job, time.time()
+        self.name = self.record.job
         self.paths = self.record.paths
         self.inherited = self.log.view
         self.inherited_counts = self.durable_counts
@@ -84,8 +83,10 @@ class ClaimedJob:
 
     def record_error(self, error: Exception) -> None:
         """Store the error that ends the attempt, unless the storage refuses it: the command prints it in any case."""
+        assert self.inherited.claim is not None
+        seconds = time.time() - self.inherited.claim.time
         try:
-            write_error(self.files.brief(), self.paths, self.attempt, time.time() - self.claimed_at, error)
+            write_error(self.files.brief(), self.paths, self.attempt, seconds, error)
         except StorageError as refused:
             logger.debug("%s: the storage lacks the error that ended the attempt: %s", self.name, refused)
 

@@ -159,7 +159,7 @@ class ProgressCallback:
 def earlier_best(job: ClaimedJob) -> list[BestLoss]:
     """Return the smallest losses of earlier attempts, by the last live record, or of the sources of a derived job."""
     live = read_live(job.files, job.paths, job.attempt - 1) if job.attempt > 1 else None
-    return list(live.best) if live is not None else _taken_over_best(job)
+    return list(live.best) if live and live.best else _taken_over_best(job)
 
 
 def _taken_over_best(job: ClaimedJob) -> list[BestLoss]:

@@ -143,8 +143,8 @@ class _Rounds:
     progress: RoundProgress
 
     def to_the_end(self) -> Calibration:
-        records = self.begun.records
-        while not self._is_over(now := self._calibration()):
+        records, now = self.begun.records, self._calibration()
+        while not self._is_over(now):
             asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
             job = self._run(asked)
             if job.status().state not in _ENDED:

@@ -21,7 +21,7 @@ from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
 from mops.cli.job_progress import say_limits
 from mops.cli.options import STUDY, ModelOption, TargetOption
-from mops.cli.start_options import RunnerOptions, with_options
+from mops.cli.start_options import ProjectOption, RunnerArguments, with_options
 from mops.errors import UsageError, path_refused
 from mops.jobs.export import list_exported
 from mops.jobs.job import Job
@@ -61,8 +61,8 @@ def calibrate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
     ] = False,
-    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
-    start: RunnerOptions,
+    project: ProjectOption = None,
+    start: RunnerArguments,
 ) -> None:
     """Fit parameters to data in rounds of jobs.
 

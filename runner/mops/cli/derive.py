@@ -51,7 +51,7 @@ def retry(
 
         mops jobs retry waves --verdict timeout,oom
     """
-    found = open_job(job, start.storage, local=start.local or start.detach)
+    found = open_job(job, start.storage, local=start.local_by is not None)
     if verdict is None and not with_new_code and (counts := found.status().counts).verdicts:
         raise UsageError(
             "no verdict is named",
@@ -74,7 +74,7 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
     **arguments
         Its arguments, without those of the start.
     """
-    found = open_job(job, start.storage, local=start.local or start.detach)
+    found = open_job(job, start.storage, local=start.local_by is not None)
     service = start.location.service
     with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
         child = derive_job(found, on_start=shown.derived, **arguments, **start.run_options(shown))

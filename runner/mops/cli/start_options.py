@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class RunnerOptions:
+class RunnerArguments:
     """The command line's options for the runner of one or several jobs."""
 
     priority: Annotated[
@@ -83,7 +83,7 @@ class RunnerOptions:
 
 
 @dataclass(frozen=True)
-class StartOptions(RunnerOptions):
+class StartOptions(RunnerArguments):
     """The command line's options for the start of one job."""
 
     detach: Annotated[bool, Option("Run in the background, and keep running without a terminal", panel=COMMON)] = False

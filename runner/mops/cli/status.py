@@ -230,7 +230,7 @@ def _fields(
     yield "job", now.job
     yield "state", job_text.state_of(now)
     if now.error:
-        yield "", now.error.what
+        yield "error", now.error.what
     if now.state == "running" and now.cancel_requested:
         yield "", CANCEL_REQUESTED
     if phase is not None:

@@ -83,7 +83,7 @@ def resume(
 
         mops jobs resume waves
     """
-    found = open_job(job, start.storage, local=start.local or start.detach)
+    found = open_job(job, start.storage, local=start.local_by is not None)
     before = found.status().attempt
     service = start.location.service
     with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:

@@ -258,7 +258,8 @@ class Job(JobState):
         Table
             The columns ``group`` (int32) and ``replicate`` (int32), then the parameters (boolean, int64, float64 or
             string), then the model's columns, and last ``seed`` (uint64) and ``param_id`` (string). Rows come in the
-            order of the study: by parameter set, by replicate, and as the model returned them.
+            order of the study; those of ``to_batches``, ``to_duckdb``, ``head``, Arrow streams and exports come by
+            parameter set as it finished.
 
         Raises
         ------

@@ -80,24 +80,23 @@ def locate(
     *,
     local: bool = False,
     settings: Settings | None = None,  # None: from the environment
-    service: Service | None = None,  # that the caller has chosen; None: the connected one
 ) -> Location:
     """Return where a command works."""
     # A saved profile that cannot be read is an error also with `local`, because the commands that mops prints depend on
     # it.
     settings = settings or Settings.from_environment()
-    profile = service.profile if service else profiles.load()
-    by_scheduler = service is None and settings.scheduler is not None
+    profile = profiles.load()
+    by_scheduler = settings.scheduler is not None
     local_by = ("--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else "") if profile else ""
     if local or by_scheduler:
-        profile = service = None
+        profile = None
     if storage:
         text = path_text(storage, "storage", "pass a folder or a URL")
-        return Location(settings, profile, local_by, text, "command line", service)
+        return Location(settings, profile, local_by, text, "command line")
     if settings.storage:
-        return Location(settings, profile, local_by, settings.storage, "environment", service)
+        return Location(settings, profile, local_by, settings.storage, "environment")
     if profile is not None:
-        return Location(settings, profile, local_by, profiles.storage_of(profile), "service", service)
+        return Location(settings, profile, local_by, profiles.storage_of(profile), "service")
     return Location(settings, None, local_by, None, "default")
 
 

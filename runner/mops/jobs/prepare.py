@@ -55,7 +55,6 @@ class PreparedStudy:
     label: str | None  # what a new job's name begins with; None: the project's name
     name: str  # of the study, for people
     file: str  # the absolute path of the study file; empty: there is none
-    own_sets: str  # the study's file of parameter sets, relative to the root; empty: there is none in the project
     limits: dict[str, Any]  # that the study sets: `mops.settings.Settings.limits`
 
 
@@ -91,9 +90,7 @@ def prepare(
     registered = registry.entry_points if registry is not None else ()
     spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    return PreparedStudy(
-        parsed, source.text, root, spec, bundle, source.label, source.name, source.file, own_sets, limits
-    )
+    return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file, limits)
 
 
 def _parsed(source: StudySource) -> tuple[Study, dict[str, Any]]:

@@ -175,7 +175,7 @@ def storage_of(name: str, storage: str | Path | None = None, *, local: bool = Fa
     try:
         load_job(files.brief(), name)
     except JobError as unknown:
-        here = locate(local=True)
+        here = location.here
         if storage is not None or here.url() == files.url or name not in job_names(here.open()):
             raise
         hint = "this machine has a job of this name: add --local, or in Python local=True"
@@ -251,7 +251,8 @@ class JobMoment:
             cancel_requested=view.cancelled,
             mixed_code=record.mixed_code,
             slow=last.slow if last and not view.complete else (),
-            error=last.error if last and self.state in ("failed", "interrupted") else None,
+            # A runner of a service that has just ended still counts as running, unless Kubernetes knows better.
+            error=last.error if last and self.state in ("failed", "interrupted", "running") else None,
         )
 
 

@@ -106,7 +106,8 @@ def submit(
     reuse : bool
         Take simulations that complete jobs of the same storage have run with the same model code, data files, ``env``,
         parameters and seed, and run only the others. mops does not compare libraries, data outside the project, or
-        variables that simulations inherit from this process. The targets run again. The job copies the rows, and needs the other jobs only while it runs.
+        variables that simulations inherit from this process. The targets run again. The job copies the rows, and needs
+        the other jobs only while it runs.
     env : mapping of str to str or None
         Variables for the model. mops keeps a value with the job. It never keeps a variable whose value is None: the
         runner takes the value from its own environment.
@@ -429,7 +430,7 @@ def changed_settings(job: Job, view: LogView, settings: Settings, service: Servi
     """Return a line for each setting that has changed since the job's last attempt."""
     # On a service, storage and scheduler are the service's, and their changes are left out.
     before = read_live(job.files, job.record.paths, view.attempt)
-    changes = settings.changes_since(before.settings) if before else []
+    changes = settings.changes_since(before.settings) if before and before.settings else []
     return [change for change in changes if service is None or change.startswith(PREFIX)]
 
 

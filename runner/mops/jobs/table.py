@@ -179,7 +179,7 @@ class Table:
         return self.opened().table()
 
     def head(self, n: int = HEAD_ROWS) -> pa.Table:
-        """Return the first rows as a ``pyarrow.Table``."""
+        """Return the first rows of ``to_batches`` as a ``pyarrow.Table``."""
         return _head(self.opened(), n)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -46,9 +46,9 @@ def read(
         seen += new
 
 
-def last_lines(files: Files, paths: JobPaths, n: int, attempt: int | None = None) -> str:
-    """Return the last ``n`` lines of the present log of an attempt, or of all attempts."""
-    return _end_of(files, _objects(files, paths, attempt), n)
+def last_lines(files: Files, paths: JobPaths, n: int) -> str:
+    """Return the last ``n`` lines of the present log of all attempts."""
+    return _end_of(files, _objects(files, paths, None), n)
 
 
 def _end_of(files: Files, objects: Sequence[str], n: int) -> str:

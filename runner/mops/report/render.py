@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mops.report.content import Section
 
+LIBRARIES = ("altair", "jinja2", "vl_convert")  # draw figures, or fill in the page
+
 
 @dataclass(frozen=True)
 class Report:
@@ -96,7 +98,7 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
 
 def _check_libraries() -> None:
     """Raise UsageError if a library is missing that draws figures or fills in the page."""
-    for name in ("altair", "jinja2", "vl_convert"):
+    for name in LIBRARIES:
         try:
             import_module(name)
         except ModuleNotFoundError as missing:

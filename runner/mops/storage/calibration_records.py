@@ -7,7 +7,7 @@ Of "scoring" and "data", the last record counts. docs/internals/calibration.md s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
@@ -148,7 +148,7 @@ class CalibrationRecords:
         asked = self._decoded(_ASKED, [self._round(k, "asked") for k in ks])
         outcomes = [told.outcomes for told in self._decoded(_TOLD, [self._round(k, "told") for k in ks])]
         found = [
-            Round(each.k, each.job, each.sets, each.state, each.kept_seeds, outcomes=its)
+            Round(**{one.name: getattr(each, one.name) for one in fields(each)}, outcomes=its)
             for each, its in zip(asked, outcomes, strict=True)
         ]
         for each in found:

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from mops.errors import InternalError, JobError, MopsError, UsageError
 from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
-from mops.report.render import render
+from mops.report.render import LIBRARIES, render
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.paths import NamePaths
@@ -52,6 +52,7 @@ _REPORT_SECONDS = 60.0  # the same for a report: it shows also other jobs, if it
 _MOST_JOBS, _MOST_REPORTS, _MOST_CHANGES = 64, 8, 1000
 _MOST_FORM_BYTES = 4096
 _MOPS_BUG = "mops could not make this page: a defect of mops"
+_HAS_REPORT = all(map(find_spec, LIBRARIES))
 _BUG_HINT = "report it, with the traceback that mops ui has printed"
 
 PageParts = Mapping[str, str]
@@ -132,8 +133,8 @@ class Site:
     def report(self, request: Request) -> Response:
         """Return the report of a job: a page for itself, which gets no access to the other pages."""
         job = self._job(_job_name(request))
-        version = self._now(job.name).version
-        return HTMLResponse(self._reports.get(version, lambda: render(job)), headers=REPORT_HEADERS)
+        key = job.record.id, self._now(job.name).version  # what `_now` returns may be of a deleted job, for 10 s
+        return HTMLResponse(self._reports.get(key, lambda: render(job)), headers=REPORT_HEADERS)
 
     def _now(self, name: str) -> JobNow:
         def read() -> JobNow:
@@ -153,7 +154,7 @@ class Site:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
-            "has_report": all(find_spec(name) for name in ("altair", "vl_convert")),
+            "has_report": _HAS_REPORT,
             "causes_error": pages.error_part(now.causes_error),
         }
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}

@@ -19,7 +19,7 @@ from mops.storage.job_records import JOB_RECORDS
 from mops.storage.joblog.log import JobLog
 from mops.storage.progress_record import Progress
 from mops.storage.samples import read_samples
-from mops.ui.runners import Runners
+from mops.ui.runners import READ_SHARE, Runners
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _RECORD_SECONDS = 10.0  # between two reads of the record of a complete job, whi
 _SAMPLE_FILES = 60  # each of about a minute
 _MOST_POINTS = 720
 _CAUSES_SHARE = 20  # after a read of the failures, wait this many times as long
-_READ_SHARE = 5  # after a slow read, wait this many times as long
+_GAP_SECONDS = 120.0  # without a point: a runner stores samples about once a minute
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Recent(Generic[T]):
             if start >= entry.due:
                 entry.value = read()
                 end = time.monotonic()
-                entry.due = end + max(self._seconds, _READ_SHARE * (end - start))
+                entry.due = end + max(self._seconds, READ_SHARE * (end - start))
             return entry.value
 
     def forget(self) -> None:
@@ -147,12 +147,7 @@ class JobReader:
         self._log = JobLog(self._files, self._record.paths)
         self._now: JobNow | None = None
         self._record_due = time.monotonic() + _RECORD_SECONDS
-        samples = read_samples(self._files, self._record.paths, _SAMPLE_FILES)
-        attempts = [0, *(attempt for attempt, _ in samples)]
-        self._points = [  # before the first sample of an attempt, no time has passed
-            Point(one.at, one.rate if attempt == before else None, one.memory_bytes)
-            for before, (attempt, one) in zip(attempts, samples, strict=False)
-        ]
+        self._points = self._stored_points()
         self._causes: tuple[list[dict[str, Any]], int] = ([], 0)
         self._causes_of, self._causes_due = 0, 0.0
         self._causes_error: MopsError | None = None
@@ -173,6 +168,8 @@ class JobReader:
         phase = self._runners.phases().get(self._job.name)
         moment = JobMoment.after(self._files, self._record, self._log)
         now = with_runner(moment.status, phase)
+        if now.live is not None and self._points and now.live.at > self._points[-1].at + _GAP_SECONDS:
+            self._points = self._stored_points()  # no page was open
         if now.live is not None and (not self._points or now.live.at > self._points[-1].at):
             newest = Point(now.live.at, now.live.rate, now.live.memory_bytes)
             self._points = [*self._points[-_MOST_POINTS + 1 :], newest]
@@ -195,6 +192,14 @@ class JobReader:
             version=version,
         )
         return self._now
+
+    def _stored_points(self) -> list[Point]:
+        samples = read_samples(self._files, self._record.paths, _SAMPLE_FILES)
+        attempts = [0, *(attempt for attempt, _ in samples)]
+        return [  # before the first sample of an attempt, no time has passed
+            Point(one.at, one.rate if attempt == before else None, one.memory_bytes)
+            for before, (attempt, one) in zip(attempts, samples, strict=False)
+        ]
 
     def _read_causes(self, now: Status) -> None:
         """Read the causes again if failures were committed, and if the last read does not take much of the time."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mops.k8s.job_phase import Phase
     from mops.service.service import Service
 
-_READ_SHARE = 5  # after a slow answer, wait this many times as long: pages of the storage must not wait for Kubernetes
+READ_SHARE = 5  # after a slow answer, wait this many times as long: pages of the storage must not wait for Kubernetes
 
 
 class Runners:
@@ -49,7 +49,7 @@ class Runners:
             now = time.monotonic()
             with self._changing:
                 is_newest = self._n_forgotten == n_forgotten
-                self._due = now + max(PHASE_SECONDS, _READ_SHARE * (now - start)) if is_newest else 0.0
+                self._due = now + max(PHASE_SECONDS, READ_SHARE * (now - start)) if is_newest else 0.0
             self._reading.release()
         return self._phases
 

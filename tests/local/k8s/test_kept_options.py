@@ -16,12 +16,12 @@ from mops.errors import JobError, ModelError, OptionsError, OtherFormat, Service
 from mops.jobs import submit
 from mops.jobs.derive import retry
 from mops.jobs.job import Job
-from mops.jobs.location import Location, locate
+from mops.jobs.location import Location
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object
 from mops.k8s.chart import ServiceConfig as Described
 from mops.k8s.job_phase import GONE
-from mops.service.profile import Profile
+from mops.service.profile import Profile, storage_of
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
@@ -82,7 +82,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def at(service: Service) -> Location:
-    return locate(service=service, settings=Settings())
+    return Location(Settings(), service.profile, "", storage_of(service.profile), "service", service)
 
 
 def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:

@@ -71,5 +71,4 @@ async function poll() {
 }
 
 document.addEventListener("visibilitychange", poll);
-window.addEventListener("pageshow", poll);
-poll();
+window.addEventListener("pageshow", poll);  // also at the first load
