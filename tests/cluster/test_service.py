@@ -39,6 +39,7 @@ def test_the_example_has_the_same_rows_as_on_a_laptop(service: Service) -> None:
     here = service.home / "here"
     service.mops("jobs", "submit", study, "--name", "sir", "--local", "--storage", here)
     assert rows_of(service.job("sir")) == rows_of(open_job("sir", str(here)))
+    assert service.job("sir").verify() == []
     listed = service.mops("jobs", "list", "--json").json
     assert {job["job"]: job["state"] for job in listed}["sir"] == "succeeded"
     assert "attempt 1 by process" in service.mops("jobs", "logs", "sir").out

@@ -20,6 +20,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -239,7 +240,11 @@ class Step:
                 process = warm().start(self.command[1:], environment, folder, out=file, err=file)
             else:
                 process = subprocess.Popen(self.command, cwd=folder, env=environment, stdout=file, stderr=file)
-            code = process.wait(timeout=300)
+            try:
+                code = process.wait(timeout=300)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                raise
             file.seek(0)
             printed = file.read().decode()
         said = f"{' '.join(self.command)}\nprinted:\n{printed}"

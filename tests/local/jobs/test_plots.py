@@ -21,6 +21,7 @@ from mops.figures.profiles import profile
 from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of, timeline_of
 from mops.jobs.job import Job
 from mops.storage.paths import bundle_path
+from mops.units import number
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,8 @@ def test_the_losses_are_bars_of_the_distribution(job: Job) -> None:
         figure = distribution(scored, label)
         ((_, rows),) = view["layers"]
         assert [row["n"] for row in rows] == figure.table["n"].to_pylist()
+        assert figure.quantiles is not None
+        assert f"the median {number(figure.quantiles[2])}." in " ".join(view["title"]["subtitle"])
         assert [row["x_low"] for row in rows] == figure.bins.edges[:-1].tolist()
 
 
@@ -92,6 +95,10 @@ def test_a_fan_has_the_median_and_both_bands(job: Job) -> None:
 def test_a_divided_fan_has_a_colour_for_each_value_and_many_have_no_wide_bands(job: Job, tmp_path: Path) -> None:
     (two,) = views(job.plot.fan(y="infected", by="kind"))
     assert two["layers"][0][0]["encoding"]["color"]["scale"]["domain"] == ["kind = a", "kind = b"]
+    (fan,) = fans_of(data_of(job), Course("daily", "day", ("infected",)), "kind")
+    rows = two["layers"][-1][1]
+    assert [row["median"] for row in rows] == fan.table["median"].to_pylist()
+    assert [row["series"] for row in rows] == [f"kind = {kind}" for kind in fan.table["division"].to_pylist()]
     of = [one | {"kind": "abc"[i % 3], "gamma": 0.01 * i} for i, one in enumerate(sets() * 2)]
     chart = submitted(tmp_path / "project", parameter_sets=of).plot.fan("daily", y="infected", by="kind")
     assert len(views(chart)[0]["layers"]) == len(two["layers"]) - 1

@@ -124,7 +124,7 @@ def test_a_report_weighs_as_the_last_call(tmp_path: Path, method: str) -> None:
     assert (found.weights, found.ess, found.least_ess) == (mine.weights, mine.ess, 900)
     page = render(job)
     assert [float(row["weight"]) for row in csv_of(page, "fit-r1-trials.csv")] == mine.weights
-    assert page.count("The loss is 0.01 x model:loss + 1 x other.") >= 3
+    assert page.count("The loss is 0.01 x model:loss + 1 x other.") >= 5
     assert page.count("The temperature is 4.5.") == (
         page.count("0.01 x model:loss + 1 x other. T") if method == "importance" else 0
     )

@@ -43,9 +43,6 @@ class Source:
     def has(self, _: int, replicates: Any) -> Any:
         return np.ones(len(replicates), np.bool_)
 
-    def first_replicate(self, _: int) -> int:
-        return 0
-
 
 def groups(numbers: range) -> Any:
     sets = [{"x": number} for number in numbers]

@@ -86,13 +86,12 @@ def test_the_indices_are_those_of_salib(second: bool) -> None:
     assert design is not None
     y = 1e3 + ishigami(points)
     index, low, high = columns_of(design, y)
-    theirs = salib.analyze(PROBLEM, y, calc_second_order=second, num_resamples=1_000, seed=2)
-    # SALib centres the values of the whole block, with the sets that only second-order indices need.
-    np.testing.assert_allclose(
-        index, [theirs["S1"], theirs["ST"]], rtol=0.02 if second else 1e-9, atol=0.02 if second else 1e-12
-    )
+    # Only second-order indices need the others.
+    own = np.delete(y.reshape(-1, design.size), slice(4, -1), axis=1).ravel()
+    theirs = salib.analyze(PROBLEM, own, calc_second_order=False, num_resamples=1_000, seed=2)
+    np.testing.assert_allclose(index, [theirs["S1"], theirs["ST"]], rtol=1e-9, atol=1e-12)
     half = np.array([theirs["S1_conf"], theirs["ST_conf"]])
-    np.testing.assert_allclose((high - low) / 2, half, rtol=0.4)
+    np.testing.assert_allclose((high - low) / 2, half, rtol=0.15)
 
 
 def test_the_indices_of_ishigami_are_known() -> None:
@@ -112,9 +111,9 @@ def test_a_block_with_a_set_without_a_value_is_left_out() -> None:
     whole = np.delete(y.reshape(64, 8), [3, 40, 63], axis=0).ravel()
     y[3 * 8], y[40 * 8 + 5], y[63 * 8 + 7] = math.nan, math.inf, math.nan
     index, low, high = columns_of(design, y)
-    theirs = salib.analyze(PROBLEM, whole, seed=1)
-    np.testing.assert_allclose(index, [theirs["S1"], theirs["ST"]], atol=0.1)
-    np.testing.assert_allclose(index[1], theirs["ST"], rtol=1e-9)
+    own = whole.reshape(-1, 8)[:, [0, 1, 2, 3, 7]].ravel()
+    theirs = salib.analyze(PROBLEM, own, calc_second_order=False, seed=1)
+    np.testing.assert_allclose(index, [theirs["S1"], theirs["ST"]], rtol=1e-9, atol=1e-12)
     assert (low < index).all()
     assert (index < high).all()
     caption = sobol(design, measured(y), ["y"]).caption("y")
@@ -137,6 +136,34 @@ def test_a_measure_that_does_not_vary_has_no_indices(y: np.ndarray) -> None:
     assert np.isnan(columns_of(design, y)).all()
 
 
+def outbreaks(*blocks: int) -> np.ndarray:
+    """Return 0 for each of 64 blocks, and for some blocks 1 in A and in the set with the first parameter of B."""
+    y = np.zeros((64, 5))
+    y[blocks, :2] = 1
+    return y.ravel()
+
+
+def test_a_rare_result_has_indices_without_intervals() -> None:
+    """Most bootstrap resamples of the blocks have no variance, and from them SALib makes intervals such as [0, 0]."""
+    design = SaltelliDesign(tuple(NAMES), 64, 5)
+    index, low, high = columns_of(design, outbreaks(7))
+    assert np.isfinite(index).all()
+    assert np.isnan([low, high]).all()
+    caption = sobol(design, measured(outbreaks(7)), ["y"]).caption("y")
+    assert caption.endswith(
+        "They have no intervals, because too few blocks have different values: more than 1 % of the "
+        "bootstrap resamples of the blocks have no variance."
+    )
+
+
+def test_few_resamples_without_variance_leave_the_intervals() -> None:
+    design, y = SaltelliDesign(tuple(NAMES), 64, 5), outbreaks(7, 20, 33, 40, 51)
+    assert 0 < (59 / 64) ** 64 < 0.01, "else this test shows nothing"
+    index, low, high = columns_of(design, y)
+    assert ((low <= index) & (index <= high)).all()
+    assert sobol(design, measured(y), ["y"]).caption("y").endswith(", with intervals of 95 % by bootstrap.")
+
+
 def test_few_blocks_give_no_indices() -> None:
     for n, has in ((LEAST_BLOCKS - 1, False), (LEAST_BLOCKS, True)):
         points = sample(LEAST_BLOCKS)[: 5 * n]
@@ -145,7 +172,7 @@ def test_few_blocks_give_no_indices() -> None:
 
 
 def test_the_intervals_cover_the_known_indices_in_about_95_of_100_cases() -> None:
-    rng, n, cases = np.random.default_rng(5), 256, 60
+    rng, n, cases = np.random.default_rng(5), 256, 150
     inside = np.zeros((2, 3))
     for _ in range(cases):
         a, b = rng.uniform(-math.pi, math.pi, (2, n, 1, 3))
@@ -154,4 +181,4 @@ def test_the_intervals_cover_the_known_indices_in_about_95_of_100_cases() -> Non
         assert design is not None
         _, low, high = columns_of(design, ishigami(points))
         inside += (low <= EXACT) & (high >= EXACT)
-    assert 0.89 < inside.mean() / cases < 0.99
+    assert 0.91 < inside.mean() / cases < 0.98

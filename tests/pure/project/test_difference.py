@@ -70,6 +70,11 @@ FILES = {
     "rates.csv": "1\n",
     "requirements.txt": "numpy==1.0\n",
     "README.md": "",
+    "run.log": "",
+    "walks.ipynb": "{}",
+    "a.rst": "",
+    ".mopsignore": "",
+    ".modelops-bundle/registry.yaml": "",
     "mops.toml": "",
     "sets.csv": "beta\n1\n",
     "study.json": '{"model": "model:run", "parameter_sets": "sets.csv"}',
@@ -113,6 +118,11 @@ SAME = {
     "a program": ("submit.py", "import model", "import model, helper"),
     "what only a program runs": ("helper.py", "RATE = 0.5\n", 'RATE = 0.5\nif __name__ == "__main__":\n    print(1)\n'),
     "a text": ("README.md", "", "x"),
+    "a log": ("run.log", "", "x"),
+    "a notebook": ("walks.ipynb", "{}", "{ }"),
+    "a page": ("a.rst", "", "x"),
+    "what mops ignores": (".mopsignore", "", "*.tmp"),
+    "the registry": (".modelops-bundle/registry.yaml", "", "# x"),
     "the study": ("study.json", "sets.csv", "others.csv"),
     "the parameter sets": ("sets.csv", "1\n", "2\n"),
     "observed data": ("mops.toml", "", '[[observed]]\noutput = "output"\n'),
@@ -371,6 +381,8 @@ def test_bytes_that_are_no_utf_8_and_folders_with_the_names_of_files(tmp_path: P
         ({"new/rates.csv": ""}, "open('new/rates.' + 'csv')", ["new/rates.csv"]),
         ({"new/rates.csv": ""}, "open(f'{seed}.csv')", ["new/rates.csv"]),
         ({"new/rates.csv": ""}, "folder.glob('x')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "scan('m*')", ["new/rates.csv"]),
+        ({"new/rates.csv": ""}, "dataset('new')", ["new/rates.csv"]),
         ({"notes.md": ""}, "open('notes.md')", ["notes.md"]),
         ({"other.json": FILES["study.json"]}, "", []),
         ({"other.json": FILES["study.json"]}, "open('other.json')", ["other.json"]),
@@ -397,8 +409,8 @@ def test_a_model_without_a_file_in_the_project_may_use_every_file(tmp_path: Path
 
 def test_a_file_that_mopsignore_leaves_out_does_not_count(tmp_path: Path) -> None:
     for folder in ("before", "now"):
-        (tmp_path / folder).mkdir()
         for name, text in FILES.items():
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / folder / name).write_text(text)
     (tmp_path / "now" / ".mopsignore").write_text("rates.csv\n")
     (tmp_path / "now" / "helper.py").unlink()
