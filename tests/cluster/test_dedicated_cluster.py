@@ -126,13 +126,16 @@ def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None
 def test_a_cluster_with_a_range_of_workers_scales_up_with_the_work(service: Service) -> None:
     """By default, Dask plans one worker for four tasks of 0.6 s, even if more tasks follow."""
     name = "grows"
-    study = write_study(service, name, sets=100, seconds=0.3)
+    study = write_study(service, name, sets=250, seconds=0.3)  # 150 s of one slot: more than a worker needs to start
     service.submit(study, name, "--dedicated", "--workers", "1:2", CHECKPOINT_SECONDS="1", BATCH_SIZE="4")
     wait_for(lambda: pods(service, name, "worker"), said=lambda: service.what_is_wrong(name))
     assert len(pods(service, name, "worker")) == 1
     wait_for(lambda: len(pods(service, name, "worker")) == 2, said=lambda: service.what_is_wrong(name))
-    wait_for(lambda: "2 of 2 workers ready" in service.mops("jobs", "status", name).out)
-    finished(service, name, study, 100)
+    wait_for(
+        lambda: "2 of 2 workers ready" in service.mops("jobs", "status", name).out,
+        said=lambda: service.what_is_wrong(name),
+    )
+    finished(service, name, study, 250)
 
 
 def test_scaling_a_cluster_down_loses_no_row(service: Service) -> None:
