@@ -17,14 +17,16 @@ MODELS = (protocol_model, compaction_model, deletion_model, derived_model)
 SCENARIOS = {name: scenario for model in MODELS for name, scenario in model.SCENARIOS.items()}
 HOLD_STATES = 20_000
 """The search is breadth first, so these are the shortest interleavings of a scenario."""
-BREAK_STATES = 250_000
-"""The longest trace of a mutant comes after 180,000 states."""
+BREAK_STATES = 50_000
+NO_FAULTS = {"compaction!union"}
+"""Breaks without a lost answer too, after 21,000 states instead of 180,000."""
 
 
 def broken(name, scenarios, most_states, *, first=False):
     """Search interleavings; return the invariants that break."""
     kind, options = scenarios[name]
-    _, found, _ = protocol_model.explore(kind(options, GROUPS), FAULTS, most_states, first)
+    faults = 0 if name in NO_FAULTS else FAULTS
+    _, found, _ = protocol_model.explore(kind(options, GROUPS), faults, most_states, first)
     return set(found)
 
 

@@ -43,42 +43,34 @@ def tables(position, replicate):
     return {"daily": pa.table({"n": list(range(n))}), "notes": pa.table({"s": [f"{position}/{replicate}"]})}
 
 
-class Child:
-    """Sends what a child process sends: with the same writer, through a real socket."""
-
-    def __init__(self, progress):
-        self._progress = progress
-        ours, theirs = socket.socketpair()
-        self._ours, self._theirs = Channel(ours), Channel(theirs)
-        self.out = BufferWriter(self._theirs, None, "test")
-        self.out.reference = KINDS
-
-    def good(self, position, *replicates):
-        for replicate in replicates:
-            self.out.finished(position, replicate, 1, tables(position, replicate))
-
-    def flush(self):
-        self.out.flush()
-        message, fd = self._ours.receive()
-        mapped = map_buffer(fd)
-        self._progress.take(message, None if mapped is None else pa.py_buffer(mapped))
-
-    def close(self):
-        self._ours.close()
-        self._theirs.close()
-
-
 @pytest.fixture
-def child():
-    made = []
+def sends():
+    """Return what lets the child process of a task hand over results: by its own writer, through a real socket."""
+    ends = {}
 
-    def child(progress):
-        made.append(Child(progress))
-        return made[-1]
+    def sends(progress, *good, failed=(), scored=(), done=(), reference=KINDS):
+        if progress not in ends:
+            ours, theirs = map(Channel, socket.socketpair())
+            ends[progress] = ours, theirs, BufferWriter(theirs, None, "test")
+        ours, _, out = ends[progress]
+        out.reference = reference
+        for position, replicate in good:
+            out.finished(position, replicate, 1, tables(position, replicate))
+        for position, replicate, target in failed:
+            out.failed(position, replicate, target, WRONG)
+        for position, target, losses in scored:
+            out.scored(position, target, losses)
+        for position in done:
+            out.done(position)
+        out.flush()
+        message, fd = ours.receive()
+        mapped = map_buffer(fd)
+        progress.take(message, None if mapped is None else pa.py_buffer(mapped))
 
-    yield child
-    for one in made:
-        one.close()
+    yield sends
+    for ours, theirs, _ in ends.values():
+        ours.close()
+        theirs.close()
 
 
 def asked(progress):
@@ -107,12 +99,10 @@ def done(progress):
 
 
 class TestEncoding:
-    def test_only_the_first_child_of_a_task_encodes(self, child):
+    def test_only_the_first_child_of_a_task_encodes(self, sends):
         progress = make(encode=True)
         assert progress.message()["encode"]
-        one = child(progress)
-        one.good(0, 1)
-        one.flush()
+        sends(progress, (0, 1))
         assert not progress.message()["encode"]
 
     def test_after_any_death_rows_are_handed_over(self):
@@ -134,59 +124,45 @@ class TestRequest:
         assert (request["kind"], request["reference"], request["given"]) == ("run", KINDS, False)
         assert (request["seconds"], request["bytes"]) == (60.0, 1000)
 
-    def test_replicates_that_arrived_are_given_back_and_not_asked_for(self, child):
+    def test_replicates_that_arrived_are_given_back_and_not_asked_for(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 1)
-        one.flush()
+        sends(progress, (0, 1))
         assert asked(progress) == [(0, [0], [1], [0, 1]), (1, [0], [], [0, 1])]
         assert progress.message()["given"] is True
         assert progress.message()["reference"] == KINDS
 
-    def test_nothing_is_given_back_without_targets(self, child):
+    def test_nothing_is_given_back_without_targets(self, sends):
         progress = make(targets=())
-        one = child(progress)
-        one.good(0, 0)
-        one.flush()
+        sends(progress, (0, 0))
         assert asked(progress)[0] == (0, [1], [], [])
         assert progress.given_tables() == []
 
-    def test_nothing_is_given_back_for_a_group_with_a_failed_replicate(self, child):
+    def test_nothing_is_given_back_for_a_group_with_a_failed_replicate(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0)
-        one.flush()
+        sends(progress, (0, 0))
         is_retried(progress, Step(0, 1), "timeout")
         assert asked(progress)[0] == (0, [], [], []), "the group is not scored: the child need not keep its replicates"
         assert progress.given_tables() == []
 
-    def test_a_done_group_is_not_asked_for(self, child):
+    def test_a_done_group_is_not_asked_for(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0, 1)
-        one.out.done(0)
-        one.flush()
+        sends(progress, (0, 0), (0, 1), done=[0])
         assert asked(progress) == [(1, [0], [], [0, 1])]
         assert (len(progress.result().done), progress.finished) == (1, False)
 
-    def test_the_budget_shrinks_by_what_is_used_down_to_zero(self, child):
+    def test_the_budget_shrinks_by_what_is_used_down_to_zero(self, sends):
         progress = make()
         progress.seconds = 45.0
         assert progress.message()["seconds"] == 15.0
-        one = child(progress)
         for position, replicate in ((0, 0), (0, 1), (1, 0)):
-            one.good(position, replicate)
-            one.flush()
+            sends(progress, (position, replicate))
         progress.seconds = 61.0
         assert (progress.message()["seconds"], progress.message()["bytes"]) == (0.0, 0)
 
-    def test_given_replicates_have_their_rows_from_several_buffers(self, child):
+    def test_given_replicates_have_their_rows_from_several_buffers(self, sends):
         progress = make(seeds=((10, 11, 12), (20, 21)))
-        one = child(progress)
-        one.good(0, 2, 0)
-        one.flush()
-        one.good(1, 1)
-        one.flush()
+        sends(progress, (0, 2), (0, 0))
+        sends(progress, (1, 1))
         progress.message()
         given = progress.given_tables()
         assert [(position, replicate) for position, replicate, _ in given] == [(0, 0), (0, 2), (1, 1)]
@@ -200,33 +176,21 @@ class TestBlame:
         assert asked(progress)[0] == (0, [0], [], [])
         assert [row.attempts for row in done(progress).failures if row.replicate == 1] == [3]
 
-    def test_a_timeout_is_not_retried(self):
-        progress = make(retries=2)
-        assert is_retried(progress, Step(0, 1), "timeout") is False
-        failure = next(row for row in done(progress).failures if row.replicate == 1)
-        assert (failure.reason, failure.attempts) == ("timeout", 1)
-
     def test_a_crash_counts_only_for_the_simulation_that_crashed(self):
         progress = make()
         assert is_retried(progress, Step(0, 0))
         assert is_retried(progress, Step(0, 1))
         assert is_retried(progress, Step(1, 0))
 
-    def test_an_ordinary_failure_after_a_crash_counts_both_attempts(self, child):
+    def test_an_ordinary_failure_after_a_crash_counts_both_attempts(self, sends):
         progress = make()
         is_retried(progress, Step(1, 0))
-        one = child(progress)
-        one.out.failed(1, 0, None, WRONG)
-        one.out.done(1)
-        one.flush()
+        sends(progress, failed=[(1, 0, None)], done=[1])
         assert progress.result().failures[0].attempts == 2
 
-    def test_a_simulation_that_arrived_is_never_blamed(self, child):
+    def test_a_simulation_that_arrived_is_never_blamed(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0)
-        one.out.failed(0, 1, None, WRONG)
-        one.flush()
+        sends(progress, (0, 0), failed=[(0, 1, None)])
         for _ in range(5):
             assert is_retried(progress, Step(0, 0), "timeout")
             assert is_retried(progress, Step(0, 1), "timeout")
@@ -234,41 +198,31 @@ class TestBlame:
             (1, "error")
         ]
 
-    def test_a_target_of_a_done_group_is_never_blamed(self, child):
+    def test_a_target_of_a_done_group_is_never_blamed(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(1, 0)
-        one.out.done(1)
-        one.flush()
+        sends(progress, (1, 0), done=[1])
         assert is_retried(progress, Step(1, 2), "timeout")
         assert progress.result().failures == []
 
-    def test_a_target_that_arrived_before_its_group_was_done_is_neither_blamed_nor_run_again(self, child):
+    def test_a_target_that_arrived_before_its_group_was_done_is_neither_blamed_nor_run_again(self, sends):
         """Regression: a child whose files were removed handed over its first target, which ran and counted twice."""
         progress = make()
-        one = child(progress)
-        one.good(0, 0, 1)
-        one.out.scored(0, 0, {"loss": 1.0})
-        one.out.failed(0, None, 1, WRONG)
-        one.flush()
+        sends(progress, (0, 0), (0, 1), failed=[(0, None, 1)], scored=[(0, 0, {"loss": 1.0})])
         assert is_retried(progress, Step(0, 2), "timeout")
         assert is_retried(progress, Step(0, 3), "timeout")
         assert asked(progress)[0] == (0, [], [], [])
-        one.out.done(0)
-        one.flush()
+        sends(progress, done=[0])
         result = progress.result()
         assert [(row.target, row.loss) for row in result.losses] == [("t:first", 1.0)]
         assert [(row.target, row.reason) for row in result.failures] == [("t:second", "error")]
 
-    def test_a_target_that_killed_its_child_is_not_asked_for_again(self, child):
+    def test_a_target_that_killed_its_child_is_not_asked_for_again(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(1, 0)
-        one.flush()
+        sends(progress, (1, 0))
         assert [is_retried(progress, Step(1, 1)) for _ in range(2)] == [True, False]
         assert asked(progress) == [(1, [], [0], [1]), (0, [0, 1], [], [0, 1])]
 
-    def test_groups_that_have_begun_go_first(self, child):
+    def test_groups_that_have_begun_go_first(self):
         """A task may end after one group, which would lose the results of another that is half done."""
         progress = make()
         is_retried(progress, Step(1, 0), "timeout")
@@ -278,15 +232,9 @@ class TestBlame:
 
 
 class TestResult:
-    def test_only_done_groups_are_in_the_result(self, child):
+    def test_only_done_groups_are_in_the_result(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0)
-        one.out.failed(0, 1, None, WRONG)
-        one.good(1, 0)
-        one.out.scored(1, 0, {"loss": 0.1})
-        one.out.done(1)
-        one.flush()
+        sends(progress, (0, 0), (1, 0), failed=[(0, 1, None)], scored=[(1, 0, {"loss": 0.1})], done=[1])
         result = progress.result()
         assert (result.keys, result.done) == (("sim-job-1-3",), frozenset({6}))
         assert result.failures == []
@@ -294,12 +242,9 @@ class TestResult:
             (6, "t:first", "loss", 0.1, 1)
         ]
 
-    def test_segments_name_groups_by_their_index(self, child):
+    def test_segments_name_groups_by_their_index(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0, 1)
-        one.good(1, 0)
-        one.flush()
+        sends(progress, (0, 0), (0, 1), (1, 0))
         (part,) = done(progress).buffers
         assert {segment.output: (segment.simulations, segment.rows) for segment in part.segments} == {
             "daily": ([(5, 0), (5, 1), (6, 0)], [1, 2, 2]),
@@ -307,22 +252,20 @@ class TestResult:
         }
         assert progress.result().reference == KINDS
 
-    def test_the_first_reference_schema_stays(self, child):
+    def test_the_first_reference_schema_stays(self, sends):
         progress = make(reference=KINDS)
-        one = child(progress)
-        one.out.reference = {"other": {}}
-        one.good(0, 0)
-        one.flush()
+        sends(progress, (0, 0), reference={"other": {}})
         assert progress.reference == KINDS
 
-    def test_losses_of_several_targets_keep_every_digit(self, child):
+    def test_losses_of_several_targets_keep_every_digit(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0, 1)
-        one.out.scored(0, 0, {"low": 0.1 + 0.2, "high": 1e300})
-        one.out.scored(0, 1, {"loss": -0.0})
-        one.out.done(0)
-        one.flush()
+        sends(
+            progress,
+            (0, 0),
+            (0, 1),
+            scored=[(0, 0, {"low": 0.1 + 0.2, "high": 1e300}), (0, 1, {"loss": -0.0})],
+            done=[0],
+        )
         found = [
             (row.group, row.target, row.name, repr(row.loss), row.n_replicates) for row in progress.result().losses
         ]
@@ -332,13 +275,9 @@ class TestResult:
             (5, "t:second", "loss", "-0.0", 2),
         ]
 
-    def test_a_failed_replicate_adds_a_row_with_the_reason_for_the_missing_losses(self, child):
+    def test_a_failed_replicate_adds_a_row_with_the_reason_for_the_missing_losses(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0)
-        one.out.failed(0, 1, None, WRONG)
-        one.out.done(0)
-        one.flush()
+        sends(progress, (0, 0), failed=[(0, 1, None)], done=[0])
         simulation, losses = progress.result().failures
         assert (simulation.group, simulation.replicate, simulation.seed, simulation.target) == (5, 1, 11, None)
         assert (simulation.reason, simulation.message, simulation.traceback) == ("error", "ValueError: no", "line 1")
@@ -359,14 +298,9 @@ class TestResult:
         is_retried(progress, Step(0, 0), "timeout")
         assert [row.target for row in done(progress).failures] == [None]
 
-    def test_a_failed_target_does_not_affect_simulations_and_other_targets(self, child):
+    def test_a_failed_target_does_not_affect_simulations_and_other_targets(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0, 1)
-        one.out.failed(0, None, 0, WRONG)
-        one.out.scored(0, 1, {"loss": 1.0})
-        one.out.done(0)
-        one.flush()
+        sends(progress, (0, 0), (0, 1), failed=[(0, None, 0)], scored=[(0, 1, {"loss": 1.0})], done=[0])
         result = progress.result()
         assert [(row.replicate, row.seed, row.target, row.reason) for row in result.failures] == [
             (None, None, "t:first", "error")
@@ -424,11 +358,13 @@ class TestRecordDeath:
         assert first == f"{crash}; retrying in a new process (try 2 of 2)"
         assert second == f"{crash}; recorded as failed after 2 tries"
 
-    def test_a_timeout_is_recorded(self):
-        progress = make(retries=1, timeout_s=5.0)
-        report = progress.record_death(death("timeout"), "vm")
+    def test_a_timeout_is_recorded_and_not_retried(self):
+        progress = make(retries=2, timeout_s=5.0)
+        report = progress.record_death(death("timeout", Step(0, 1)), "vm")
         assert str(report).endswith("; recorded as failed after 1 try")
         assert report.kind == "timeout"
+        failure = next(row for row in done(progress).failures if row.replicate == 1)
+        assert (failure.reason, failure.attempts) == ("timeout", 1)
 
     def test_too_much_memory_is_retried_in_a_fresh_process_then_alone(self):
         progress = make(retries=1)
@@ -448,24 +384,18 @@ class TestRecordDeath:
         assert str(progress.record_death(death("memory", Step(0, 1)), "vm")).endswith("recorded as failed after 1 try")
         assert [row.attempts for row in done(progress).failures if row.replicate is not None] == [2, 1]
 
-    def test_what_is_left_to_a_task_that_runs_alone_takes_its_tries_along(self, child):
+    def test_what_is_left_to_a_task_that_runs_alone_takes_its_tries_along(self, sends):
         """A good replicate of the set runs again too, because the set is one task."""
         progress = make(seeds=((10, 11, 12, 13), (20,)), targets=(), retries=2)
-        one = child(progress)
-        one.good(0, 0)
-        one.good(1, 0)
-        one.out.done(1)
-        one.flush()
+        sends(progress, (0, 0), (1, 0), done=[1])
         assert is_retried(progress, Step(0, 1), "timeout") is False
         assert is_retried(progress, Step(0, 2)) is True
         assert is_retried(progress, Step(0, 2), "memory")
         assert progress.result().tries == {(5, 0): 1, (5, 1): 1, (5, 2): 2}
 
-    def test_a_step_that_was_handed_over_is_not_retried(self, child):
+    def test_a_step_that_was_handed_over_is_not_retried(self, sends):
         progress = make()
-        one = child(progress)
-        one.good(0, 0)
-        one.flush()
+        sends(progress, (0, 0))
         assert str(progress.record_death(death(), "vm")).endswith("it had finished before, so its result counts")
         assert progress.result().failures == []
 
@@ -543,11 +473,9 @@ def test_stored_replicates_do_not_run_and_come_with_the_targets() -> None:
     assert progress.result().done == frozenset()
 
 
-def test_after_a_death_stored_replicates_come_again_with_the_new_one(child) -> None:
+def test_after_a_death_stored_replicates_come_again_with_the_new_one(sends) -> None:
     progress = make(((10, 11, 12),), taken_over={5: 2}, given=[stored(2)])
-    running = child(progress)
-    running.good(0, 2)
-    running.flush()
+    sends(progress, (0, 2))
     assert progress._groups[0].has_results
     (group,) = progress.message()["groups"]
     assert (group["simulations"], group["given"]) == ([], [0, 1, 2])
@@ -566,26 +494,19 @@ class TestRelease:
         progress.release(step)
         return progress.running(step, "vm", 20.0).released
 
-    def test_groups_that_wait_behind_a_long_step_are_left_to_other_tasks(self, child):
+    def test_groups_that_wait_behind_a_long_step_are_left_to_other_tasks(self, sends):
         progress = make(seeds=((10,), (20,), (30,), (40,)))
         assert len(asked(progress)) == 4
-        one = child(progress)
-        one.good(0, 0)
-        one.out.done(0)
-        one.flush()
+        sends(progress, (0, 0), done=[0])
         assert self.released(progress, Step(1, 0)) == ((7, 9),)
         assert [position for position, *_ in asked(progress)] == [1], "another child of the task does not run them"
-        one.good(1, 0)
-        one.out.done(1)
-        one.flush()
+        sends(progress, (1, 0), done=[1])
         assert progress.finished
         assert progress.result().done == {5, 6}
 
-    def test_a_task_keeps_a_group_that_has_results_and_one_that_has_only_targets_left(self, child):
+    def test_a_task_keeps_a_group_that_has_results_and_one_that_has_only_targets_left(self, sends):
         progress = make(seeds=((10,), (20, 21), (30,)), taken_over={7: 1})
-        one = child(progress)
-        one.good(1, 0)
-        one.flush()
+        sends(progress, (1, 0))
         is_retried(progress, Step(0, 0), "memory", size_before=100)
         assert [position for position, *_ in asked(progress)] == [0, 1, 2]
         assert self.released(progress, Step(0, 0)) == ()
@@ -610,15 +531,12 @@ class TestRelease:
         assert [position for position, *_ in asked(progress)] == [2, 0, 1]
         assert self.released(progress, Step(2, 0)) == ((5, 7),)
 
-    def test_replicates_that_wait_behind_a_long_one_are_left_to_other_tasks(self, child):
+    def test_replicates_that_wait_behind_a_long_one_are_left_to_other_tasks(self, sends):
         progress = make(seeds=((10, 11, 12, 13, 14),), replicates=(1, 2, 3, 4), targets=())
         assert len(asked(progress)) == 1
-        one = child(progress)
-        one.good(0, 1)
-        one.flush()
+        sends(progress, (0, 1))
         assert self.released(progress, Step(0, 2)) == ((3, 5),)
         assert asked(progress) == [(0, [2], [], [])]
-        one.good(0, 2)
-        one.flush()
+        sends(progress, (0, 2))
         assert progress.finished
         assert progress.result().replicates == {1, 2}
