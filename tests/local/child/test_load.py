@@ -120,15 +120,6 @@ class TestFunctions:
     def test_a_function_gets_params_and_seed_and_the_scenario_if_it_takes_one(self, write, code, scenario, expected):
         assert load_model("the_model:f", scenario, [write(code)], ["beta"])(PARAMS, 7) == expected
 
-    def test_a_callable_without_a_signature_is_refused(self, model):
-        with pytest.raises(CannotLoad, match="does not reveal its arguments; wrap it in a function"):
-            model("f = min", "the_model:f")
-
-    @pytest.mark.parametrize("code", ["def f(params): pass", "def f(): pass"])
-    def test_a_function_of_fewer_than_two_is_refused(self, model, code):
-        with pytest.raises(CannotLoad, match=r"takes [01] arguments?;.*f\(params, seed\)"):
-            model(code, "the_model:f")
-
     @pytest.mark.parametrize(
         ("code", "says"),
         [
@@ -166,38 +157,90 @@ class TestFunctions:
         with pytest.raises(CannotLoad, match="argument 'beta', which is a parameter"):
             run({"beta": 1}, 7)
 
-    def test_an_object_that_cannot_be_called_is_refused_with_its_type(self, model):
-        with pytest.raises(CannotLoad, match="is a int, neither a function nor a class"):
-            model("f = 3", "the_model:f")
 
-    def test_a_function_without_scenarios_takes_only_baseline(self, model):
-        with pytest.raises(CannotLoad, match="only be 'baseline', not 'lockdown'"):
-            model("def f(params, seed): pass", "the_model:f", "lockdown")
+ONE_METHOD = "class Model:\n    def simulate(self, params, seed): return params, seed"
+BOTH_METHODS = """
+class Model:
+    def simulate(self, params, seed): return "the wrong one"
+    def simulate_scenario(self, scenario, params, seed): return scenario, params, seed
+"""
+NAMED_TUPLE = """
+from typing import NamedTuple
+class Model(NamedTuple):
+    days: int = 3
+    def simulate(self, params, seed): return self.days
+"""
+ONLY_CLASS = """
+class _Hidden:
+    def simulate(self, params, seed): pass
+class Helper: pass
+class Model:
+    def simulate(self, params, seed): return seed
+def run(params, seed): return "the wrong one"
+"""
+TWO_CLASSES = """
+class First:
+    def simulate(self, params, seed): pass
+class Second(First): pass
+"""
+CONSTRUCTED = """
+class Model:
+    def __init__(self, {needs}, scale=1): pass
+    def simulate(self, params, seed): pass
+"""
+FOUND = {
+    "the method simulate": (ONE_METHOD, ":Model", "baseline", (PARAMS, 7)),
+    "simulate_scenario": (BOTH_METHODS, ":Model", "lockdown", ("lockdown", PARAMS, 7)),
+    "a named tuple": (NAMED_TUPLE, ":Model", "baseline", 3),
+    "the only class": (ONLY_CLASS, "", "baseline", 7),
+    **{
+        f"the only function named {name}": (
+            f"def {name}(params, seed): return seed\ndef helper(a, b): pass",
+            "",
+            "baseline",
+            7,
+        )
+        for name in ("run", "simulate", "model")
+    },
+    "no imported class": ("from the_base import Base\nclass Model(Base): pass", "", "baseline", 7),
+}
+NO_MODEL = {
+    "a callable without a signature": ("f = min", ":f", "does not reveal its arguments; wrap it in a function"),
+    "one argument": ("def f(params): pass", ":f", r"takes [01] arguments?;.*f\(params, seed\)"),
+    "no argument": ("def f(): pass", ":f", r"takes [01] arguments?;.*f\(params, seed\)"),
+    "a number": ("f = 3", ":f", "is a int, neither a function nor a class"),
+    "a function of no scenario": ("def f(params, seed): pass", ":f lockdown", "only be 'baseline', not 'lockdown'"),
+    "a class of no scenario": (ONE_METHOD, ":Model lockdown", "only be 'baseline'"),
+    **{
+        f"a constructor that needs {needs}": (
+            CONSTRUCTED.format(needs=needs),
+            ":Model",
+            "needs 'days'; mops makes it without arguments",
+        )
+        for needs in ("days", "*, days")
+    },
+    "a class that cannot simulate": ("class Model: pass", ":Model", "neither simulate"),
+    "two classes": (TWO_CLASSES, "", r"name one: 'the_model:First', 'the_model:Second'"),
+    "two functions": (
+        "def simulate(params, seed): pass\ndef run(params, seed): pass",
+        "",
+        r"'the_model:run', 'the_model:simulate'",
+    ),
+    "no known name": ("def helper(params, seed): pass", "", "run, simulate, model"),
+}
 
 
-class TestClasses:
-    def test_the_method_simulate_gets_params_and_seed(self, model):
-        code = """
-            class Model:
-                def simulate(self, params, seed): return params, seed
-        """
-        assert model(code, "the_model:Model")(PARAMS, 7) == (PARAMS, 7)
+class TestModels:
+    @pytest.mark.parametrize(("code", "name", "scenario", "expected"), FOUND.values(), ids=FOUND)
+    def test_a_model_is_found_and_called(self, model, write, code, name, scenario, expected):
+        write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
+        assert model(code, f"the_model{name}", scenario)(PARAMS, 7) == expected
 
-    def test_simulate_scenario_is_preferred_and_gets_the_scenario_first(self, model):
-        code = """
-            class Model:
-                def simulate(self, params, seed): return "the wrong one"
-                def simulate_scenario(self, scenario, params, seed): return scenario, params, seed
-        """
-        assert model(code, "the_model:Model", "lockdown")(PARAMS, 7) == ("lockdown", PARAMS, 7)
-
-    def test_simulate_alone_takes_only_baseline(self, model):
-        code = """
-            class Model:
-                def simulate(self, params, seed): pass
-        """
-        with pytest.raises(CannotLoad, match="only be 'baseline'"):
-            model(code, "the_model:Model", "lockdown")
+    @pytest.mark.parametrize(("code", "asked", "says"), NO_MODEL.values(), ids=NO_MODEL)
+    def test_what_is_no_model_is_refused(self, model, code, asked, says):
+        name, _, scenario = asked.partition(" ")
+        with pytest.raises(CannotLoad, match=says):
+            model(code, f"the_model{name}", scenario or "baseline")
 
     @pytest.mark.parametrize(
         "method", ["simulate(self, params, seed)", "simulate_scenario(self, scenario, params, seed)"]
@@ -212,67 +255,6 @@ class TestClasses:
         """
         run = model(code, "the_model:Model")
         assert [run(PARAMS, seed) for seed in range(3)] == [1, 1, 1]
-
-    @pytest.mark.parametrize("needs", ["days", "*, days"])
-    def test_a_class_whose_constructor_needs_arguments_is_refused(self, model, needs):
-        code = f"""
-            class Model:
-                def __init__(self, {needs}, scale=1): pass
-                def simulate(self, params, seed): pass
-        """
-        with pytest.raises(CannotLoad, match="needs 'days'; mops makes it without arguments"):
-            model(code, "the_model:Model")
-
-    def test_a_named_tuple_can_be_a_model(self, model):
-        code = """
-            from typing import NamedTuple
-            class Model(NamedTuple):
-                days: int = 3
-                def simulate(self, params, seed): return self.days
-        """
-        assert model(code, "the_model:Model")(PARAMS, 7) == 3
-
-    def test_a_class_that_cannot_simulate_is_refused(self, model):
-        with pytest.raises(CannotLoad, match="neither simulate"):
-            model("class Model: pass", "the_model:Model")
-
-
-class TestBareModules:
-    def test_the_only_class_is_the_model(self, model):
-        code = """
-            class _Hidden:
-                def simulate(self, params, seed): pass
-            class Helper: pass
-            class Model:
-                def simulate(self, params, seed): return seed
-            def run(params, seed): return "the wrong one"
-        """
-        assert model(code)(PARAMS, 7) == 7
-
-    @pytest.mark.parametrize("name", ["run", "simulate", "model"])
-    def test_the_only_function_with_a_known_name_is_the_model(self, model, name):
-        assert model(f"def {name}(params, seed): return seed\ndef helper(a, b): pass")(PARAMS, 7) == 7
-
-    def test_an_imported_class_is_no_candidate(self, model, write):
-        write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
-        assert model("from the_base import Base\nclass Model(Base): pass")(PARAMS, 7) == 7
-
-    def test_two_classes_are_refused_with_their_names(self, model):
-        code = """
-            class First:
-                def simulate(self, params, seed): pass
-            class Second(First): pass
-        """
-        with pytest.raises(CannotLoad, match=r"name one: 'the_model:First', 'the_model:Second'"):
-            model(code)
-
-    def test_two_functions_are_refused_with_their_names(self, model):
-        with pytest.raises(CannotLoad, match=r"'the_model:run', 'the_model:simulate'"):
-            model("def simulate(params, seed): pass\ndef run(params, seed): pass")
-
-    def test_a_module_without_a_model_is_refused_with_the_known_names(self, model):
-        with pytest.raises(CannotLoad, match="run, simulate, model"):
-            model("def helper(params, seed): pass")
 
 
 class TestModulesAndFiles:
@@ -335,12 +317,21 @@ class TestModulesAndFiles:
 
 
 class TestTargets:
-    def test_a_function_of_two_gets_params_and_replicates_in_order(self, target):
-        found = target("def target(params, replicates): return params['beta'] + replicates[1]['daily']['n'][0].as_py()")
-        assert found(PARAMS, REPLICATES) == {"loss": 5.3}
-
-    def test_a_function_of_one_gets_the_replicates(self, target):
-        assert target("def target(replicates): return len(replicates)")(PARAMS, REPLICATES) == {"loss": 2.0}
+    @pytest.mark.parametrize(
+        ("code", "losses"),
+        [
+            (
+                "def target(params, replicates): return params['beta'] + replicates[1]['daily']['n'][0].as_py()",
+                {"loss": 5.3},
+            ),
+            ("def target(replicates): return len(replicates)", {"loss": 2.0}),
+            ("def target(params, replicates, scale=10): return scale * len(replicates)", {"loss": 20.0}),
+            ("def target(params, replicates): return {'low': 1, 'high': 2.5}", {"low": 1.0, "high": 2.5}),
+        ],
+        ids=["two arguments", "one argument", "a default", "several losses"],
+    )
+    def test_a_target_gets_params_and_replicates_in_order(self, target, code, losses):
+        assert target(code)(PARAMS, REPLICATES) == losses
 
     @pytest.mark.parametrize(
         ("code", "says"),
@@ -355,14 +346,6 @@ class TestTargets:
     def test_arguments_that_are_not_params_and_replicates_are_refused(self, write, code, says):
         with pytest.raises(CannotLoad, match=says):
             load_target("the_model:target", [write(code)], ["beta"])
-
-    def test_arguments_with_defaults_keep_them(self, target):
-        found = target("def target(params, replicates, scale=10): return scale * len(replicates)")
-        assert found(PARAMS, REPLICATES) == {"loss": 20.0}
-
-    def test_a_mapping_names_several_losses(self, target):
-        found = target("def target(params, replicates): return {'low': 1, 'high': 2.5}")
-        assert found(PARAMS, REPLICATES) == {"low": 1.0, "high": 2.5}
 
     @pytest.mark.parametrize("value", ["np.float32(1.5)", "np.array(1.5)", "np.int64(1) + 0.5", "1.5"])
     def test_a_number_of_numpy_is_a_loss(self, target, value):
@@ -381,22 +364,15 @@ class TestTargets:
             "[1.0, 2.0]": r"\[1.0, 2.0\]",
             "{}": "empty mapping",
             "1j": "a complex",
+            "{'': 1.0}": "cannot name a loss",
+            r"{'a\nb': 1.0}": "cannot name a loss",
+            r"{'caf\udce9': 1.0}": "cannot name a loss",
+            "{1: 1.0, '1': 2.0}": "two losses named '1'",
         }.items(),
     )
-    def test_a_loss_that_is_not_a_finite_number_is_refused(self, target, value, says):
+    def test_a_loss_without_a_name_or_a_finite_number_is_refused(self, target, value, says):
         found = target(f"def target(params, replicates): return {value}")
         with pytest.raises(InvalidOutput, match=says):
-            found(PARAMS, REPLICATES)
-
-    @pytest.mark.parametrize("name", ["''", "'a\\nb'", "'caf\\udce9'"])
-    def test_an_invalid_name_of_a_loss_is_refused(self, target, name):
-        found = target(f"def target(params, replicates): return {{{name}: 1.0}}")
-        with pytest.raises(InvalidOutput, match="cannot name a loss"):
-            found(PARAMS, REPLICATES)
-
-    def test_two_losses_with_one_name_are_refused(self, target):
-        found = target("def target(params, replicates): return {1: 1.0, '1': 2.0}")
-        with pytest.raises(InvalidOutput, match="two losses named '1'"):
             found(PARAMS, REPLICATES)
 
     @pytest.mark.parametrize(
@@ -438,27 +414,26 @@ class TestFactories:
     def result(self, target, result):
         return target(FACTORY.replace("{result}", result))(PARAMS, REPLICATES)
 
-    def test_the_target_gets_polars_frames_and_returns_a_result_with_a_loss(self, target):
-        assert self.result(target, "types.SimpleNamespace(loss=sum(sums))") == {"loss": 8.0}
-
-    def test_the_result_may_be_the_loss(self, target):
-        assert self.result(target, "sum(sums)") == {"loss": 8.0}
-
-    def test_the_loss_has_priority_over_likelihoods(self, target):
-        assert self.result(target, "types.SimpleNamespace(loss=2.0, loglik_per_rep=[0.0])") == {"loss": 2.0}
-
-    @pytest.mark.parametrize("no_loss", ["", "loss=None, "])
-    def test_without_a_loss_likelihoods_are_averaged(self, target, no_loss):
-        found = self.result(target, f"types.SimpleNamespace({no_loss}loglik_per_rep=[math.log(0.1), math.log(0.3)])")
-        assert found["loss"] == pytest.approx(-math.log(0.2))
-
-    def test_likelihoods_too_small_for_exp_have_a_loss(self, target):
-        found = self.result(target, "types.SimpleNamespace(loglik_per_rep=np.array([-2000.0, -2001.0]))")
-        assert found["loss"] == pytest.approx(2000 - math.log((1 + math.exp(-1)) / 2))
-
-    def test_one_impossible_replicate_leaves_a_loss(self, target):
-        found = self.result(target, "types.SimpleNamespace(loglik_per_rep=[-math.inf, 0.0])")
-        assert found["loss"] == pytest.approx(np.log(2))
+    @pytest.mark.parametrize(
+        ("result", "loss"),
+        {
+            "types.SimpleNamespace(loss=sum(sums))": 8.0,
+            "sum(sums)": 8.0,
+            "types.SimpleNamespace(loss=2.0, loglik_per_rep=[0.0])": 2.0,
+            "types.SimpleNamespace(loglik_per_rep=[math.log(0.1), math.log(0.3)])": pytest.approx(-math.log(0.2)),
+            "types.SimpleNamespace(loss=None, loglik_per_rep=[math.log(0.1), math.log(0.3)])": pytest.approx(
+                -math.log(0.2)
+            ),
+            # Too small for exp, and one that is impossible.
+            "types.SimpleNamespace(loglik_per_rep=np.array([-2000.0, -2001.0]))": pytest.approx(
+                2000 - math.log((1 + math.exp(-1)) / 2)
+            ),
+            "types.SimpleNamespace(loglik_per_rep=[-math.inf, 0.0])": pytest.approx(np.log(2)),
+        }.items(),
+    )
+    def test_the_target_gets_polars_frames_and_returns_a_loss_or_likelihoods(self, target, result, loss):
+        """The loss has priority; likelihoods are averaged."""
+        assert self.result(target, result) == {"loss": loss}
 
     @pytest.mark.parametrize("logliks", ["[-math.inf, -math.inf]", "[math.nan, 0.0]", "[]"])
     def test_likelihoods_without_a_finite_mean_are_refused(self, target, logliks):

@@ -13,5 +13,4 @@ from pool_lab import PoolLab
 def lab(tmp_path: Path) -> Iterator[PoolLab]:
     made = PoolLab(tmp_path)
     yield made
-    for pool in made.pools:
-        pool.close()
+    made.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mops.child.buffers import read_segment
+from mops.study.column_families import Families
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import JobContext, TaskRequest, TaskResult
@@ -13,6 +14,8 @@ from mops.worker.pool import Pool
 from mops.worker.slots import WorkerSlots
 
 WILD = Path(__file__).parents[2] / "models" / "wild"
+REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
+"""The columns of a good result of the model in nasty.py."""
 PATIENCE_S = 30.0
 SEEN = "from pathlib import Path; HERE = Path(__file__).parent\n"
 """The first line of a small model. Tests and later simulations can read files in HERE, but bundles are read-only."""
@@ -40,13 +43,17 @@ def n_waiting(worker: WorkerSlots) -> int:
         return len(worker._waiting)
 
 
-def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
+def values(result: TaskResult, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
+    """Return the values of a column, by group and replicate."""
     found: dict[tuple[int, int], list[Any]] = {}
     for part in result.buffers:
         for segment in part.segments:
+            if segment.output != output:
+                continue
             table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
             start = 0
             for simulation, rows in zip(segment.simulations, segment.rows, strict=True):
+                assert simulation not in found, "one simulation's rows came twice"
                 found[simulation] = table.slice(start, rows)[column].to_pylist()
                 start += rows
     return found
@@ -80,3 +87,12 @@ class PoolLab:
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> TaskResult:
         return pool.run(request_for(pool.context, groups_of(sets, n_replicates), **budget))
+
+    def nasty(self, *ways: str, **fields: Any) -> TaskResult:
+        """Run simulations that misbehave in these ways."""
+        sets = [{"what": way, "n": n} for n, way in enumerate(ways)]
+        return self.run(self.pool(model="nasty:simulate", **fields), sets, reference=REFERENCE)
+
+    def close(self) -> None:
+        for pool in self.pools:
+            pool.close()

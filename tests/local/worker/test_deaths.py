@@ -9,86 +9,18 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from pool_lab import SEEN
+from pool_lab import PATIENCE_S, REFERENCE, WILD, PoolLab, groups_of, request_for, values
 
-from mops.child.buffers import read_segment
 from mops.errors import ClusterError, ModelError
-from mops.study.column_families import Families
-from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, replicate_seed
-from mops.task import Failure, JobContext, TaskRequest, TaskResult
+from mops.task import Failure, TaskResult
 from mops.worker.child_process import ChildProcess
-from mops.worker.pool import Pool
 from mops.worker.task_progress import TaskProgress
 from processes import descriptors
-
-WILD = Path(__file__).parents[2] / "models" / "wild"
-REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
-PATIENCE_S = 30.0
-
-
-class Bench:
-    """Makes pools and closes them."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.pools: list[Pool] = []
-
-    def pool(self, model: str, root: Path = WILD, targets: tuple[str, ...] = (), **fields: Any) -> Pool:
-        context = JobContext(
-            "job", "1", "bundle", "storage", model, "baseline", targets, None, **({"slots": 1} | fields)
-        )
-        self.pools.append(Pool(context, str(root), context.slots or 1))
-        return self.pools[-1]
-
-    def written(self, code: str, **fields: Any) -> Pool:
-        (self.folder / "model.py").write_text(SEEN + code)
-        return self.pool("model:run", self.folder, **fields)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    for pool in made.pools:
-        pool.close()
-
-
-def run(pool: Pool, *sets: dict[str, Any], **how: Any) -> TaskResult:
-    return pool.run(request_for(pool.context, *sets, **how))
-
-
-def request_for(context: JobContext, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> TaskRequest:
-    ids = [param_id(params) for params in sets]
-    groups = tuple(
-        Group(i, key, params, tuple(replicate_seed(key, n) for n in range(n_replicates)))
-        for i, (key, params) in enumerate(zip(ids, sets, strict=True))
-    )
-    return TaskRequest(context, 1, groups, **({"reference": None, "seconds": 600.0, "bytes": 1 << 40} | fields))
-
-
-def nasty(bench: Bench, *ways: str, **fields: Any) -> TaskResult:
-    pool = bench.pool("nasty:simulate", **fields)
-    return run(pool, *({"what": way, "n": n} for n, way in enumerate(ways)), reference=REFERENCE)
-
-
-def rows(result: TaskResult, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
-    found: dict[tuple[int, int], list[Any]] = {}
-    for part in result.buffers:
-        for segment in part.segments:
-            if segment.output != output:
-                continue
-            table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
-            start = 0
-            for simulation, n_rows in zip(segment.simulations, segment.rows, strict=True):
-                assert simulation not in found, "one simulation's rows came twice"
-                found[simulation] = table.slice(start, n_rows)[column].to_pylist()
-                start += n_rows
-    return found
+from waiting import until
 
 
 class TestExceptions:
@@ -114,15 +46,15 @@ class TestExceptions:
     @pytest.fixture(scope="class")
     @classmethod
     def found(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TaskResult, dict[str, Failure]]]:
-        bench = Bench(tmp_path_factory.mktemp("bench"))
-        result = nasty(bench, *cls.SAYS, "good")
+        lab = PoolLab(tmp_path_factory.mktemp("lab"))
+        result = lab.nasty(*cls.SAYS, "good")
         yield result, dict(zip(cls.SAYS, result.failures, strict=True))
-        bench.pools[0].close()
+        lab.close()
 
     def test_no_exception_affects_another_simulation(self, found: tuple[TaskResult, dict[str, Failure]]) -> None:
         result, failures = found
         assert result.done == set(range(len(self.SAYS) + 1))
-        assert set(rows(result, "day")) == {(len(self.SAYS), 0)}
+        assert set(values(result, "day")) == {(len(self.SAYS), 0)}
         assert [failure.group for failure in failures.values()] == list(range(len(self.SAYS)))
 
     @pytest.mark.parametrize("way", SAYS)
@@ -175,13 +107,13 @@ class TestNonsense:
     }
     GOOD = ("returns_integers", "returns_nan", "returns_nothing_in_rows", "prints_bytes", "leaves_thread")
 
-    def test_each_invalid_result_is_reported_and_valid_ones_are_kept(self, bench: Bench) -> None:
-        result = nasty(bench, *self.SAYS, *self.GOOD)
+    def test_each_invalid_result_is_reported_and_valid_ones_are_kept(self, lab: PoolLab) -> None:
+        result = lab.nasty(*self.SAYS, *self.GOOD)
         assert {failure.reason for failure in result.failures} == {"invalid_output"}
         for failure, says in zip(result.failures, self.SAYS.values(), strict=True):
             assert says in failure.message
             assert failure.traceback == ""
-        n_good = {group - len(self.SAYS): len(days) for (group, _), days in rows(result, "day").items()}
+        n_good = {group - len(self.SAYS): len(days) for (group, _), days in values(result, "day").items()}
         assert n_good == {0: 3, 1: 4, 2: 0, 3: 3, 4: 3}
 
 
@@ -197,12 +129,12 @@ class TestDeaths:
         ],
     )
     def test_a_crash_is_retried_and_reported_with_its_line(
-        self, bench: Bench, way: str, message: str, trace: str, caplog: pytest.LogCaptureFixture
+        self, lab: PoolLab, way: str, message: str, trace: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING, "mops")
-        result = nasty(bench, "good", way, "good", retries=1)
+        result = lab.nasty("good", way, "good", retries=1)
         assert result.done == {0, 1, 2}
-        assert set(rows(result, "day")) == {(0, 0), (2, 0)}
+        assert set(values(result, "day")) == {(0, 0), (2, 0)}
         (failure,) = result.failures
         assert (failure.group, failure.reason, failure.attempts) == (1, "crashed", 2)
         assert message in failure.message
@@ -212,54 +144,54 @@ class TestDeaths:
         assert first.endswith("; retrying in a new process (try 2 of 2)")
         assert second.endswith("; recorded as failed after 2 tries")
 
-    def test_a_simulation_that_dies_only_once_succeeds(self, bench: Bench) -> None:
+    def test_a_simulation_that_dies_only_once_succeeds(self, lab: PoolLab) -> None:
         code = (
             "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'died').exists():\n"
             "        (HERE / 'died').touch()\n        os.abort()\n    return {'x': s}\n"
         )
-        result = run(bench.written(code), {"a": 1})
+        result = lab.run(lab.pool(code), [{"a": 1}])
         assert (result.done, result.failures) == ({0}, [])
 
-    def test_a_catastrophic_regex_is_a_timeout(self, bench: Bench) -> None:
-        result = nasty(bench, "endless_regex", timeout_s=0.5)
+    def test_a_catastrophic_regex_is_a_timeout(self, lab: PoolLab) -> None:
+        result = lab.nasty("endless_regex", timeout_s=0.5)
         (failure,) = result.failures
         assert failure.reason == "timeout"
         assert "in endless_regex" in failure.traceback
 
-    def test_a_target_that_never_ends_is_a_timeout_of_the_target(self, bench: Bench) -> None:
+    def test_a_target_that_never_ends_is_a_timeout_of_the_target(self, lab: PoolLab) -> None:
         code = "import time\n\ndef run(p, s):\n    return {'x': s}\n\ndef score(p, r):\n    time.sleep(600)\n"
-        result = run(bench.written(code, targets=("model:score",), timeout_s=0.5), {"a": 1})
+        result = lab.run(lab.pool(code, targets=("model:score",), timeout_s=0.5), [{"a": 1}])
         (failure,) = result.failures
         assert (failure.target, failure.replicate, failure.reason) == ("model:score", None, "timeout")
-        assert set(rows(result, "x")) == {(0, 0)}
+        assert set(values(result, "x")) == {(0, 0)}
 
     @pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGINT)", "os.kill(os.getpid(), signal.SIGTERM)"])
-    def test_a_model_that_sends_itself_a_stop_signal_fails_in_the_end(self, bench: Bench, how: str) -> None:
+    def test_a_model_that_sends_itself_a_stop_signal_fails_in_the_end(self, lab: PoolLab, how: str) -> None:
         """The worker cannot know where the signal comes from. It repeats the simulation once without counting that."""
         code = f"import os, signal\n\ndef run(p, s):\n    {how}\n    return {{'x': s}}\n"
-        result = run(bench.written(code, retries=1), {"a": 1})
+        result = lab.run(lab.pool(code, retries=1), [{"a": 1}])
         (failure,) = result.failures
         assert (failure.reason, failure.attempts) == ("crashed", 2)
 
-    def test_a_model_cannot_take_a_sigint_from_outside_for_the_end_of_its_work(self, bench: Bench) -> None:
+    def test_a_model_cannot_take_a_sigint_from_outside_for_the_end_of_its_work(self, lab: PoolLab) -> None:
         """Samplers catch KeyboardInterrupt and return what they have: the partial result was stored as good."""
         code = (
             "import os, signal, pathlib\n\ndef run(p, s):\n    flag = pathlib.Path(p['flag'])\n    try:\n"
             "        if not flag.exists():\n            flag.touch()\n            os.kill(os.getpid(), signal.SIGINT)\n"
             "        return {'x': 'whole'}\n    except KeyboardInterrupt:\n        return {'x': 'partial'}\n"
         )
-        result = run(bench.written(code, retries=0), {"flag": str(bench.folder / "flag")})
+        result = lab.run(lab.pool(code, retries=0), [{"flag": str(lab.folder / "flag")}])
         assert result.failures == []
-        assert rows(result, "x") == {(0, 0): ["whole"]}
+        assert values(result, "x") == {(0, 0): ["whole"]}
 
-    def test_children_that_die_between_simulations_are_an_error_of_the_cluster(self, bench: Bench) -> None:
+    def test_children_that_die_between_simulations_are_an_error_of_the_cluster(self, lab: PoolLab) -> None:
         """mops does not blame a parameter set, and does not retry without end."""
         code = (
             "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), os._exit(5))).start()\n"
             "time.sleep(600)\n"
         )
         with pytest.raises(ClusterError, match="exit code 5"):
-            run(bench.written(code), {"a": 1})
+            lab.run(lab.pool(code), [{"a": 1}])
 
 
 # Counts its calls in a file, and kills its process at a seed with a file deadly-<seed>.
@@ -292,35 +224,35 @@ class TestHandedOver:
 
     SEEDS = tuple(replicate_seed(param_id({"a": 1}), n) for n in range(4))
 
-    def calls(self, bench: Bench) -> list[int]:
-        made = [int(line) for line in (bench.folder / "calls").read_text().split()]
+    def calls(self, lab: PoolLab) -> list[int]:
+        made = [int(line) for line in (lab.folder / "calls").read_text().split()]
         return [made.count(seed) for seed in self.SEEDS]
 
-    def deadly(self, bench: Bench, replicate: int, how: str) -> None:
-        (bench.folder / f"deadly-{self.SEEDS[replicate]}").write_text(how)
+    def deadly(self, lab: PoolLab, replicate: int, how: str) -> None:
+        (lab.folder / f"deadly-{self.SEEDS[replicate]}").write_text(how)
 
-    def test_a_target_sees_all_replicates_of_two_children_in_order(self, bench: Bench) -> None:
-        self.deadly(bench, 2, "once")
-        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
-        assert self.calls(bench) == [1, 1, 2, 1]
+    def test_a_target_sees_all_replicates_of_two_children_in_order(self, lab: PoolLab) -> None:
+        self.deadly(lab, 2, "once")
+        result = lab.run(lab.pool(COUNTED, targets=("model:order",)), [{"a": 1}], n_replicates=4)
+        assert self.calls(lab) == [1, 1, 2, 1]
         assert (result.done, result.failures) == ({0}, [])
-        assert rows(result, "x", "daily") == {(0, n): [seed, seed] for n, seed in enumerate(self.SEEDS)}
+        assert values(result, "x", "daily") == {(0, n): [seed, seed] for n, seed in enumerate(self.SEEDS)}
         (loss,) = result.losses
         assert loss.loss == sum(i * seed % 1000 for i, seed in enumerate(self.SEEDS, start=1))
 
-    def test_replicates_before_a_deadly_one_are_kept_and_there_are_no_losses(self, bench: Bench) -> None:
-        self.deadly(bench, 2, "always")
-        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
-        assert self.calls(bench) == [1, 1, 2, 1]
-        assert set(rows(result, "x", "daily")) == {(0, 0), (0, 1), (0, 3)}
+    def test_replicates_before_a_deadly_one_are_kept_and_there_are_no_losses(self, lab: PoolLab) -> None:
+        self.deadly(lab, 2, "always")
+        result = lab.run(lab.pool(COUNTED, targets=("model:order",)), [{"a": 1}], n_replicates=4)
+        assert self.calls(lab) == [1, 1, 2, 1]
+        assert set(values(result, "x", "daily")) == {(0, 0), (0, 1), (0, 3)}
         simulation, losses = result.failures
         assert (simulation.replicate, simulation.seed, simulation.attempts) == (2, self.SEEDS[2], 2)
         assert (losses.target, result.losses) == ("*", [])
 
-    def test_a_deadly_target_costs_no_simulation_and_no_other_target(self, bench: Bench) -> None:
+    def test_a_deadly_target_costs_no_simulation_and_no_other_target(self, lab: PoolLab) -> None:
         targets = ("model:deadly", "model:order")
-        result = run(bench.written(COUNTED, targets=targets, retries=1), {"a": 1}, n_replicates=4)
-        assert self.calls(bench) == [1, 1, 1, 1]
+        result = lab.run(lab.pool(COUNTED, targets=targets, retries=1), [{"a": 1}], n_replicates=4)
+        assert self.calls(lab) == [1, 1, 1, 1]
         assert [(row.target, row.reason, row.attempts) for row in result.failures] == [("model:deadly", "crashed", 2)]
         assert [loss.target for loss in result.losses] == ["model:order"]
 
@@ -329,23 +261,23 @@ class TestWatching:
     """The worker notices the end of a child even if the model hides it."""
 
     @pytest.mark.parametrize("leave", ["", "os.setsid()"], ids=["same session", "own session"])
-    def test_a_death_is_noticed_while_a_forked_process_keeps_the_socket(self, bench: Bench, leave: str) -> None:
+    def test_a_death_is_noticed_while_a_forked_process_keeps_the_socket(self, lab: PoolLab, leave: str) -> None:
         code = (
             "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    if os.fork() == 0:\n"
             f"        {leave}\n        (HERE / 'forked').write_text(str(os.getpid()))\n        time.sleep(600)\n"
             "    while not (HERE / 'forked').exists() or not (HERE / 'forked').read_text():\n        time.sleep(0.01)\n"
             "    os._exit(3)\n"
         )
-        result = run(bench.written(code, retries=0), {"a": 1})
+        result = lab.run(lab.pool(code, retries=0), [{"a": 1}])
         with pytest.raises(ProcessLookupError):  # it has ended too, although it was in another session
-            os.kill(int((bench.folder / "forked").read_text()), 0)
+            os.kill(int((lab.folder / "forked").read_text()), 0)
         assert [failure.message.split(" after")[0] for failure in result.failures] == [
             "ended with exit code 3 (os._exit?)"
         ]
 
-    def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
+    def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, lab: PoolLab) -> None:
         """Regression: the request for a stack trace took the exit status, so the child's subprocesses survived."""
-        pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
+        pool = lab.pool("def run(p, s):\n    pass\n", timeout_s=0.01)
         child = pool._starter._spawn(ChildProcess)
         assert child is not None
         try:
@@ -363,29 +295,29 @@ class TestWatching:
         "after", ["raise ValueError", "time.sleep(600)", "return {'x': 1}"], ids=["raises", "hangs", "returns"]
     )
     def test_a_simulation_that_closes_the_descriptors_of_mops_is_blamed(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str
+        self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
         monkeypatch.setattr("mops.worker.child_process.LEAVE_SECONDS", 0.5)
         code = (
             "import os, time\n\ndef run(p, s):\n    if p['a'] != 1:\n        return {'x': 1}\n"
             f"    os.closerange(3, 256)\n    {after}\n"
         )
-        result = run(bench.written(code, retries=0), *({"a": n} for n in range(3)))
+        result = lab.run(lab.pool(code, retries=0), [{"a": n} for n in range(3)])
         (failure,) = result.failures
         assert (failure.group, failure.reason) == (1, "crashed")
         assert "out of memory" not in failure.message
         assert "closed the socket to its worker" in failure.message + failure.traceback
 
-    def test_a_target_that_closes_the_descriptors_of_mops_is_blamed(self, bench: Bench) -> None:
+    def test_a_target_that_closes_the_descriptors_of_mops_is_blamed(self, lab: PoolLab) -> None:
         code = (
             "import os\n\ndef run(p, s):\n    return {'x': 1}\n\n"
             "def score(p, r):\n    if p['a'] == 0:\n        os.closerange(3, 256)\n    return 1.0\n"
         )
-        result = run(bench.written(code, targets=("model:score",), retries=0), {"a": 0}, {"a": 1})
+        result = lab.run(lab.pool(code, targets=("model:score",), retries=0), [{"a": 0}, {"a": 1}])
         assert [(row.group, row.target, row.reason) for row in result.failures] == [(0, "model:score", "crashed")]
         assert [(loss.group, loss.loss) for loss in result.losses] == [(1, 1.0)]
 
-    def test_the_line_of_a_crash_is_reported_despite_many_imports_and_threads(self, bench: Bench) -> None:
+    def test_the_line_of_a_crash_is_reported_despite_many_imports_and_threads(self, lab: PoolLab) -> None:
         """The stacks of other threads and the list of extension modules are longer than the kept text."""
         code = (
             "import ctypes, threading\nimport pandas, polars, duckdb\n\n"
@@ -394,16 +326,16 @@ class TestWatching:
             "    return a_long_name_for_a_function_that_calls_itself(n - 1) if n else ctypes.string_at(0)\n\n"
             "def run(p, s):\n    return a_long_name_for_a_function_that_calls_itself(90)\n"
         )
-        (failure,) = run(bench.written(code, retries=0), {"a": 1}).failures
+        (failure,) = lab.run(lab.pool(code, retries=0), [{"a": 1}]).failures
         assert failure.traceback.startswith("Fatal Python error: Segmentation fault")
         assert "ctypes/__init__.py" in failure.traceback
         assert len(failure.traceback) <= 4096
 
-    def test_time_of_dead_children_counts_in_the_budget(self, bench: Bench) -> None:
+    def test_time_of_dead_children_counts_in_the_budget(self, lab: PoolLab) -> None:
         """Regression: a task whose simulations all hang returned only after the last one."""
-        pool = bench.pool("nasty:simulate", timeout_s=0.3)
+        pool = lab.pool(model="nasty:simulate", timeout_s=0.3)
         sets = [{"what": "endless_asleep", "n": n} for n in range(3)]
-        result = run(pool, *sets, reference=REFERENCE, seconds=0.2)
+        result = lab.run(pool, sets, reference=REFERENCE, seconds=0.2)
         assert result.done == {0}
         assert result.seconds > 0.3
 
@@ -411,37 +343,37 @@ class TestWatching:
 class TestPrints:
     """mops keeps the whole output of models up to a limit."""
 
-    def test_a_last_line_without_a_newline_is_kept(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_last_line_without_a_newline_is_kept(self, lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-        pool = bench.written("def run(p, s):\n    print('no end of line', end='')\n    return {'x': 1}\n")
-        assert run(pool, {"a": 1}).prints.endswith(" printed:\nno end of line")
+        pool = lab.pool("def run(p, s):\n    print('no end of line', end='')\n    return {'x': 1}\n")
+        assert lab.run(pool, [{"a": 1}]).prints.endswith(" printed:\nno end of line")
 
-    def test_a_process_that_never_stops_printing_does_not_delay_others(self, bench: Bench) -> None:
+    def test_a_process_that_never_stops_printing_does_not_delay_others(self, lab: PoolLab) -> None:
         code = "import subprocess\n\ndef run(p, s):\n    subprocess.Popen(['yes'])\n    return {'x': 1}\n"
-        pool = bench.written(code)
-        assert [run(pool, {"a": n}).done for n in range(2)] == [{0}, {0}]
+        pool = lab.pool(code)
+        assert [lab.run(pool, [{"a": n}]).done for n in range(2)] == [{0}, {0}]
 
-    def test_only_the_end_of_a_long_output_is_in_memory(self, bench: Bench) -> None:
-        pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
+    def test_only_the_end_of_a_long_output_is_in_memory(self, lab: PoolLab) -> None:
+        pool = lab.pool("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
         child = pool._starter._spawn(ChildProcess)
         assert child is not None
         try:
             assert child.ready() is None
-            assert child.run(TaskProgress(request_for(child._context, {"a": 1})), 1 << 40) is None
+            assert child.run(TaskProgress(request_for(child._context, groups_of([{"a": 1}], 1))), 1 << 40) is None
             assert len(child._prints._text) < 1_000_000
             assert child.take_prints().startswith("(49")
         finally:
             child.close()
 
-    def test_text_with_surrogates_can_be_stored(self, bench: Bench) -> None:
+    def test_text_with_surrogates_can_be_stored(self, lab: PoolLab) -> None:
         """File names may contain surrogates, which a string column cannot store."""
         code = "def run(p, s):\n    raise ValueError('no file caf\\udce9')\n"
-        (failure,) = run(bench.written(code), {"a": 1}).failures
+        (failure,) = lab.run(lab.pool(code), [{"a": 1}]).failures
         assert failure.message == "ValueError: no file caf\\udce9"
         failure.message.encode()
 
 
-def test_memory_of_a_failed_simulation_is_freed_at_once(bench: Bench) -> None:
+def test_memory_of_a_failed_simulation_is_freed_at_once(lab: PoolLab) -> None:
     """An exception in a local variable is a reference cycle, so its tables would wait for the garbage collector."""
     code = (
         "import gc, weakref\ngc.disable()\nkept = []\n\nclass Big:\n    pass\n\ndef run(p, s):\n"
@@ -449,67 +381,64 @@ def test_memory_of_a_failed_simulation_is_freed_at_once(bench: Bench) -> None:
         "    try:\n        raise ValueError(f'{alive} are alive')\n    except ValueError as error:\n"
         "        again = error\n        raise\n"
     )
-    result = run(bench.written(code), {"a": 0}, {"a": 1}, {"a": 2})
+    result = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}, {"a": 2}])
     assert [failure.message for failure in result.failures] == ["ValueError: 0 are alive"] * 3
 
 
-def test_a_model_may_use_subprocesses(bench: Bench) -> None:
+def test_a_model_may_use_subprocesses(lab: PoolLab) -> None:
     code = (
         "import math, multiprocessing\n\ndef run(p, s):\n"
         "    with multiprocessing.get_context(p['start']).Pool(2) as pool:\n"
         "        return {'roots': pool.map(math.sqrt, [1.0, 4.0, 9.0])}\n"
     )
-    result = run(bench.written(code), {"start": "fork"}, {"start": "spawn"})
-    assert rows(result, "roots") == {(0, 0): [1.0, 2.0, 3.0], (1, 0): [1.0, 2.0, 3.0]}
+    result = lab.run(lab.pool(code), [{"start": "fork"}, {"start": "spawn"}])
+    assert values(result, "roots") == {(0, 0): [1.0, 2.0, 3.0], (1, 0): [1.0, 2.0, 3.0]}
 
 
 class TestPool:
     """A child runs one task at a time, and no child outlives its pool."""
 
-    def test_tasks_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
-        pool = bench.written("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
+    def test_tasks_share_at_most_as_many_children_as_there_are_slots(self, lab: PoolLab) -> None:
+        pool = lab.pool("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
         got: list[TaskResult] = []
-        threads = [threading.Thread(target=lambda n=n: got.append(run(pool, {"a": n}))) for n in range(6)]
+        threads = [threading.Thread(target=lambda n=n: got.append(lab.run(pool, [{"a": n}]))) for n in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
-        pids = {pid for result in got for (pid,) in rows(result, "pid").values()}
+        pids = {pid for result in got for (pid,) in values(result, "pid").values()}
         assert (len(got), len(pids) <= 2, pids <= set(pool.pids())) == (6, True, True)
 
-    def test_a_child_that_cannot_import_the_model_is_not_kept(self, bench: Bench) -> None:
-        pool = bench.written("raise SystemExit('not today')")
+    def test_a_child_that_cannot_import_the_model_is_not_kept(self, lab: PoolLab) -> None:
+        pool = lab.pool("raise SystemExit('not today')")
         for _ in range(3):
             with pytest.raises(ModelError, match="SystemExit: not today"):
-                run(pool, {"a": 1})
+                lab.run(pool, [{"a": 1}])
         assert pool.pids() == []
 
-    def test_a_model_that_kills_its_process_during_import_is_reported(self, bench: Bench) -> None:
+    def test_a_model_that_kills_its_process_during_import_is_reported(self, lab: PoolLab) -> None:
         with pytest.raises(ModelError, match="SIGSEGV") as refused:
-            bench.written("import ctypes\nctypes.string_at(0)\n").check()
+            lab.pool("import ctypes\nctypes.string_at(0)\n").check()
         assert "; its last output: Fatal Python error: Segmentation fault" in refused.value.what
 
-    def test_closing_while_a_task_runs_ends_it_without_an_error(self, bench: Bench) -> None:
+    def test_closing_while_a_task_runs_ends_it_without_an_error(self, lab: PoolLab) -> None:
         before = descriptors()
         code = (
             "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
         )
-        pool = bench.written(code)
+        pool = lab.pool(code)
         got: list[TaskResult] = []
-        thread = threading.Thread(target=lambda: got.append(run(pool, {"a": 1})))
+        thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])))
         thread.start()
-        deadline = time.monotonic() + PATIENCE_S
-        while not (bench.folder / "on").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until((lab.folder / "on").exists)
         pool.close()
         assert pool.pids() == []
         thread.join(PATIENCE_S)
         assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
         assert descriptors() <= before
 
-    def test_after_a_stop_no_child_is_started(self, bench: Bench) -> None:
-        pool = bench.written("def run(p, s):\n    return {'x': 1}\n")
+    def test_after_a_stop_no_child_is_started(self, lab: PoolLab) -> None:
+        pool = lab.pool("def run(p, s):\n    return {'x': 1}\n")
         pool.stop(0.0)
-        assert run(pool, {"a": 1}).done == set()
+        assert lab.run(pool, [{"a": 1}]).done == set()
         assert pool.pids() == []

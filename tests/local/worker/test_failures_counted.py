@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pool_lab import PoolLab, values
 
-from pool_lab import PoolLab
-
-from mops.child.buffers import read_segment
-from mops.task import TaskResult, failures_bytes
+from mops.task import failures_bytes
 
 RAISES = """
 def deep(n):
@@ -60,17 +57,9 @@ def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: P
     for fields in ({}, {"replicates": tuple(range(40))}):
         result = lab.run(lab.pool(code), [{"a": 1}], n_replicates=40, **fields)
         assert result.nbytes > 40 * 4_000_000
-        resident = [n_bytes for rows in bytes_of(result) for n_bytes in rows]
+        resident = [n_bytes for (n_bytes,) in values(result, "bytes", "resident").values()]
+        assert len(resident) == 40
         assert max(resident) - min(resident) < 80_000_000, "160 MB of results came by"
-
-
-def bytes_of(result: TaskResult) -> Iterator[list[int]]:
-    for part in result.buffers:
-        for segment in part.segments:
-            if segment.output == "resident":
-                yield read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})[
-                    "bytes"
-                ].to_pylist()
 
 
 HOSTILE = """

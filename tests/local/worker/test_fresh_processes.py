@@ -1,14 +1,19 @@
-"""mops replaces children after a number of simulations or a growth of memory, and loses no result."""
+"""mops replaces children for a reason that metrics count, and loses no result."""
 
 from __future__ import annotations
 
+import resource
+from collections import Counter
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from pool_lab import PoolLab, values
 
 from mops.child.leftovers import ReplacementPolicy
+from mops.recovery import EndedBy
 from mops.task import TaskResult
+from mops.worker import slots
 
 PIDS = "import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n"
 # Each simulation leaks 20 MiB, which only the end of the process frees.
@@ -22,13 +27,38 @@ def pids_of(result: TaskResult) -> list[int]:
     return [pid for _, (pid,) in sorted(values(result, "pid").items())]
 
 
-@pytest.mark.parametrize(("most", "n_processes"), [(0, 1), (1, 6), (2, 3), (4, 2), (100, 1)])
-def test_a_child_is_replaced_after_a_number_of_simulations(lab: PoolLab, most: int, n_processes: int) -> None:
+def replaced_since(before: dict[str, int]) -> dict[str, int]:
+    """Return how many children were replaced since then, by reason."""
+    return Counter(slots.counts()[1]) - Counter(before)
+
+
+@pytest.mark.parametrize(
+    ("most", "n_processes", "replaced"), [(0, 1, {}), (1, 6, {"simulations": 6}), (2, 3, {"simulations": 3})]
+)
+def test_a_child_is_replaced_after_a_number_of_simulations(
+    lab: PoolLab, most: int, n_processes: int, replaced: dict[str, int]
+) -> None:
+    before = slots.counts()[1]
     result = lab.run(lab.pool(PIDS, tasks_per_child=most), [{"a": 0}, {"a": 1}], n_replicates=3)
     assert (result.done, result.failures) == ({0, 1}, [])
     pids = pids_of(result)
     assert len(pids) == 6
     assert len(set(pids)) == n_processes
+    assert replaced_since(before) == replaced
+
+
+@pytest.mark.parametrize(
+    ("most", "replaced_after"), [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4]), (100, [])]
+)
+def test_a_policy_counts_the_simulations_of_its_process(tmp_path: Path, most: int, replaced_after: list[int]) -> None:
+    policy, after = ReplacementPolicy(most, 0, tmp_path), []
+    for n in range(1, 7):
+        policy.finished(0)
+        if policy.reason:
+            assert policy.code == "simulations"
+            policy = ReplacementPolicy(most, 0, tmp_path)
+            after.append(n)
+    assert after == replaced_after
 
 
 def test_targets_get_replicates_of_earlier_processes(lab: PoolLab) -> None:
@@ -67,12 +97,16 @@ def test_a_task_over_its_budget_still_ends_at_a_groups_border(lab: PoolLab) -> N
 
 def test_a_leaking_child_is_replaced_before_it_is_too_large(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
+    before = slots.counts()[1]
     result = lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
     assert len(result.done) == 20
     pids = pids_of(result)
     # Six simulations after the first leak more than 100 MiB. The child measures at most 50 times a second.
     assert 7 <= max(map(pids.count, pids)) <= 10
     assert "has grown by" in caplog.text
+    replaced = replaced_since(before)
+    assert set(replaced) == {"growth"}
+    assert 1 <= replaced["growth"] <= 3
 
 
 def test_without_a_limit_a_child_may_grow(lab: PoolLab) -> None:
@@ -101,3 +135,80 @@ def test_growth_counts_from_the_first_simulation_on() -> None:
     policy.finished(0)
     assert not policy.reason, "memory of the imports must not count as growth"
     del ballast
+
+
+ENDS = "import os\n\ndef run(p, s):\n    os._exit(3)\n"
+HANGS = "import time\n\ndef run(p, s):\n    time.sleep(600)\n"
+TAKES = "import time\nimport numpy as np\n\ndef run(p, s):\n    x = np.ones(100 << 20)\n    time.sleep(600)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "expected"),
+    [
+        (LEAKS, {"growth_bytes": 10 << 20}, {}),
+        (ENDS, {"retries": 1}, {"died": 2}),
+        (HANGS, {"timeout_s": 0.5}, {"timeout": 1}),
+        (TAKES, {"memory_bytes": 200 << 20, "retries": 0}, {"memory": 1}),
+    ],
+)
+def test_each_replacement_has_its_reason(
+    lab: PoolLab, code: str, fields: dict[str, Any], expected: dict[str, int]
+) -> None:
+    before = slots.counts()[1]
+    lab.run(lab.pool(code, **fields), [{"a": 0}])
+    assert replaced_since(before) == expected
+
+
+LEAVES = {
+    "descriptors": "KEPT.extend(os.open('/dev/null', os.O_RDONLY) for _ in range(40))",
+    "threads": "[threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(40)]",
+    "processes": "KEPT.extend(subprocess.Popen(['sleep', '600']) for _ in range(20))",
+}
+
+
+@pytest.mark.parametrize("what", LEAVES)
+def test_a_child_is_replaced_before_what_simulations_leave_fails_others(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """Regression: good simulations failed with "too many open files" and "can't start new thread"."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = slots.counts()[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        imports = "import os, subprocess, threading, time\nKEPT = []\n"
+        code = f"{imports}\ndef run(p, s):\n    time.sleep(0.03)\n    {LEAVES[what]}\n    return {{'x': 1}}\n"
+        result = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(40)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(result.done) == 40
+    assert not result.failures
+    replaced = replaced_since(before)
+    assert set(replaced) == {what}
+    assert 2 <= replaced[what] <= 20
+    assert caplog.text.count("leftovers: replacing child process") == 1
+    assert len(result.reports) == 0, "the runner is this process"
+
+
+def test_a_child_is_replaced_when_its_temporary_files_fill_the_disk(tmp_path: Path) -> None:
+    policy = ReplacementPolicy(0, 0, tmp_path)
+    policy.finished(0)
+    assert not policy.reason
+    policy._first_free[str(tmp_path)] *= 3  # type: ignore[operator]  # as if two thirds were used since then
+    policy._looked_at = 0.0
+    policy.finished(0)
+    assert policy.code == "files"
+
+
+@pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
+def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
+    """The template process counts as spawned."""
+    before = Counter(slots.counts()[0])
+    lab.run(lab.pool(PIDS, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])
+    assert Counter(slots.counts()[0]) - before == expected
+
+
+def test_every_way_to_end_a_child_has_a_reason() -> None:
+    """An ending without a reason would fail its task with a KeyError. mypy checks that the list is complete."""
+    ways = {way for literal in get_args(EndedBy) for way in get_args(literal)}
+    assert {"itself", "timeout", "memory", "stop"} < ways
+    assert set(slots.REPLACED_DEATHS) == ways - {"stop", "import"}, "a child that mops stops is not replaced"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pool_lab import PoolLab, values
+from pool_lab import PoolLab, request_for, values
 
 from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, target_seed
-from mops.task import JobContext, TaskRequest, TaskResult
-from mops.worker.pool import Pool
+from mops.task import TaskResult
 
+Run = Callable[..., TaskResult]
 DRAWS = """
 import random
 import numpy as np
@@ -42,21 +42,15 @@ def run(params, seed):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Any]:
-    pools: list[Pool] = []
+def run(lab: PoolLab) -> Run:
+    """Return what runs sets of a model in a new pool. All sets have the same seeds."""
 
     def run(code: str, sets: list[dict[str, Any]], n_replicates: int = 1, targets: tuple[str, ...] = ()) -> TaskResult:
-        (tmp_path / "model.py").write_text(code)
-        context = JobContext(
-            "job", "1", "bundle", "storage", "model:run", "baseline", targets, None, slots=1, retries=0
-        )
-        pools.append(Pool(context, str(tmp_path), 1))
+        pool = lab.pool(code, targets=targets, retries=0)
         groups = tuple(Group(i, param_id(s), s, tuple(range(n_replicates))) for i, s in enumerate(sets))
-        return pools[-1].run(TaskRequest(context, 1, groups, None, seconds=600.0, bytes=1 << 40))
+        return pool.run(request_for(pool.context, groups))
 
-    yield run
-    for pool in pools:
-        pool.close()
+    return run
 
 
 def losses(result: TaskResult, target: str) -> dict[int, tuple[float, float]]:
@@ -67,7 +61,7 @@ def losses(result: TaskResult, target: str) -> dict[int, tuple[float, float]]:
     return {group: (named["random"], named["numpy"]) for group, named in found.items()}
 
 
-def test_a_target_draws_the_same_numbers_after_any_other_target(run: Any) -> None:
+def test_a_target_draws_the_same_numbers_after_any_other_target(run: Run) -> None:
     """Regression: a target that uses numpy.random gave another loss in another order of the study."""
     sets = [{"a": 1}, {"a": 2}]
     there = run(DRAWS, sets, targets=("model:first", "model:second"))
@@ -76,7 +70,7 @@ def test_a_target_draws_the_same_numbers_after_any_other_target(run: Any) -> Non
         assert losses(there, target) == dict(zip((0, 1), (losses(back, target)[i] for i in (1, 0)), strict=True))
 
 
-def test_targets_and_sets_draw_different_numbers(run: Any) -> None:
+def test_targets_and_sets_draw_different_numbers(run: Run) -> None:
     result = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
     drawn = {*losses(result, "model:first").values(), *losses(result, "model:second").values()}
     assert len(drawn) == 4
@@ -94,7 +88,7 @@ def test_the_seed_of_a_target_is_fixed() -> None:
         "signal.signal(signal.SIGPROF, print); signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)",
     ],
 )
-def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
+def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Run, start: str) -> None:
     """Regression: the timer killed the process in the next simulation, which mops recorded as crashed."""
     result = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
     assert (result.done, result.failures) == ({0, 1}, [])
@@ -160,7 +154,7 @@ def run(params, seed):
 """
 
 
-def shown(run: Any, cases: dict[str, tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
+def shown(run: Run, cases: dict[str, tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
     """Return what a simulation finds before and after another one of its process that leaves something, by case."""
     sets = [{"shows": shows, "leaves": what} for leaves, shows in cases.values() for what in ("", leaves, "")]
     result = run(LEAVES, [{"step": i, **params} for i, params in enumerate(sets)])
@@ -169,12 +163,12 @@ def shown(run: Any, cases: dict[str, tuple[str, str]]) -> tuple[dict[str, str], 
     return dict(zip(cases, found[::3], strict=True)), dict(zip(cases, found[2::3], strict=True))
 
 
-def test_what_a_simulation_changes_is_undone(run: Any) -> None:
+def test_what_a_simulation_changes_is_undone(run: Run) -> None:
     before, after = shown(run, RESTORED)
     assert after == before
 
 
-def test_what_the_next_simulation_of_a_process_sees(run: Any) -> None:
+def test_what_the_next_simulation_of_a_process_sees(run: Run) -> None:
     before, after = shown(run, KEPT)
     assert {what for what in KEPT if after[what] == before[what]} == set()
 
@@ -187,7 +181,7 @@ def test_the_reference_has_what_is_undone_and_what_is_not() -> None:
     assert {name for name, then in rows.items() if then.startswith("stay")} == {*KEPT}
 
 
-def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: Path) -> None:
+def test_what_a_module_sets_that_a_simulation_imports_stays(run: Run, tmp_path: Path) -> None:
     """A process imports a module once: undone, its settings would be there in the first simulation only."""
     (tmp_path / "late.py").write_text(
         "import contextvars, os\nos.environ['LATE'] = 'x'\nV = contextvars.ContextVar('v')\nV.set('y')\n"
@@ -197,7 +191,7 @@ def test_what_a_module_sets_that_a_simulation_imports_stays(run: Any, tmp_path: 
     assert not result.failures
 
 
-def test_a_decimal_context_that_the_import_keeps_is_the_one_of_each_simulation(run: Any) -> None:
+def test_a_decimal_context_that_the_import_keeps_is_the_one_of_each_simulation(run: Run) -> None:
     code = (
         "import decimal\nC = decimal.getcontext()\nC.prec = 9\n\ndef run(p, s):\n    before = C.prec\n"
         "    C.prec = p['a']\n    return {'x': [f'{before} {decimal.Decimal(1) / 3}']}\n"
@@ -206,7 +200,7 @@ def test_a_decimal_context_that_the_import_keeps_is_the_one_of_each_simulation(r
     assert [value for (value,) in values(result, "x").values()] == ["9 0.33", "9 0.333"]
 
 
-def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Any, tmp_path: Path) -> None:
+def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Run, tmp_path: Path) -> None:
     """Regression: it starts with the same seed in each process, so replicates of different processes were equal."""
     # In place of the library of 2 GB.
     (tmp_path / "torch.py").write_text("SEEDS = []\n\ndef manual_seed(seed):\n    SEEDS.append(seed)\n")
@@ -214,7 +208,7 @@ def test_the_generator_of_torch_has_the_seed_of_the_simulation(run: Any, tmp_pat
     assert values(run(code, [{"a": 1}], n_replicates=2), "x") == {(0, 0): [0, 1], (0, 1): [0, 2]}
 
 
-def test_a_simulation_may_put_another_object_in_place_of_the_environment(run: Any) -> None:
+def test_a_simulation_may_put_another_object_in_place_of_the_environment(run: Run) -> None:
     code = "import os\n\ndef run(p, s):\n    os.environ = {'A': 'x'}\n    return {'x': [len(os.environ)]}\n"
     assert values(run(code, [{"a": 1}, {"a": 2}]), "x") == {(0, 0): [1], (1, 0): [1]}
 

@@ -32,10 +32,6 @@ from processes import descriptors
 from waiting import until
 
 
-def nasty(lab: PoolLab, *ways: str, **fields: Any) -> TaskResult:
-    return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
-
-
 def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
     code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
     result = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
@@ -43,7 +39,7 @@ def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
 
 
 def test_a_model_that_closes_every_descriptor_is_blamed(lab: PoolLab) -> None:
-    result = nasty(lab, "good", "closes_descriptors", "good", retries=0)
+    result = lab.nasty("good", "closes_descriptors", "good", retries=0)
     assert result.done == {0, 1, 2}
     (failure,) = result.failures
     assert (failure.group, failure.reason) == (1, "crashed")
@@ -105,7 +101,7 @@ def test_standard_input_is_empty(lab: PoolLab) -> None:
 
 @pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
 def test_a_simulation_over_its_time_is_killed_and_its_line_reported(lab: PoolLab, way: str) -> None:
-    result = nasty(lab, way, "good", timeout_s=3.0)
+    result = lab.nasty(way, "good", timeout_s=3.0)
     (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
     assert "MODELOPS_JOB_SIM_TIMEOUT" in failure.message
