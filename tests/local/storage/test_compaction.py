@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from mops.jobs.job import Job
 from mops.jobs.removal import clean, delete, plan_deletion
 from mops.parquet.encoder import encode
 from mops.storage import compaction
-from mops.storage.compaction import compact, compact_at_end, merged
+from mops.storage.compaction import Compacted, compact, compact_at_end, merged
 from mops.storage.files import Files
 from mops.storage.job_records import load_job
 from mops.storage.joblog.log import JobLog, read_whole
@@ -46,9 +47,44 @@ def made(files: Files, n_groups: int = N_GROUPS) -> World:
     return world
 
 
-def small() -> World:
+def in_memory() -> Files:
+    return Files.open(f"memory://compaction-{next(_numbers)}")
+
+
+@cache
+def first_small() -> World:
     """Create a job of four commits in memory."""
-    return made(Files.open(f"memory://compaction-{next(_numbers)}"), 4)
+    return made(in_memory(), 4)
+
+
+def small() -> World:
+    """Return a copy of the job of four commits."""
+    first, world = first_small(), World(in_memory(), 4)
+    for entry in first.files.list(""):
+        world.files.put(entry.path, first.files.get(entry.path))
+    world.truth = dict(first.truth)
+    return world
+
+
+def at_each_request(
+    act: Callable[[World], object], make: Callable[[], World] = small
+) -> Iterator[tuple[World, Files, AtRequest]]:
+    """Yield new worlds and their storages, which act at the first request, at a later one, ... and last at none."""
+    for number in moments():
+        world = make()
+        at = AtRequest(number, lambda world=world: act(world))
+        yield world, hooked(world.files, at), at
+        if not at.has_acted:
+            return
+
+
+def compact_in_pairs(world: World, files: Files) -> Compacted:
+    return compact(files, load_job(world.files, "first"), plan=pairs)
+
+
+def compact_and_clean(world: World) -> None:
+    world.compact("first")
+    clean(Job(world.files, "first"))
 
 
 @pytest.fixture
@@ -59,7 +95,7 @@ def world(files: Files) -> World:
 @pytest.fixture
 def fresh() -> Iterator[World]:
     """Return a job in memory."""
-    return made(Files.open(f"memory://compaction-{next(_numbers)}"))
+    return made(in_memory())
 
 
 def rows_of(job: Job) -> list[list[dict]]:
@@ -79,6 +115,13 @@ def assert_intact(world: World, rows: list[list[dict]]) -> None:
     job = Job(world.files, "first")
     assert rows_of(job) == rows
     assert job.verify() == []
+
+
+def assert_clean_is_right(world: World, rows: list[list[dict]], *, last_attempt: bool = False) -> None:
+    """After a clean, the job has its rows, and no other part is there."""
+    clean(Job(world.files, "first"), last_attempt=last_attempt)
+    assert part_files(world.files) == current(world.files)
+    assert_intact(world, rows)
 
 
 def test_parts_are_merged_and_rows_and_their_order_stay(world):
@@ -110,7 +153,7 @@ def test_a_second_compaction_finds_nothing_and_writes_nothing(world):
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "submitted"])
 def test_a_job_that_is_not_complete_is_refused(state):
-    files = Files.open(f"memory://compaction-{next(_numbers)}")
+    files = in_memory()
     created(files, "job")
     if state != "submitted":
         log = JobLog(files, JobPaths("job", ID))
@@ -233,18 +276,18 @@ def test_verify_finds_a_compaction_that_does_not_fit(fresh):
 # Two compactions
 
 
-def test_a_compaction_that_starts_at_any_request_of_another_changes_no_row():
-    for number in moments():
-        world = small()
-        rows = rows_of(Job(world.files, "first"))
-        act = AtRequest(number, lambda world=world: world.compact("first"))
-        compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
+@pytest.mark.parametrize(
+    "act",
+    [lambda world: world.compact("first"), lambda world: clean(Job(world.files, "first")), compact_and_clean],
+    ids=["a compaction", "a clean", "both"],  # after both, the old parts of the compaction are removed
+)
+def test_what_happens_at_any_request_of_a_compaction_changes_no_row(act):
+    rows = rows_of(Job(first_small().files, "first"))
+    for world, files, _ in at_each_request(act):
+        done = compact_in_pairs(world, files)
+        assert done.parts == len(current(world.files)) <= done.parts_before
         assert_intact(world, rows)
-        clean(Job(world.files, "first"))
-        assert part_files(world.files) == current(world.files)
-        assert_intact(world, rows)
-        if not act.has_acted:
-            return
+        assert_clean_is_right(world, rows)
 
 
 def test_compactions_at_once_change_no_row(world):
@@ -263,39 +306,6 @@ def test_compactions_at_once_change_no_row(world):
     assert len(part_files(world.files)) == 16 + 3  # those that came later have removed their parts
     clean(Job(world.files, "first"))
     assert part_files(world.files) == current(world.files)
-
-
-def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
-    for number in moments():
-        world = small()
-        rows = rows_of(Job(world.files, "first"))
-        act = AtRequest(number, lambda world=world: clean(Job(world.files, "first")))
-        compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
-        assert_intact(world, rows)
-        clean(Job(world.files, "first"))
-        assert part_files(world.files) == current(world.files)
-        if not act.has_acted:
-            return
-
-
-def test_a_compaction_and_a_clean_at_any_request_of_a_compaction_change_no_row():
-    """Its old parts may be gone because another compaction counts."""
-    for number in moments():
-        world = small()
-        rows = rows_of(Job(world.files, "first"))
-
-        def replace(world: World = world) -> None:
-            world.compact("first")
-            clean(Job(world.files, "first"))
-
-        act = AtRequest(number, replace)
-        done = compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
-        assert done.parts == len(current(world.files)) <= done.parts_before
-        assert_intact(world, rows)
-        clean(Job(world.files, "first"))
-        assert part_files(world.files) == current(world.files)
-        if not act.has_acted:
-            return
 
 
 @pytest.mark.parametrize("how", ["another compaction", "--last-attempt"])
@@ -373,22 +383,15 @@ class Killed(BaseException):
 
 
 def test_a_compaction_that_ends_at_any_request_loses_no_row():
-    for number in moments():
-        world = small()
-        rows = rows_of(Job(world.files, "first"))
+    def kill(_: World) -> None:
+        raise Killed
 
-        def kill() -> None:
-            raise Killed
-
-        act = AtRequest(number, kill)
+    rows = rows_of(Job(first_small().files, "first"))
+    for world, files, _ in at_each_request(kill):
         with contextlib.suppress(Killed):
-            compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
+            compact_in_pairs(world, files)
         assert_intact(world, rows)
-        clean(Job(world.files, "first"), last_attempt=True)
-        assert_intact(world, rows)
-        assert part_files(world.files) == current(world.files)
-        if not act.has_acted:
-            return
+        assert_clean_is_right(world, rows, last_attempt=True)
 
 
 # Readers during a compaction and a clean
@@ -404,42 +407,33 @@ READERS: dict[str, Callable[[Job], object]] = {
 }
 
 
-@pytest.mark.parametrize("of", ["the job", "its parent"])
+def derived() -> World:
+    """Return the small job and a job that is derived from it."""
+    world = small()
+    world.derive(Job(world.files, "first"), "second", "timeout")
+    world.run("second", dict.fromkeys((1, 3), HEALTHY), [])
+    return world
+
+
+@pytest.mark.parametrize(("make", "name"), [(small, "first"), (derived, "second")], ids=["the job", "its parent"])
 @pytest.mark.parametrize("read", READERS)
-def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, of):
-    for number in moments():
-        world, name = small(), "first"
-        if of == "its parent":
-            world.derive(Job(world.files, "first"), "second", "timeout")
-            world.run("second", dict.fromkeys((1, 3), HEALTHY), [])
-            name = "second"
+def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, make, name):
+    for world, files, _ in at_each_request(lambda world: world.compact("first"), make):
         expected = READERS[read](Job(world.files, name))
-        act = AtRequest(number, lambda world=world: world.compact("first"))
-        assert READERS[read](Job(hooked(world.files, act), name)) == expected
-        if not act.has_acted:
-            return
+        assert READERS[read](Job(files, name)) == expected
 
 
 @pytest.mark.parametrize("read", READERS)
 def test_a_reader_during_a_clean_of_merged_parts_gets_all_rows_or_a_clear_error(read):
-    for number in moments():
-        world = small()
-        expected = READERS[read](Job(world.files, "first"))
-
-        def replace(world: World = world) -> None:
-            world.compact("first")
-            clean(Job(world.files, "first"))
-
-        act = AtRequest(number, replace)
+    expected = READERS[read](Job(first_small().files, "first"))
+    for world, files, _ in at_each_request(compact_and_clean):
         try:
-            found = READERS[read](Job(hooked(world.files, act), "first"))
+            found = READERS[read](Job(files, "first"))
         except PartMissing:
             assert read in ("outputs", "losses", "failures"), "only a scan that is under way misses a part"
         else:
             assert found == expected
         assert READERS[read](Job(world.files, "first")) == expected
-        if not act.has_acted:
-            return
 
 
 def test_a_dataset_whose_parts_were_cleaned_says_to_read_again(world):
@@ -525,24 +519,22 @@ def test_paths_of_a_derived_job_are_those_after_a_compaction_of_its_parent(fresh
 
 
 def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem():
-    for number in moments():
-        world = World(Files.open(f"memory://ends-{number}"), 4)
-        job = world.first([HEALTHY] * 4, [1] * 4)
-        ends = JobPaths("first", ID).log_record(6)
-        end = world.files.get(ends)
+    ends = JobPaths("first", ID).log_record(6)
+    end = first_small().files.get(ends)
+
+    def before_its_end() -> World:
+        world = small()
         world.files.remove([ends])
+        return world
 
-        def finish(world: World = world, job: Job = job, path: str = ends, end: bytes = end) -> None:
-            world.files.put(path, end)
-            compact(world.files, load_job(world.files, "first"), plan=pairs)
-            clean(job)
+    def finish(world: World) -> None:
+        world.files.put(ends, end)
+        compact_and_clean(world)
 
-        act = AtRequest(number, finish)
-        found = verify(hooked(world.files, act), JobPaths("first", ID), 4)
-        assert not [problem for problem in found if "missing" in problem], number
-        if not act.has_acted:
-            return
-        assert job.verify() == []
+    for world, files, at in at_each_request(finish, before_its_end):
+        found = verify(files, JobPaths("first", ID), 4)
+        assert not [problem for problem in found if "missing" in problem]
+        assert not at.has_acted or Job(world.files, "first").verify() == []
 
 
 # The end of an attempt, and deletions
@@ -601,22 +593,14 @@ def test_a_deletion_removes_every_file_of_a_compaction(world):
 
 
 def test_a_compaction_of_a_deleted_job_does_not_touch_the_next_job_of_its_name():
-    for number in moments():
-        world = small()
-        files = world.files
-        record = load_job(files, "first")
+    def replace(world: World) -> None:
+        list(delete(world.files, ["first"]))
+        world.truth = {}
+        world.first([HEALTHY] * 4, [1] * 4, at="later", job_id="fedcba9876543210")
 
-        next_job = World(files, 4)
-
-        def replace(next_job: World = next_job) -> None:
-            list(delete(next_job.files, ["first"]))
-            next_job.first([HEALTHY] * 4, [1] * 4, at="later", job_id="fedcba9876543210")
-
-        act = AtRequest(number, replace)
+    for world, files, at in at_each_request(replace):
         with contextlib.suppress(MopsError):
-            compact(hooked(files, act), record, plan=pairs)
-        assert [entry.path for entry in files.list(PATHS.root) if act.has_acted] == []
-        (next_job if act.has_acted else world).assert_reads_true(Job(files, "first"))
-        assert Job(files, "first").verify() == []
-        if not act.has_acted:
-            return
+            compact_in_pairs(world, files)
+        assert [entry.path for entry in world.files.list(PATHS.root) if at.has_acted] == []
+        world.assert_reads_true(Job(world.files, "first"))
+        assert Job(world.files, "first").verify() == []

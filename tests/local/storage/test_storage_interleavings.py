@@ -148,34 +148,28 @@ class ByAttempt(JobLog):
         return replace(claim, asked=asked)
 
 
-@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty])
-def test_the_search_finds_a_mutant_of_the_log(mutant):
+def assert_found(cast, new_world, invariant="", check=None):
+    """Run interleavings of new worlds, made from the number of the run, until one breaks the invariant, or any."""
     for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = World(3, faults=3, kills=0, log_type=mutant)
-        simulate(world, CASTS["everyone"], at_random(seed))
-        if world.broken:
+        world = simulate(new_world(seed), cast, at_random(seed), check)
+        if any(broken.startswith(invariant) for broken in world.broken):
             return
     pytest.fail("not found")
+
+
+@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty])
+def test_the_search_finds_a_mutant_of_the_log(mutant):
+    assert_found(CASTS["everyone"], lambda _: World(3, faults=3, kills=0, log_type=mutant))
 
 
 def test_the_search_finds_requests_that_undo_later_records():
-    for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = World(3, faults=0, kills=0, log_type=ByAttempt)
-        simulate(world, CASTS["two resumes"], at_random(seed))
-        if any(broken.startswith("I8") for broken in world.broken):
-            return
-    pytest.fail("not found")
+    assert_found(CASTS["two resumes"], lambda _: World(3, faults=0, kills=0, log_type=ByAttempt), "I8")
 
 
 def test_the_search_finds_a_cleaner_that_removes_parts_of_another_attempt(monkeypatch):
     """Regression: cleaning read the log after its claim to find ended attempts."""
     monkeypatch.setattr("mops.jobs.removal.last_attempt_over", lambda view: view.attempt)
-    for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = World(3, faults=0, kills=0)
-        simulate(world, CASTS["a cleaner"], at_random(seed))
-        if any(broken.startswith("I3") for broken in world.broken):
-            return
-    pytest.fail("not found")
+    assert_found(CASTS["a cleaner"], lambda _: World(3, faults=0, kills=0), "I3")
 
 
 # Compactions of a complete job
@@ -224,9 +218,5 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_search_finds_a_mutant_of_compactions(mutant, monkeypatch):
     monkeypatch.setattr(*MUTANTS[mutant])
-    for seed in range(RUNS_TO_FIND_A_MUTANT):
-        world = world_of(5, faults=0, kills=seed % 2)
-        simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
-        if world.broken:
-            return
-    pytest.fail("not found")
+    new_world = lambda seed: world_of(5, faults=0, kills=seed % 2)  # noqa: E731
+    assert_found(COMPACTIONS["everyone"], new_world, check=check_compactions)
