@@ -97,9 +97,6 @@ class Derived:
     def view(self, d):
         return None
 
-    def final(self, d):
-        return None
-
     def stuck(self, st):
         return None
 

@@ -10,8 +10,8 @@ out and land at any later moment, even after its sender has stopped (`flight`). 
 may lack a record. A pause is "others step first" and a crash is "never steps again": a search over all interleavings
 contains both without a separate step. A restarted runner is the next runner. C starts later than A and B.
 
-I1 valid commits never cover a group twice (1r: nor does what a reader puts together from several reads)
-I2 a commit that a reader has seen stays valid (2f: the same for a reader that saw the job finished)
+I1 valid commits never cover a group twice
+I2 a commit that a reader has seen stays valid
 I3 when the job is finished each group is covered exactly once, by commits whose parts exist
 I4 what is finished stays as it is; nothing follows a complete end
 I5 no group is started that was validly committed before its runner's claim
@@ -25,13 +25,13 @@ import importlib
 import time
 from collections import deque, namedtuple
 
-St = namedtuple("St", "store flight run reader cancel clean faults final")
+St = namedtuple("St", "store flight run reader cancel clean faults")
 Rn = namedtuple("Rn", "pc n inh seq pend")  # the log: n records read, but not those in inh
 IDLE = Rn("idle", 0, None, 0, None)
 Opt = namedtuple(
     "Opt",
-    "stale reader cancel cleaner mutant rule finish rename order naive compactors asks",
-    defaults=(False, False, False, False, "", "newest", "bare", False, "claims-first", False, (), False),
+    "stale reader cancel cleaner mutant compactors asks",
+    defaults=(False, False, False, False, "", (), False),
 )
 
 
@@ -180,9 +180,6 @@ class Log:
     def view(self, d):
         return {k: r[2] for k, r in enumerate(self.log(d)) if r[0] == "commit"}
 
-    def final(self, d):
-        return None
-
     def over(self, d):
         return any(r[0] == "cancel" or r[-1] == "complete" for r in self.log(d))
 
@@ -217,8 +214,8 @@ class Log:
 def explore(model, faults, cap, first=False):
     """Search at most about ``cap`` states; ``first``: only up to the first break."""
     o = model.o
-    first = St(model.initial(), frozenset(), (IDLE,) * 3, (), (None,) if o.cancel else (), (), faults, None)
-    seen, queue, found = {first: None}, deque([first]), {}
+    start = St(model.initial(), frozenset(), (IDLE,) * 3, (), (None,) if o.cancel else (), (), faults)
+    seen, queue, found = {start: None}, deque([start]), {}
     while queue and len(seen) < cap and not (first and found):
         st = queue.popleft()
         nxt = [x for i in range(3) for x in model.steps(st, i)] + list(model.read(st))
@@ -230,13 +227,10 @@ def explore(model, faults, cap, first=False):
         nxt += model.clean(st) if o.cleaner else ()
         nxt += model.cancels(st) if st.cancel else ()
         for label, s in nxt:
-            d = dict(s.store)
-            if s.final is None and model.final(d) is not None:
-                s = s._replace(final=model.final(d))
             if s not in seen:
                 seen[s] = st, label
                 queue.append(s)
-                for name in [*model.broken(s, d), *([label.partition("!")[2]] if "!" in label else [])]:
+                for name in [*model.broken(s, dict(s.store)), *([label.partition("!")[2]] if "!" in label else [])]:
                     found.setdefault(name, s)
         if not nxt and (stuck := model.stuck(st)):
             found.setdefault(stuck, st)
@@ -273,14 +267,13 @@ def main():
     ap.add_argument("-g", type=int, default=2, help="groups")
     ap.add_argument("-f", type=int, default=1, help="lost or late answers")
     ap.add_argument("-c", type=int, default=3_000_000, help="most states")
-    ap.add_argument("--rules", choices=["log", "compaction", "deletion", "derived", "rejected"], default="log")
+    ap.add_argument("--rules", choices=["log", "compaction", "deletion", "derived"], default="log")
     a = ap.parse_args()
     modules = {
         "log": __name__,
         "compaction": "compaction_model",
         "deletion": "deletion_model",
         "derived": "derived_model",
-        "rejected": "rejected_rules",
     }
     table = importlib.import_module(modules[a.rules]).SCENARIOS
     for name in [a.t] if a.t else table:
