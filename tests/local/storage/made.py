@@ -99,10 +99,10 @@ def finished(files: Files, name: str = "job", *, failed: int = 0, at: str | None
     return record
 
 
-def ended(files: Files, log: JobLog, record: JobRecord, state: State) -> None:
-    """End an attempt."""
+def ended(files: Files, log: JobLog, record: JobRecord | None, state: State) -> None:
+    """End an attempt. Only a complete end needs the record."""
     log.end(state, log.view.counts)
-    if log.view.complete:
+    if log.view.complete and record is not None:
         keep_finished(files, record.paths, log.view.end)
 
 

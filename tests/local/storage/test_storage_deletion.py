@@ -86,12 +86,8 @@ MAKE: dict[str, Callable[[Files], object]] = {
     "new": created,
     "complete": finished,
     "interrupted": interrupted,
-    "cancelled": lambda files: ended(files, interrupted(files), created_again(), "cancelled"),
+    "cancelled": lambda files: ended(files, interrupted(files), None, "cancelled"),
 }
-
-
-def created_again() -> None:
-    """``ended`` needs the record only for a complete end."""
 
 
 @pytest.mark.parametrize("state", MAKE)
@@ -355,54 +351,42 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 
 
-@on_disk
-def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
-    record = finished(files, "old")
-    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
-
-    def delete_parent(name, path) -> None:
-        if (name, path) == ("put_new", NamePaths("new").record):
-            gone(files, "old")
-
-    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
-        create_derived(hooked(files, delete_parent), replace(record, job="new", sources=(source,)), record.paths)
-    assert list_jobs(files) == []
-    gone(files, "new")
-    assert below(files, "new") == []
+SOURCE = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
 
 
 @on_disk
-def test_deriving_a_job_from_one_that_was_deleted_is_refused(files):
-    """Regression: the end was a FileNotFoundError."""
-    record = finished(files, "old")
-    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
-    gone(files, "old")
-    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
-        create_derived(files, replace(record, job="new", sources=(source,)), record.paths)
-    assert below(files, "new") == []
-
-
-@on_disk
-def test_deriving_a_job_while_a_source_of_its_parent_is_deleted_is_refused(files):
-    """The parent, of which no row counts, is still there."""
-    record = finished(files, "parent")
-    finished(files, "old")
-    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
+@pytest.mark.parametrize(
+    ("parent", "when"),
+    [
+        ("old", "before"),  # Regression: the end was a FileNotFoundError.
+        ("old", "meanwhile"),
+        ("parent", "meanwhile"),  # of which no row counts, and which is still there
+    ],
+)
+def test_deriving_a_job_whose_source_is_deleted_is_refused(files, parent, when):
+    record = finished(files, parent)
+    if parent != "old":
+        finished(files, "old")
 
     def delete_source(name, path) -> None:
         if (name, path) == ("put_new", NamePaths("new").record):
             gone(files, "old")
 
+    if when == "before":
+        gone(files, "old")
+    during = hooked(files, delete_source) if when == "meanwhile" else files
     with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
-        create_derived(hooked(files, delete_source), replace(record, job="new", sources=(source,)), record.paths)
-    assert [job.job for job in list_jobs(files)] == ["parent"]
+        create_derived(during, replace(record, job="new", sources=(SOURCE,)), record.paths)
+    assert [job.job for job in list_jobs(files)] == ([] if parent == "old" else [parent])
+    if when == "meanwhile":
+        gone(files, "new")
+    assert below(files, "new") == []
 
 
 @on_disk
 def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     record = finished(files, "old", failed=2)
-    source = Source("old", ID, Ranges.of([1, 2]), Ranges.of([1, 2]))
-    derived = replace(record, job="new", created="2027-01-01T00:00:00+00:00", parent="old", sources=(source,))
+    derived = replace(record, job="new", created="2027-01-01T00:00:00+00:00", parent="old", sources=(SOURCE,))
     derived = replace(derived, taken_over_counts=Counts(0, 2))
     create_derived(files, derived, record.paths)
     log = claimed(files, "new")
@@ -443,21 +427,18 @@ def test_other_jobs_are_deleted_even_if_one_becomes_a_parent(files):
 
 
 @on_disk
-def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
+@pytest.mark.parametrize(
+    ("path", "damage", "listed"),
+    [
+        (PATHS.record, b"{not json", "unreadable"),
+        # Regression: a record that a disk fault had cut off made the job immortal. The list reads the copy of its end.
+        *((PATHS.log_record(2), damage, "succeeded") for damage in (b"", b'{"format":2,"k":2,"kind":"comm', b"{}")),
+    ],
+)
+def test_a_damaged_job_can_be_deleted(storage, files, path, damage, listed):
     finished(files)
-    storage.lay(PATHS.record, b"{not json")
-    assert [one.state for one in plan_deletion(files, ["job"])] == ["unreadable"]
-    gone(files, "job")
-    assert below(files) == []
-
-
-@on_disk
-@pytest.mark.parametrize("damage", [b"", b'{"format":2,"k":2,"kind":"comm', b"{}"])
-def test_a_job_with_a_damaged_log_can_be_deleted(storage, files, damage):
-    """Regression: a record that a disk fault had cut off made the job immortal."""
-    finished(files)
-    storage.lay(PATHS.log_record(2), damage)
-    assert [job.state for job in list_jobs(files)] == ["succeeded"], "by the copy of its end"
+    storage.lay(path, damage)
+    assert [job.state for job in list_jobs(files)] == [listed]
     assert [one.state for one in plan_deletion(files, ["job"])] == ["unreadable"]
     gone(files, "job")
     assert below(files) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -178,32 +179,24 @@ def test_a_resume_at_any_step_of_a_cleaning_loses_no_part(has_run):
     assert cleaned > 5
 
 
-def test_a_job_counts_as_running_while_its_last_attempt_is_cleaned(memory):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_runs_while_its_last_attempt_is_cleaned_and_has_its_state_again_after_an_error_too(memory, fails):
     files = Files.open(memory.url)
     record = created(files, "job")
     log = claimed(files)
     part(files, "job", 1, 7)
     ended(files, log, record, "failed")
     states = []
-    seen = hooked(files, lambda name, _: name == "remove" and states.append(Job(files, "job").status().state))
-    clean(Job(seen, "job"), last_attempt=True)
-    assert states == ["running"]
-    assert Job(files, "job").status().state == "failed"
 
-
-def test_a_cleaning_that_fails_does_not_change_the_state_of_the_job(memory):
-    files = Files.open(memory.url)
-    record = created(files, "job")
-    log = claimed(files)
-    part(files, "job", 1, 7)
-    ended(files, log, record, "failed")
-
-    def refuse(name: str, _path: object) -> None:
+    def seen(name: str, _path: object) -> None:
         if name == "remove":
-            raise PermissionError(13, "Permission denied")
+            states.append(Job(files, "job").status().state)
+            if fails:
+                raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(StorageError):
-        clean(Job(hooked(files, refuse), "job"), last_attempt=True)
+    with pytest.raises(StorageError) if fails else nullcontext():
+        clean(Job(hooked(files, seen), "job"), last_attempt=True)
+    assert states == ["running"]
     assert Job(files, "job").status().state == "failed"
 
 

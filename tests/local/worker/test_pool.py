@@ -28,7 +28,7 @@ from mops.worker.child_starter import ChildStarter
 from mops.worker.pool import Pool
 from mops.worker.results import held_bytes
 from mops.worker.task_progress import TaskProgress
-from processes import descriptors
+from processes import alive, descriptors
 from waiting import until
 
 
@@ -497,10 +497,3 @@ def test_a_child_in_c_code_and_its_subprocesses_end_with_the_killed_parent(lab: 
         parent.send_signal(signal.SIGKILL)
     pids = [child, int(sleeper.read_text())]
     until(lambda: not any(alive(pid) for pid in pids))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

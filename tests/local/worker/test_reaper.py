@@ -16,6 +16,7 @@ import psutil
 import pytest
 from pool_lab import SEEN, PoolLab, values
 
+import processes
 from mops.child.channel import Channel, Message
 from mops.system.process_tree import children_of
 from mops.system.signals import STOP_SIGNALS
@@ -72,14 +73,7 @@ def noted(folder: Path) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    found = []
-    for pid in pids:
-        try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return [pid for pid in pids if processes.alive(pid)]
 
 
 @pytest.fixture(autouse=True)
@@ -183,28 +177,6 @@ def test_a_reaper_that_is_killed_is_replaced(lab: PoolLab) -> None:
     assert lab.run(pool, [{"a": 2}]).done == {0}
 
 
-def test_a_reaper_says_why_a_program_cannot_be_started() -> None:
-    reaper = Reaper()
-    with Path(os.devnull).open("wb") as null, pytest.raises(FileNotFoundError):
-        reaper.spawn(["/no/such/python"], {}, [null.fileno()] * 4, NO_FOLDER)
-    reaper.close()
-
-
-def test_a_reaper_that_cannot_start_a_program_keeps_the_others() -> None:
-    """Regression: an error that was not an OSError ended the reaper, which killed the children in all other slots."""
-    reaper = Reaper()
-    try:
-        with Path(os.devnull).open("wb") as null:
-            fds = [null.fileno()] * 4
-            pid = reaper.spawn(["sleep", "600"], dict(os.environ), fds, NO_FOLDER)
-            with pytest.raises(OSError, match="null"):
-                reaper.spawn(["true"], {"A": "\0"}, fds, NO_FOLDER)
-        assert alive([pid]) == [pid]
-        assert reaper.lives
-    finally:
-        reaper.close()
-
-
 @pytest.fixture
 def reaper() -> Iterator[Reaper]:
     made = Reaper()
@@ -212,9 +184,20 @@ def reaper() -> Iterator[Reaper]:
     made.close()
 
 
-def spawn(reaper: Reaper, *argv: str) -> int:
+def spawn(reaper: Reaper, *argv: str, env: dict[str, str] | None = None) -> int:
     with Path(os.devnull).open("wb") as null:
-        return reaper.spawn([*argv], dict(os.environ), [null.fileno()] * 4, NO_FOLDER)
+        return reaper.spawn([*argv], dict(os.environ) if env is None else env, [null.fileno()] * 4, NO_FOLDER)
+
+
+def test_a_reaper_that_cannot_start_a_program_says_why_and_keeps_the_others(reaper: Reaper) -> None:
+    """Regression: an error that was not an OSError ended the reaper, which killed the children in all other slots."""
+    pid = spawn(reaper, "sleep", "600")
+    with pytest.raises(FileNotFoundError):
+        spawn(reaper, "/no/such/python", env={})
+    with pytest.raises(OSError, match="null"):
+        spawn(reaper, "true", env={"A": "\0"})
+    assert alive([pid]) == [pid]
+    assert reaper.lives
 
 
 @pytest.mark.parametrize("n_free", range(6))
@@ -344,20 +327,15 @@ def test_only_one_sweep_waits_for_a_process_that_the_kernel_cannot_end(monkeypat
     until(sweeps.takes_all)
 
 
-def test_a_reaper_survives_the_signals_that_stop_a_service() -> None:
+def test_a_reaper_survives_the_signals_that_stop_a_service(reaper: Reaper) -> None:
     """Regression: `systemctl stop` and `scancel` ended the reaper before it had killed leftover processes."""
-    reaper = Reaper()
-    try:
-        with Path(os.devnull).open("wb") as null:
-            pid = reaper.spawn(["sleep", "600"], dict(os.environ), [null.fileno()] * 4, NO_FOLDER)
-        for number in (signal.SIGINT, *STOP_SIGNALS):
-            os.kill(reaper.pid, number)
-        reaper.keep()
-        assert reaper.lives
-        os.kill(pid, signal.SIGTERM)
-        assert reaper.wait(pid) == -signal.SIGTERM, "what it starts has the signals' own effects"
-    finally:
-        reaper.close()
+    pid = spawn(reaper, "sleep", "600")
+    for number in (signal.SIGINT, *STOP_SIGNALS):
+        os.kill(reaper.pid, number)
+    reaper.keep()
+    assert reaper.lives
+    os.kill(pid, signal.SIGTERM)
+    assert reaper.wait(pid) == -signal.SIGTERM, "what it starts has the signals' own effects"
 
 
 ORPHANS = """
@@ -459,14 +437,10 @@ def test_each_process_has_a_temporary_folder_of_its_own(lab: PoolLab) -> None:
     assert found[0] != found[1]
 
 
-def test_a_reaper_that_does_not_answer_is_not_called_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reaper_that_does_not_answer_is_not_called_ended(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mops.worker.processes.ANSWER_SECONDS", 0.3)
-    reaper = Reaper()
-    try:
-        os.kill(reaper.pid, signal.SIGSTOP)
-        for _ in range(2):
-            with pytest.raises(ConnectionError, match="the reaper does not answer within"):
-                reaper.spawn(["true"], {}, (), NO_FOLDER)
-        assert not reaper.lives, "the pool takes another one"
-    finally:
-        reaper.close()
+    os.kill(reaper.pid, signal.SIGSTOP)
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="the reaper does not answer within"):
+            reaper.spawn(["true"], {}, (), NO_FOLDER)
+    assert not reaper.lives, "the pool takes another one"
