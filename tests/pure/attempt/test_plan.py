@@ -330,19 +330,16 @@ def test_a_stopped_plan_is_not_over_while_a_group_is_on_its_way_into_the_checkpo
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_targets_that_came_back_without_their_input_are_sent_again(alone: bool) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_targets_that_came_back_without_their_input_are_sent_again_unless_the_plan_was_stopped(
+    alone: bool, stopped: bool
+) -> None:
     p = all_replicates_are_back()
+    if stopped:
+        p.stop()
     p.targets_unfinished(0, alone=alone)
-    assert [(task.groups, task.replicates, task.alone) for task in send(p)] == [((0,), (), alone)]
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_targets_that_come_back_after_a_stop_are_not_sent_again(alone: bool) -> None:
-    p = all_replicates_are_back()
-    p.stop()
-    p.targets_unfinished(0, alone=alone)
-    assert send(p) == []
-    assert p.finished
+    sent = [(task.groups, task.replicates, task.alone) for task in send(p)]
+    assert (sent, p.finished) == (([], True) if stopped else ([((0,), (), alone)], False))
 
 
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
@@ -355,42 +352,33 @@ def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -
     assert p.finished
 
 
-def test_a_study_without_groups_left_is_over() -> None:
-    assert plan(0).finished
-
-
-def test_a_task_holds_the_groups_that_take_about_a_second(subtests: pytest.Subtests) -> None:
-    for n, seconds, expected in [
-        (10_000, 1e-5, 50),  # short groups: two tasks for each slot share the window of 200
-        (10_000, 0.1, 10),  # about a second
-        (10_000, 5.0, 1),  # a long group fills a task
-        (20, 0.1, 5),  # near the end: the slots share what is left
-        (20, 4e-3, 20),  # ... but a task takes at least 0.1 s
-        (1, 5.0, 1),
-    ]:
-        with subtests.test(str((n, seconds, expected))):
-            p = plan(n)
-            p.sizer.add(seconds, 1, 1)
-            assert len(send(p)[0].groups) == expected
+EMBEDDED = {"window_per_slot": WINDOW_PER_EMBEDDED_SLOT}
 
 
 @pytest.mark.parametrize(
-    ("per_slot", "sizes"), [(WINDOW_PER_SLOT, [50, 50, 50, 50]), (WINDOW_PER_EMBEDDED_SLOT, [66, 66, 66])]
+    ("n", "how", "seconds", "sizes"),
+    [
+        (10_000, {}, 1e-5, [50] * 4),  # short groups: two tasks for each slot share the window of 200
+        (10_000, EMBEDDED, 1e-5, [66] * 3),
+        (10_000, {}, 0.1, [10] * 8),  # about a second
+        (10_000, {}, 5.0, [1] * 8),  # a long group fills a task
+        (20, {}, 0.1, [5, 3, 3, 2, 1, 1, 1, 1]),  # near the end: the slots share what is left
+        (20, {}, 4e-3, [20]),  # ... but a task takes at least 0.1 s
+        (1, {}, 5.0, [1]),
+        (1000, {"batch_size": 25}, 0.2, [5] * 5),  # the last room of a window takes a full task
+        (1000, {"fuse": False}, 1e-4, [1] * 8),
+        (10, {}, None, [1, 1]),  # nothing is measured
+        (0, {}, None, []),
+    ],
 )
-def test_a_window_of_short_groups_is_a_few_full_tasks(per_slot: float, sizes: list[int]) -> None:
-    p = plan(10_000, window_per_slot=per_slot)
-    p.sizer.add(1e-5, 1, 1)
+def test_a_task_holds_the_groups_that_take_about_a_second(
+    n: int, how: dict[str, Any], seconds: float | None, sizes: list[int]
+) -> None:
+    p = plan(n, **how)
+    if seconds is not None:
+        p.sizer.add(seconds, 1, 1)
     assert [len(task.groups) for task in send(p)] == sizes
-
-
-def test_before_anything_is_measured_a_task_holds_one_group() -> None:
-    assert [task.groups for task in send(plan(10))] == [(0,), (1,)]
-
-
-def test_without_fusion_each_group_is_a_task() -> None:
-    p = plan(1000, fuse=False)
-    p.sizer.add(1e-4, 1, 1)
-    assert {len(task.groups) for task in send(p)} == {1}
+    assert p.finished is (n == 0)
 
 
 @pytest.mark.parametrize(
@@ -536,12 +524,6 @@ def test_a_group_that_takes_exactly_the_budget_is_not_split() -> None:
     p = plan(100, replicates=lambda _: 2)
     p.sizer.add(1.0, 1, 2)
     assert send(p)[0].replicates is None
-
-
-def test_the_last_room_of_a_window_takes_a_full_task() -> None:
-    p = plan(1000, batch_size=25, slots=2)
-    p.sizer.add(0.2, 1, 1)
-    assert [len(task.groups) for task in send(p)] == [5, 5, 5, 5, 5]
 
 
 def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
