@@ -192,6 +192,7 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
 
 
 def test_groups_start_in_study_order() -> None:
+    assert [task.groups for task in send(plan(10))] == [(0,), (1,)], "before anything is measured"
     p = plan(100)
     p.sizer.add(0.1, 1, 1)
     sent = [group for task in send(p) for group in task.groups]
@@ -367,7 +368,7 @@ EMBEDDED = {"window_per_slot": WINDOW_PER_EMBEDDED_SLOT}
         (1, {}, 5.0, [1]),
         (1000, {"batch_size": 25}, 0.2, [5] * 5),  # the last room of a window takes a full task
         (1000, {"fuse": False}, 1e-4, [1] * 8),
-        (10, {}, None, [1, 1]),  # nothing is measured
+        (10, {}, None, [1, 1]),
         (0, {}, None, []),
     ],
 )
