@@ -124,8 +124,13 @@ def test_memory_that_a_collection_frees_is_not_growth(lab: PoolLab) -> None:
 
 
 def test_held_results_are_not_growth(lab: PoolLab) -> None:
-    code = "import os\nimport numpy as np\n\ndef run(p, s):\n    return {'pid': np.full(5 << 20, os.getpid())}\n"
-    result = lab.run(lab.pool(code, growth_bytes=150 << 20), [{"a": 0}], n_replicates=8)
+    """A child holds the results that the targets of a group read."""
+    code = (
+        "import os\nimport numpy as np\n\ndef run(p, s):\n    return {'pid': np.full(2 << 20, os.getpid())}\n\n"
+        "def score(p, replicates):\n    return 1.0\n"
+    )
+    pool = lab.pool(code, targets=("model:score",), growth_bytes=60 << 20)
+    result = lab.run(pool, [{"a": 0}], n_replicates=8)
     assert len({pid for held in values(result, "pid").values() for pid in held[:1]}) == 1
 
 
