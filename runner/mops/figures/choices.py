@@ -109,7 +109,7 @@ def _columns_along(along: str | None, schema: pa.Schema, data: Sequence[tuple[st
 
 
 def choose_division(parameters: pa.Table) -> str | None:
-    """Return the parameter that divides a figure, with 2 to 6 values: the first text or boolean, or one number alone."""
+    """Return what divides figures: the first text or boolean with 2 to 6 values, or such a number that alone varies."""
     values = {name: len(parameters[name].drop_null().unique()) for name in parameters.column_names}
     varying = [name for name, n in values.items() if n > 1]
     words = [name for name in varying if _is_word(parameters.schema.field(name).type)]
