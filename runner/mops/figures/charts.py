@@ -144,7 +144,7 @@ def bin_axis(
         axis = alt.Axis(tickCount=5, format=",~g")
     elif bins.is_integer:
         axis = alt.Axis(tickCount=5, tickMinStep=1)
-    name = log_title(name) if bins.kind == "log" else name
+    name = log_title(name) if bins.kind == "log" and name else name
     if at:
         return {channel: make(f"{channel}_at", type="quantitative", scale=scale, title=name, axis=axis)}
     first = make(f"{channel}_low", type="quantitative", scale=scale, title=name, axis=axis)

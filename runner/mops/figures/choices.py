@@ -109,13 +109,16 @@ def _columns_along(along: str | None, schema: pa.Schema, data: Sequence[tuple[st
 
 
 def choose_division(parameters: pa.Table) -> str | None:
-    """Return the parameter that divides a figure: the first text or boolean with 2 to 6 values; or None."""
-    for name in parameters.column_names:
-        column = parameters[name]
-        is_word = pt.is_string(column.type) or pt.is_boolean(column.type)
-        if is_word and 2 <= len(column.drop_null().unique()) <= MOST_DIVISIONS:
-            return str(name)
-    return None
+    """Return what divides figures: the first text or boolean with 2 to 6 values, or such a number that alone varies."""
+    values = {name: len(parameters[name].drop_null().unique()) for name in parameters.column_names}
+    varying = [name for name, n in values.items() if n > 1]
+    words = [name for name in varying if _is_word(parameters.schema.field(name).type)]
+    alone = varying if len(varying) == 1 else []  # a study over one number, such as 3, 4 or 5 doctors
+    return next((name for name in words or alone if values[name] <= MOST_DIVISIONS), None)
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_boolean(kind))
 
 
 def _may_be_x(field: pa.Field) -> bool:

@@ -226,13 +226,11 @@ def spread(found: Spread) -> Chart:
         scale, axis = alt.Scale(domain=[0, greatest]), alt.Axis(format="~%", tickCount=2)
         y = alt.Y("share:Q", title=None, scale=scale, axis=axis)
         colour = SERIES[i] if len(found.strips) <= MOST_OVERLAID else BLUE
-        bars = bin_bars(found.bins, rows, y, title=name if i == len(found.strips) - 1 else "", colour=colour)
+        x_title = name if i == len(found.strips) - 1 else ""
+        bars = bin_bars(found.bins, rows, y, title=x_title, colour=colour)
         if found.bins.kind != "values":
-            bars += (
-                drawn_from([{"x_at": strip.median}])
-                .mark_rule(color=INK, size=1.5)
-                .encode(**bin_axis(found.bins, "x", at=True))
-            )
+            median = drawn_from([{"x_at": strip.median}]).mark_rule(color=INK, size=1.5)
+            bars += median.encode(**bin_axis(found.bins, "x", at=True, title=x_title))
         text = division_text(found.by, strip.division)
         text = text if len(text) <= 40 else f"{text[:28]}...{text[-9:]}"  # the end often tells it from other names
         text = f"{text}, n = {strip.n:,}, median {cell(strip.median)}"

@@ -165,8 +165,8 @@ class Plots:
         by
             The parameters and the columns of the output for whose values the fans are drawn apart; there are at most 6
             values. None: if simulations have several rows for an ``x``, such as one for each region, the columns that
-            tell these rows apart; else the first parameter that is a text or a boolean with 2 to 6 values. False: no
-            parameter.
+            tell these rows apart; else the first parameter that is a text or a boolean with 2 to 6 values; else the
+            only parameter that varies, if it has 2 to 6 values. False: no parameter.
         where
             Only these rows, by a condition as for :meth:`Job.outputs`. None: all rows.
         best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -31,6 +32,7 @@ _FINEST_BINS = 60
 _BINS_OF_INTERVAL = 8
 _OBJECTIVES_SHOWN = 4
 _SETS_SHOWN = 20
+_BEST_SHOWN = 10
 _ESS_TEXT = "the effective sample size is {:.3g}"
 _OTHER_WEIGHTS = (
     "The options of the last call count. Another call may have others: trials() of its calibration has the loss and "
@@ -46,6 +48,9 @@ def fitting(facts: Facts) -> Section | None:
     parts: list[Gallery | Block] = [Gallery([_trials(found)])]
     if len(found.objectives) > 1:
         parts += _pareto(found)
+    elif not found.method.gives_posterior and found.n_scored:
+        caption = f"The best sets of all rounds, at most {_BEST_SHOWN}.{_loss_text(found)}"
+        parts.append(Block("table", _sets(found, found.best(_BEST_SHOWN), ["loss"], caption)))
     if found.has_weights:
         fitted, weights = found.fitted(), np.array([weight or 0.0 for weight in found.weights])
         text = _weights_text(found)
@@ -179,9 +184,12 @@ def _pareto(found: Calibration) -> list[Gallery | Block]:
     if not places:
         return []
     table = found.trials()
+    best = table.take(pa.array(places, pa.int64()))
     shown = found.objectives[:_OBJECTIVES_SHOWN]
     figures = [_objectives(table, places, x, y) for x, y in combinations(shown, 2)]
-    return [Gallery(figures), Block("table", _sets(found, table.take(pa.array(places, pa.int64()))))]
+    more = f" These are the first {_SETS_SHOWN} of {len(best):,}." if len(best) > _SETS_SHOWN else ""
+    caption = f"The Pareto set, in the order of {shortened(found.objectives[0], 60)}.{more}"
+    return [Gallery(figures), Block("table", _sets(found, best[:_SETS_SHOWN], found.objectives, caption))]
 
 
 def _objectives(table: pa.Table, places: list[int], x: str, y: str) -> Figure:
@@ -195,15 +203,8 @@ def _objectives(table: pa.Table, places: list[int], x: str, y: str) -> Figure:
     return Figure(course_charts.pareto(rows, x, y), data, height=250)
 
 
-def _sets(found: Calibration, best: pa.Table) -> dict[str, Any]:
-    rows = best[:_SETS_SHOWN].to_pylist()
-    columns = {name: f"param.{name}" if f"param.{name}" in best.column_names else name for name in found.varying}
-    more = f" These are the first {_SETS_SHOWN} of {len(best):,}." if len(best) > _SETS_SHOWN else ""
-    return {
-        "caption": f"The Pareto set, in the order of {shortened(found.objectives[0], 60)}.{more}",
-        "head": [*found.objectives, *found.varying],
-        "rows": [
-            [*(cell(row[name]) for name in found.objectives), *(cell(row[column]) for column in columns.values())]
-            for row in rows
-        ],
-    }
+def _sets(found: Calibration, best: pa.Table, losses: Sequence[str], caption: str) -> dict[str, Any]:
+    """Return a table of sets with their losses and fitted parameters."""
+    columns = [f"param.{name}" if f"param.{name}" in best.column_names else name for name in found.varying]
+    rows = [[cell(row[name]) for name in (*losses, *columns)] for row in best.to_pylist()]
+    return {"caption": caption, "head": [*losses, *found.varying], "rows": rows}

@@ -17,7 +17,9 @@ from job_folders import folder_of
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import Method
 from mops.errors import JobFailed
+from mops.figures.columns import cell
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
+from mops.report.calibration import fitting
 from mops.report.content import Block, Gallery
 from mops.report.facts import Facts
 from mops.report.predictive import predictive, trial_rows
@@ -233,6 +235,20 @@ def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, fact
         assert shown.index.tolist() == list(expected)
         for day, bands in expected.items():
             assert shown.loc[day, list(BAND_COLUMNS)].tolist() == pytest.approx(bands)
+
+
+def test_the_section_of_an_optimiser_has_the_best_sets_of_all_rounds(
+    fit: Calibration, facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimiser = replace(fit, method=Method.CMAES, weights=[None] * len(fit.weights))
+    monkeypatch.setitem(facts.__dict__, "calibration", optimiser)
+    section = fitting(facts)
+    assert section is not None
+    (table,) = (part.data for part in section.parts if isinstance(part, Block) and part.kind == "table")
+    assert table["caption"].startswith("The best sets of all rounds, at most 10. The loss is the sum of all losses.")
+    best = fit.best(10).select(["loss", *fit.varying]).to_pylist()
+    assert table["head"] == ["loss", *fit.varying]
+    assert table["rows"] == [[cell(value) for value in row.values()] for row in best]
 
 
 def test_of_an_optimiser_without_losses_a_note_says_so(fit: Calibration, facts: Facts) -> None:

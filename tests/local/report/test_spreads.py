@@ -132,6 +132,8 @@ def test_more_than_six_values_divide_no_figure_and_six_have_a_strip_each(tmp_pat
     axes = [[view["layer"][0]["encoding"][channel]["scale"] for channel in "xy"] for view in six[0].spec["vconcat"]]
     assert len(axes) == 6, "one below the other"
     assert all(axis == axes[0] for axis in axes), "the same axes"
+    titles = [{layer["encoding"]["x"]["title"] for layer in view["layer"]} for view in six[0].spec["vconcat"]]
+    assert titles == [{""}] * 5 + [{"final_size"}], "one title, below all"
 
 
 def test_long_names_of_divisions_keep_both_ends(tmp_path: Path) -> None:

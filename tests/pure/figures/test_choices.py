@@ -98,5 +98,14 @@ def test_a_fan_is_divided_by_the_first_text_or_boolean_with_few_values() -> None
     assert choose_division(table.select(["beta", "id", "both"])) is None
 
 
+def test_a_number_with_few_values_divides_a_fan_if_nothing_else_varies() -> None:
+    doctors, fixed = [3, 4, 5, 3], [10.0] * 4
+    table = pa.table({"doctors": doctors, "per_hour": fixed, "none": pa.nulls(4, pa.float64())})
+    assert choose_division(table) == "doctors"
+    assert choose_division(table.append_column("rate", pa.array([0.1, 0.2, 0.1, 0.2]))) is None
+    assert choose_division(table.append_column("policy", pa.array(list("abab")))) == "policy"
+    assert choose_division(pa.table({"r": range(7)})) is None
+
+
 def test_an_index_column_is_a_time_by_its_name() -> None:
     assert [is_time(name) for name in ("Day", "t", "step", "age", "depth", "x")] == [True] * 3 + [False] * 3
