@@ -81,16 +81,19 @@ class JobList:
     kubernetes_error: MopsError | None = None  # why the phases are missing
 
 
-class Recent(Generic[T]):
-    """Values that were read a short time ago, so that many open pages cost no more reads than one."""
+class SharedReads(Generic[T]):
+    """What was read a short time ago, so that many open pages cost no more reads than one."""
 
     def __init__(self, seconds: float, most: int):
         self._seconds, self._most = seconds, most
         self._entries: dict[Hashable, _Entry[T]] = {}
         self._changing = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the value of a key, which ``read`` reads if it is old. Other threads with this key wait meanwhile."""
+    def get(self, key: Hashable, read: Callable[[T | None], T]) -> T:
+        """Return the value of a key. Other threads with this key wait while it is read.
+
+        ``read`` gets the value from before; None: there is none, or the last read has failed.
+        """
         with self._changing:
             entry = self._entries.pop(key, _Entry())
             self._entries[key] = entry  # last: the first one is the oldest
@@ -98,8 +101,9 @@ class Recent(Generic[T]):
                 del self._entries[next(iter(self._entries))]
         with entry.lock:
             start = time.monotonic()
-            if start >= entry.due:
-                entry.value = read()
+            if entry.value is None or start >= entry.due:
+                before, entry.value = entry.value, None
+                entry.value = read(before)
                 end = time.monotonic()
                 entry.due = end + max(self._seconds, READ_SHARE * (end - start))
             return entry.value
@@ -107,14 +111,19 @@ class Recent(Generic[T]):
     def forget(self) -> None:
         """Read every value again: a person has changed something."""
         with self._changing:
-            self._entries.clear()
+            for key, entry in list(self._entries.items()):
+                if entry.lock.acquire(blocking=False):
+                    entry.due = 0.0
+                    entry.lock.release()
+                else:  # another thread reads it, and may have read it before the change
+                    self._entries[key] = _Entry()
 
 
 @dataclass
 class _Entry(Generic[T]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: float = 0.0
-    value: T = field(init=False)
+    value: T | None = None
 
 
 class ListReader:
