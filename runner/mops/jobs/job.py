@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -29,6 +31,7 @@ from mops.storage.compaction import Compacted, compact
 from mops.storage.job_records import read_reference
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
+from mops.storage.sources import SourceLog
 
 if TYPE_CHECKING:
     from mops.jobs.plots import Plots
@@ -71,7 +74,11 @@ class Job(JobState):
     """
 
     def _read(self) -> JobData:
-        return JobData.read(self.files, self.name)
+        return replace(JobData.read(self.files, self.name), source_logs=self._source_logs)
+
+    @cached_property
+    def _source_logs(self) -> dict[str, list[SourceLog]]:
+        return {}
 
     def _service(self) -> Service | None:
         return service_with(self.files, local=self.local)
