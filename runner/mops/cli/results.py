@@ -27,10 +27,11 @@ from mops.errors import UsageError
 from mops.jobs.compare import Comparison
 from mops.jobs.compare import compare as compare_jobs
 from mops.jobs.data import JobData, TableSummary
-from mops.jobs.export import Format
 from mops.jobs.job import Job, open_job
 from mops.jobs.ranking import RANKED_BY
 from mops.jobs.status import Status
+from mops.jobs.summary import so_far
+from mops.jobs.table import Format
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, shortened_in_middle
 from mops.verdicts import Counts
@@ -218,7 +219,6 @@ _CAUSES_SHOWN = 10
 _RANGES_SHOWN = 5
 _CAUSE_CHARACTERS = 240
 _LINE_CHARACTERS = 400  # of a traceback
-_STATES_OF_RUNNING = ("submitted", "running", "interrupted", "cancelled")
 
 
 def failures(
@@ -261,15 +261,11 @@ def _none(status: Status) -> str:
     if not counts.simulations:
         return f"no failures: nothing is committed yet ({status.state})"
     good = f"{counts.simulations_good:,} of {status.n_simulations:,} simulations are good"
-    return f"no failures: {good}{_so_far(status)}"
-
-
-def _so_far(status: Status) -> str:
-    return f" so far ({status.state})" if status.state in _STATES_OF_RUNNING else ""
+    return f"no failures: {good}{so_far(status)}"
 
 
 def _show_causes(job: Job, status: Status, shown: list[dict[str, Any]], *, n_causes: int) -> None:
-    terminal.data_paragraph(f"{counted(n_causes, 'cause')} of {_failed(status.counts)}{_so_far(status)}")
+    terminal.data_paragraph(f"{counted(n_causes, 'cause')} of {_failed(status.counts)}{so_far(status)}")
     for number, row in enumerate(shown, 1):
         terminal.data("")
         cause = shortened_in_middle(row["cause"], _CAUSE_CHARACTERS)

@@ -30,6 +30,7 @@ from mops.verdicts import Counts
 # A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
 SILENT_SECONDS = 45.0
 
+OPEN_STATES = ("submitted", "running", "interrupted")  # the states of a job that a runner may still change
 _SLOW_SHOWN = 5
 
 # The text of terminals and pages for a running job with `cancel_requested`.

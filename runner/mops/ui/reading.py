@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from mops.errors import MopsError
-from mops.jobs import text_log
-from mops.jobs.following import phase_text, with_runner
+from mops.jobs.following import last_lines, phase_text, with_runner
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
 from mops.jobs.status import JobMoment, Status
@@ -186,7 +185,7 @@ class JobReader:
         # A runner stores its log with each commit.
         version = (self._record.id, moment.view.k, now.state)
         if version != self._lines_of:
-            self._lines = text_log.last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
+            self._lines = last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
             self._lines_of = version
         self._now = JobNow(
             now,

@@ -20,9 +20,9 @@ import mops
 from mops.attempt.sizing import start_size
 from mops.cli.main import app
 from mops.jobs import submit
+from mops.jobs.following import read_log as read_texts
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
-from mops.jobs.text_log import read as read_texts
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
