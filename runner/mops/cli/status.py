@@ -30,7 +30,6 @@ from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
-    from mops.jobs.data import JobData
     from mops.jobs.figure_data import BestSet, LossSpread, LossSummary
     from mops.jobs.job import Job
     from mops.jobs.summary import Reason
@@ -76,7 +75,9 @@ def _print_best(best: Sequence[BestSet]) -> None:
     low, high = min(0.0, best[0].loss), best[-1].loss  # a zero far above all losses would leave every bar empty
     head = ["best sets", best[0].ranked_by]
     rows = [[short_id(one.param_id), _number(one.loss)] for one in best]
-    if _has_bars():
+    console = Console()
+    is_wide = not sys.stdout.isatty() or console.width >= _LEAST_WIDTH_WITH_BARS
+    if is_wide and not console.options.ascii_only:
         head.append(f"{_number(low)} to {_number(high)}")
         for row, one in zip(rows, best, strict=True):
             row.append(terminal.bar(_share(one.loss, low, high), _BAR_COLUMNS))
@@ -86,12 +87,6 @@ def _print_best(best: Sequence[BestSet]) -> None:
 def _share(loss: float, low: float, high: float) -> float:
     """Return where a loss is between two numbers, as a part of 1. Their difference may be too large for a float."""
     return (loss / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
-
-
-def _has_bars() -> bool:
-    console = Console()
-    is_wide = not sys.stdout.isatty() or console.width >= _LEAST_WIDTH_WITH_BARS
-    return is_wide and not console.options.ascii_only
 
 
 def _number(value: float) -> str:
@@ -188,38 +183,31 @@ def status(
     if phase is not None:  # the runner may have finished the job before Kubernetes answered
         moment = JobMoment.read(found.files, job)
     now = with_runner(moment.status, phase)
-    data = _with_tables(moment) if losses or moment.n_failed else None
-    reasons = data.reasons if data else []
+    reasons: list[Reason] = []
+    summary: LossSummary | None = None
+    if losses or moment.n_failed:
+        from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most calls need no tables
+
+        data = JobData(**vars(moment))
+        reasons = data.reasons
+        if losses:
+            from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as above
+
+            summary = loss_summary_of(data)
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
-    summary = _losses(data) if data and losses else None
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
-        terminal.data_json(_as_json(now, reasons, summary) | kubernetes)
+        finished = {
+            "simulations_finished": now.finished.simulations,
+            "simulations_durable": now.counts.simulations,
+            "reasons": [asdict(reason) for reason in reasons],
+        }
+        in_losses = {"losses": asdict(summary)} if summary is not None else {}
+        terminal.data_json(asdict(now) | finished | in_losses | kubernetes)
         return
     terminal.data_fields([*_fields(found, moment, now, reasons, phase, cluster), *loss_fields(found, now, summary)])
     if summary is not None and summary.spreads and summary.best is not None:
         print_losses(summary.spreads, summary.best)
-
-
-def _as_json(now: Status, reasons: list[Reason], summary: LossSummary | None) -> dict[str, object]:
-    finished = {
-        "simulations_finished": now.finished.simulations,
-        "simulations_durable": now.counts.simulations,
-        "reasons": [asdict(reason) for reason in reasons],
-    }
-    return asdict(now) | finished | ({"losses": asdict(summary)} if summary is not None else {})
-
-
-def _with_tables(moment: JobMoment) -> JobData:
-    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most calls need no tables
-
-    return JobData(**vars(moment))
-
-
-def _losses(data: JobData) -> LossSummary:
-    from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as in _with_tables
-
-    return loss_summary_of(data)
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
@@ -304,16 +292,14 @@ def watch(
     follow(found, service_with(found.files, local=local), as_json=as_json)
 
 
-def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) -> None:
-    """Show a job until it is over, and exit with its code.
-
-    Parameters
-    ----------
-    service
-        The service that may run the job; None: none does.
-    after
-        Wait for an attempt later than this one; 0: follow the job as it is.
-    """
+def follow(
+    job: Job,
+    service: Service | None,  # that may run the job
+    *,
+    as_json: bool,
+    after: int = 0,  # wait for an attempt later than this one; 0: follow the job as it is
+) -> None:
+    """Show a job until it is over, and exit with its code."""
     try:
         phases = Phases(job.name, replace(service, results=job.files.url) if service else None, after)
         seen = History(job)
@@ -363,13 +349,7 @@ class History:
 
 
 class Lines:
-    """Prints a line for each change, at most every 10 s.
-
-    Parameters
-    ----------
-    line_of
-        Returns the line for a status.
-    """
+    """Prints a line for each change, at most every 10 s."""
 
     def __init__(self, line_of: Callable[[Status], str]):
         self._line_of = line_of

@@ -58,14 +58,13 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, default=str))
 
 
-def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table; a terminal folds long cells, other outputs get one line for each row.
-
-    Parameters
-    ----------
-    right
-        The columns to align on the right.
-    """
+def data_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),  # the columns to align on the right
+) -> None:
+    """Print a table; a terminal folds long cells, other outputs get one line for each row."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -78,16 +77,13 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
         sys.stdout.write(line.rstrip() + "\n")  # with the styles of the table
 
 
-def data_paragraph(text: str, *, indent: str = "", first: str | None = None) -> None:
-    """Print a paragraph; a terminal gets lines of its width, other outputs get one line.
-
-    Parameters
-    ----------
-    indent
-        The start of each line.
-    first
-        The start of the first line; None: as of the others.
-    """
+def data_paragraph(
+    text: str,
+    *,
+    indent: str = "",  # the start of each line
+    first: str | None = None,  # the start of the first line; None: as of the others
+) -> None:
+    """Print a paragraph; a terminal gets lines of its width, other outputs get one line."""
     width = Console().width if sys.stdout.isatty() else _PIPE_COLUMNS
     first = indent if first is None else first
     data(
@@ -103,19 +99,12 @@ def data_fields(fields: Iterable[tuple[str, str]]) -> None:
         data(line)
 
 
-def confirmed(question: str, *, option: str) -> bool:
-    """Ask the user at the terminal; no answer means no.
-
-    Parameters
-    ----------
-    option
-        The option that skips the question.
-
-    Raises
-    ------
-    UsageError
-        Stdin is not a terminal.
-    """
+def confirmed(
+    question: str,
+    *,
+    option: str,  # that skips the question
+) -> bool:
+    """Ask the user at the terminal; no answer means no. Raise UsageError if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             "the command cannot ask for confirmation, because stdin is not a terminal",
