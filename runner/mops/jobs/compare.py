@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from mops.errors import CorruptRecord
-from mops.jobs.data import JobData
+from mops.jobs.data import JobData, TableSummary
 from mops.jobs.job import Job
 from mops.parquet.schemas import unified
 from mops.storage.params_file import load_groups
@@ -135,6 +135,7 @@ _EXAMPLES = 5
 # The values of one job that are in memory at once. Every read of some groups goes through all parts, so few reads of
 # many groups take less time: a job of 20,000 sets took over 30 s with 256 groups at once.
 _VALUES_AT_ONCE = 2_000_000
+_BYTES_OF_VALUE = 2  # in a part, at least: a nested value may have many bytes, and equal values have few
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def compare(a: Job, b: Job) -> list[Comparison]:
     for name in dict.fromkeys(name for data in both for name in data.output_names):
         rows = [_rows(data, name) for data in both]
         schema, other = _common(*rows)
-        n_values = [len(schema) * data.n_rows(name) for data in both]
+        n_values = [_n_values(data.table("outputs", name), schema) for data in both]
         one = _compare(f"output {name}", _SIMULATION, [_reads(some, schema) for some in rows], groups, n_values)
         if other:
             example = f"only one job has the column, or its types differ: {', '.join(other)}"
@@ -178,8 +179,12 @@ def compare(a: Job, b: Job) -> list[Comparison]:
         found.append(one)
     kept = pa.schema([LOSSES.field(name) for name in (*_LOSS, "loss")])
     losses = [data.dataset("losses") for data in both]
-    n_values = [len(kept) * rows.count_rows() for rows in losses]
+    n_values = [_n_values(data.table("losses"), kept) for data in both]
     return [*found, _compare("losses", _LOSS, [_reads(rows, kept) for rows in losses], groups, n_values)]
+
+
+def _n_values(table: TableSummary, schema: pa.Schema) -> int:
+    return max(len(schema) * table.rows, table.bytes // _BYTES_OF_VALUE)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,11 @@ class JobData(JobMoment):
     def tables(self) -> list[TableSummary]:
         """Return a summary of each table: the outputs, the losses, the failures."""
         named = [("outputs", name) for name in self.output_names] + [("losses", None), ("failures", None)]
-        return [self._from_current(functools.partial(self._summary, kind, name)) for kind, name in named]
+        return [self.table(kind, name) for kind, name in named]
+
+    def table(self, kind: str, name: str | None = None) -> TableSummary:
+        """Return a summary of one table, which has no rows if the job has no output of this name."""
+        return self._from_current(functools.partial(self._summary, kind, name))
 
     def _summary(self, kind: str, name: str | None, sources: list[SourceLog]) -> TableSummary:
         url, rows = self.files.url, part_rows(sources, kind, name)
