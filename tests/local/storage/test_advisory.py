@@ -102,7 +102,7 @@ def read_in_every_way(job: Job) -> None:
     assert job.status().state == "interrupted"
     assert job.follower()().groups == 1
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
-    view = job.require_no_runner("wait")
+    view = job.require_no_runner("wait").view
     submit.changed_settings(job, view, Settings(), None)
     assert start_size(read_live(job.files, PATHS, 1), ended=False) is None
 
