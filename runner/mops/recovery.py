@@ -281,7 +281,7 @@ def after_death_between_steps(death: Death, n_in_a_row: int, *, has_bundle: bool
     return BetweenSteps.ANOTHER_CHILD
 
 
-def retirement_size(now: int, too_large: int) -> int:
+def replacement_size(now: int, too_large: int) -> int:
     """Return the size (bytes) at which children are replaced between two steps from now on; 0: at no size.
 
     ``too_large``: the size of a process that left a step too little memory, which a fresh process had; 0: none.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mops.errors import UsageError
-from mops.jobs.export import _translated
 from mops.jobs.prepare import prepare
+from mops.jobs.table import _translated
 from mops.storage.files import Files
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import sample

@@ -21,7 +21,7 @@ from mops.recovery import (
     after_death_in_step,
     after_error,
     after_loss,
-    retirement_size,
+    replacement_size,
     verdict_of,
 )
 from mops.units import bytes_text
@@ -195,7 +195,7 @@ def test_what_follows_after_a_child_died_between_two_steps(subtests: pytest.Subt
 
 
 def test_children_are_replaced_before_they_have_the_smallest_size_that_was_too_large() -> None:
-    assert [retirement_size(*sizes) for sizes in ((0, 0), (0, 100), (90, 0), (90, 200), (90, 50))] == [
+    assert [replacement_size(*sizes) for sizes in ((0, 0), (0, 100), (90, 0), (90, 200), (90, 50))] == [
         0,
         90,
         90,

@@ -49,7 +49,7 @@ from mops.worker.pool import Pool
 from mops.worker.run_task import close_pool, pool_of
 
 if TYPE_CHECKING:
-    from mops.attempt.main_loop import Runner
+    from mops.attempt.main_loop import MainLoop
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Attempt:
                 if self.context.slots is not None:  # else simulations run on other machines, which check it
                     pool.check_data()
                 # These imports take 0.27 s, while the template process imports the model.
-                from mops.attempt.main_loop import Runner  # noqa: PLC0415
+                from mops.attempt.main_loop import MainLoop  # noqa: PLC0415
                 from mops.attempt.metrics import serving_metrics  # noqa: PLC0415
 
                 cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
@@ -240,7 +240,7 @@ class Attempt:
                 message = "%s: attempt %d by process %d on %s: %d of %d parameter sets are left; slots: %d"
                 n_groups = (len(job.todo), len(groups))
                 logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
-                runner = Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
+                runner = MainLoop(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
                 remote = cluster if self.context.slots is None else None
                 with (
                     stopping_on_signals(runner, job.name, self.grace_s),
@@ -249,7 +249,7 @@ class Attempt:
                     return self._ending(runner, job)
 
     @staticmethod
-    def _ending(runner: Runner, job: ClaimedJob) -> str:
+    def _ending(runner: MainLoop, job: ClaimedJob) -> str:
         try:
             return runner.run()
         except Exception as error:
@@ -325,7 +325,7 @@ def as_command() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[None]:
+def stopping_on_signals(runner: MainLoop, job: str, grace_s: float) -> Iterator[None]:
     """Stop the runner at Ctrl-C or a stop signal; at once at a second signal, and without a commit at a third.
 
     Ctrl-C comes from a person and cancels the job. The signals of :data:`mops.system.signals.STOP_SIGNALS` come from

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mops.study.entry_point import loss_labels
 from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, duration, rate, to_go
 
@@ -57,15 +58,11 @@ def slow_text(step: SlowStep) -> str:
 
 def best_losses(best: Sequence[BestLoss]) -> list[tuple[str, str]]:
     """Return the smallest losses so far: each with its label and its parameter set. Of many, only some."""
-    functions = [one.target.rpartition(":")[2] for one in best]
-    labels = [
-        f"{function}.{one.name}" if functions.count(function) > 1 else function
-        for one, function in zip(best, functions, strict=True)
+    labels = loss_labels((one.target, one.name) for one in best)
+    return [
+        (f"{one.loss:.4g}", f"{labels[one.target, one.name]} ({short_id(one.param_id)})")
+        for one in best[:_LOSSES_SHOWN]
     ]
-    shown = [
-        (f"{one.loss:.4g}", f"{label} ({short_id(one.param_id)})") for one, label in zip(best, labels, strict=True)
-    ]
-    return shown[:_LOSSES_SHOWN]
 
 
 def displayed() -> AbstractContextManager[Callable[[Progress], None]]:

@@ -56,7 +56,7 @@ class StopRequested:
     by: int | None = None  # the signal after which the next runner continues the job; None: the job is cancelled
 
 
-class Runner:
+class MainLoop:
     """Runs one attempt of a job."""
 
     def __init__(

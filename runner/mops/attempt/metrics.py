@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mops.attempt.main_loop import Runner
+from mops.attempt.main_loop import MainLoop
 from mops.cluster.base import Cluster
 from mops.system.process_memory import resident_bytes
 from mops.system.resources import allowed_bytes
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class JobCollector(Collector):
     """Collects the metrics of an attempt."""
 
-    def __init__(self, attempt: int, runner: Runner):
+    def __init__(self, attempt: int, runner: MainLoop):
         self._attempt, self._runner = attempt, runner
 
     def describe(self) -> list[Metric]:
@@ -70,7 +70,7 @@ class JobCollector(Collector):
 
 
 @contextmanager
-def serving_metrics(port: int | None, attempt: int, runner: Runner, remote: Cluster | None) -> Iterator[None]:
+def serving_metrics(port: int | None, attempt: int, runner: MainLoop, remote: Cluster | None) -> Iterator[None]:
     """Serve a runner's metrics while the body runs. ``remote`` is a cluster whose workers are other processes."""
     if port is None:
         yield

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from mops.errors import UsageError
 from mops.jobs.job import Job
-from mops.jobs.ranking import loss_labels
 from mops.storage.calibration_records import Asked, CalibrationRecord, Outcome, Round
 from mops.storage.params_file import load_groups
+from mops.study.entry_point import loss_labels
 from mops.study.ids_and_seeds import param_id, round_seed
 from mops.study.sampling.draw import Floats, Method, unit_points
 from mops.study.sampling.space import Space
@@ -213,10 +213,10 @@ def differs_from_round(job: Job, record: CalibrationRecord, asked: Asked) -> lis
 def outcomes_in(job: Job, sets: Sequence[dict[str, Any]]) -> tuple[Outcome, ...]:
     """Return the outcome of each set, in the order of the sets. A set with a failed simulation or target has failed."""
     # The other losses of a failed set would not compare with the losses of complete sets.
-    losses = job.losses().to_arrow()
-    labels = {pair: label for label, pair in loss_labels(losses).items()}
+    losses = job.losses().to_arrow().to_pylist()
+    labels = loss_labels((row["target"], row["name"]) for row in losses)
     of_set: dict[str, dict[str, float]] = {}
-    for row in losses.to_pylist():
+    for row in losses:
         of_set.setdefault(row["param_id"], {})[labels[row["target"], row["name"]]] = row["loss"]
     verdicts: dict[str, str] = {}
     for row in job.failures(columns=["param_id", "target", "reason"]).to_arrow().to_pylist():

@@ -148,18 +148,18 @@ class ReplacementPolicy:
         self._most_descriptors = 0
         self._first_free: dict[str, int | None] = dict.fromkeys(("/dev/shm", str(temporary)))  # noqa: S108 - only measured
         self._looked_at = 0.0
-        self._retirement_size = 0
+        self._replacement_size = 0
         self.size_bytes = 0  # at the last look, without files; 0: it has run nothing, or may have any size
         self.reason = ""  # why the process should be replaced, for people; empty: it need not be
         self.code = ""  # the same in one word of mops.worker.slots.REPLACED_BETWEEN_SIMULATIONS
 
-    def retire_at(self, size_bytes: int) -> None:
+    def replace_at(self, size_bytes: int) -> None:
         """Ask for a replacement when the process has this size between two simulations; 0: at no size."""
-        self._retirement_size = size_bytes
-        self._check_retirement_size()
+        self._replacement_size = size_bytes
+        self._check_replacement_size()
 
-    def _check_retirement_size(self) -> None:
-        if self._retirement_size and self.size_bytes >= self._retirement_size:
+    def _check_replacement_size(self) -> None:
+        if self._replacement_size and self.size_bytes >= self._replacement_size:
             size = bytes_text(self.size_bytes)
             self.code, self.reason = "size", f"it takes {size}, which leaves a simulation too little memory"
 
@@ -217,7 +217,7 @@ class ReplacementPolicy:
             if growth > self._max_growth:
                 self.code, self.reason = "growth", f"it has grown by {bytes_text(growth)} since its first simulation"
         if not self.reason:
-            self._check_retirement_size()
+            self._check_replacement_size()
 
 
 def _has_child() -> bool:

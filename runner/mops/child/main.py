@@ -37,7 +37,7 @@ from mops.system.signals import adopt_orphans, die_with_parent
 #                                               ◄──    loaded {refusal, unseeded}
 #                                                      | refused {message, traceback, missing, others}
 #     run {groups, reference, seconds, bytes,
-#          retirement_size, keep_folder, encode,
+#          replacement_size, keep_folder, encode,
 #          part_folder}                         ──►
 #       given {outputs} + memfd (0 or 1)        ──►    stored replicates, or those of an earlier child
 #                                               ◄──    file {} + descriptor: a part (child/buffers.py), 0 or more

@@ -86,7 +86,7 @@ class TaskRun:
     def run(self) -> None:
         """Run the task and hand over its results."""
         replacement = self._code.replacement
-        replacement.retire_at(self._request["retirement_size"])
+        replacement.replace_at(self._request["replacement_size"])
         for group in self._request["groups"]:
             if group["simulations"] and (replacement.reason or self._must_end(self._writer.groups_done)):
                 break

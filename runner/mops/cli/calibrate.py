@@ -23,8 +23,8 @@ from mops.cli.job_progress import say_limits
 from mops.cli.options import STUDY, ModelOption, TargetOption
 from mops.cli.start_options import ProjectOption, RunnerArguments, with_options
 from mops.errors import UsageError, path_refused
-from mops.jobs.export import list_exported
 from mops.jobs.job import Job
+from mops.jobs.table import list_exported
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file

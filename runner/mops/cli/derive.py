@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import job_progress, watch
+from mops.cli import job_progress, status
 from mops.cli.options import JobArgument
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, TrustModelOption, with_options
 from mops.errors import UsageError
@@ -81,7 +81,7 @@ def derive(derive_job: Callable[..., Job], job: str, start: StartOptions, **argu
         if not start.detach and service is None:
             shown.ended(child)
     if service is not None and start.wait:
-        watch.follow(child, service, as_json=start.as_json)
+        status.follow(child, service, as_json=start.as_json)
 
 
 @with_options

@@ -60,16 +60,11 @@ def mixed_code_of(status: Status) -> str:
     return f"simulations of {status.parent} or its parents ran with other versions of {', '.join(status.mixed_code)}"
 
 
-def limits_of(limits: Mapping[str, object], source: Callable[[str], str] | None = None) -> str:
-    """Return the limits of simulations by the names of their variables; empty: none is set.
-
-    Parameters
-    ----------
-    limits
-        As :attr:`mops.settings.Settings.limits`.
-    source
-        Returns where the value of a field comes from.
-    """
+def limits_of(
+    limits: Mapping[str, object],  # as `mops.settings.Settings.limits`
+    source: Callable[[str], str] | None = None,  # returns where the value of a field comes from
+) -> str:
+    """Return the limits of simulations by the names of their variables; empty: none is set."""
     texts = zip(limits, limit_texts(limits), strict=True)
     return ", ".join(f"{text} ({source(field)})" if source else text for field, text in texts)
 

@@ -74,7 +74,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "list": Verb("mops.cli.status:list_", "List the jobs of a storage, newest first.", only_prints=True),
         "status": Verb("mops.cli.status:status", "Show the state of a job.", only_prints=True),
         "logs": Verb("mops.cli.status:logs", "Print the log of a job, with the output of its model.", only_prints=True),
-        "watch": Verb("mops.cli.watch:watch", "Follow a job until it ends.", only_prints=True),
+        "watch": Verb("mops.cli.status:watch", "Follow a job until it ends.", only_prints=True),
         "results": Verb(
             "mops.cli.results:results", "List the committed results of a job, or export them.", only_prints=True
         ),
@@ -113,9 +113,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     },
     "calibrations": {
         "list": Verb(
-            "mops.cli.calibrations:list_", "List the calibrations of a storage, newest first.", only_prints=True
+            "mops.cli.tidy:list_calibrations", "List the calibrations of a storage, newest first.", only_prints=True
         ),
-        "delete": Verb("mops.cli.calibrations:delete_", "Delete calibrations with the jobs of their rounds."),
+        "delete": Verb("mops.cli.tidy:delete_calibrations", "Delete calibrations with the jobs of their rounds."),
     },
     "cluster": {
         "status": Verb(

@@ -24,16 +24,15 @@ from mops.cli.options import (
     read_weights,
 )
 from mops.errors import UsageError
-from mops.jobs.compare import Comparison
 from mops.jobs.compare import compare as compare_jobs
-from mops.jobs.data import JobData, TableSummary
-from mops.jobs.export import Format
+from mops.jobs.data import JobData
 from mops.jobs.job import Job, open_job
 from mops.jobs.ranking import RANKED_BY
 from mops.jobs.status import Status
+from mops.jobs.summary import so_far
+from mops.jobs.table import Format
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, shortened_in_middle
-from mops.verdicts import Counts
 
 
 def results(
@@ -74,11 +73,17 @@ def results(
     With several losses and no weights, --best ranks the sets by each loss.
     """
     of_export = {"--format": file_format is not None, "--no-params": not params, "--overwrite": overwrite}
-    of_best = {"--weight": bool(weight), "--target": target is not None}
-    _refuse_unused(to, [option for option, is_given in of_export.items() if is_given], best)
-    if best is None and any(of_best.values()):
-        options = ", ".join(option for option, is_given in of_best.items() if is_given)
-        raise UsageError(f"only a ranking has {options}", where="the command line", hint="show one: --best 10")
+    unused_export = ", ".join(option for option, is_given in of_export.items() if is_given)
+    unused_best = ", ".join([*(["--weight"] if weight else []), *(["--target"] if target is not None else [])])
+    if best is not None and (to is not None or unused_export):
+        options = ", ".join([*(["--to"] if to is not None else []), *([unused_export] if unused_export else [])])
+        what = f"--best shows parameter sets and exports nothing, but {options} is given"
+        raise UsageError(what, where="the command line", hint="export and rank in two commands")
+    if to is None and unused_export:
+        what = f"only an export has {unused_export}"
+        raise UsageError(what, where="the command line", hint="name a folder: --to FOLDER")
+    if best is None and unused_best:
+        raise UsageError(f"only a ranking has {unused_best}", where="the command line", hint="show one: --best 10")
     found = open_job(job, storage, local=local)
     if best is not None:
         _show_best(found.best(best, target=target, weights=read_weights(weight)).to_arrow(), as_json=as_json)
@@ -92,27 +97,18 @@ def results(
             terminal.data_table(("name", "rows", "file"), rows, right=("rows",))
         return
     tables = found.tables()
-    _show_tables(tables, as_json=as_json)
-    if not as_json:
-        if found.record.sources:
-            terminal.say("some rows are in parts of the job's parents: --json lists all parts")
-        as_files = f"{job_text.command('results', found)} --to FOLDER"
-        terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
-
-
-def _refuse_unused(to: Path | None, of_export: list[str], best: int | None) -> None:
-    """Raise if an option would have no effect."""
-    if best is not None and (to is not None or of_export):
-        options = ", ".join([*(["--to"] if to is not None else []), *of_export])
-        raise UsageError(
-            f"--best shows parameter sets and exports nothing, but {options} is given",
-            where="the command line",
-            hint="export and rank in two commands",
-        )
-    if to is None and of_export:
-        raise UsageError(
-            f"only an export has {', '.join(of_export)}", where="the command line", hint="name a folder: --to FOLDER"
-        )
+    if as_json:
+        terminal.data_json([asdict(table) for table in tables])
+        return
+    shown = []
+    for table in tables:
+        n_parts = len(table.paths) + len(table.filtered)
+        shown.append((table.name, f"{table.rows:,}", f"{n_parts:,}", terminal.size(table.bytes), table.folder))
+    terminal.data_table(("name", "rows", "parts", "size", "folder"), shown, right=("rows", "parts", "size"))
+    if found.record.sources:
+        terminal.say("some rows are in parts of the job's parents: --json lists all parts")
+    as_files = f"{job_text.command('results', found)} --to FOLDER"
+    terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
 
 
 def _show_best(best: pa.Table, *, as_json: bool) -> None:
@@ -144,23 +140,6 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _show_tables(tables: list[TableSummary], *, as_json: bool) -> None:
-    if as_json:
-        terminal.data_json([asdict(table) for table in tables])
-        return
-    rows = [
-        (
-            table.name,
-            f"{table.rows:,}",
-            f"{len(table.paths) + len(table.filtered):,}",
-            terminal.size(table.bytes),
-            table.folder,
-        )
-        for table in tables
-    ]
-    terminal.data_table(("name", "rows", "parts", "size", "folder"), rows, right=("rows", "parts", "size"))
-
-
 def report(
     job: JobArgument,
     out: Annotated[
@@ -184,11 +163,8 @@ def report(
     With several losses and no weights, the report ranks the sets by each loss.
     """
     weights = read_weights(weight)
-    written = (
-        open_job(job, storage, local=local)
-        .report(target=target, weights=weights)
-        .save(out or Path(f"report-{job}.html"))
-    )
+    found = open_job(job, storage, local=local).report(target=target, weights=weights)
+    written = found.save(out or Path(f"report-{job}.html"))
     n_bytes = written.stat().st_size
     if as_json:
         terminal.data_json({"job": job, "file": str(written), "bytes": n_bytes})
@@ -218,7 +194,6 @@ _CAUSES_SHOWN = 10
 _RANGES_SHOWN = 5
 _CAUSE_CHARACTERS = 240
 _LINE_CHARACTERS = 400  # of a traceback
-_STATES_OF_RUNNING = ("submitted", "running", "interrupted", "cancelled")
 
 
 def failures(
@@ -248,35 +223,32 @@ def failures(
     if as_json:
         terminal.data_json({"job": job, "state": status.state, "targets_not_run": not_run, "causes": causes})
         return
-    if not causes:
-        terminal.data(_none(status))
-    else:
+    counts = status.counts
+    if causes:
         _show_causes(found, status, causes if every else causes[:_CAUSES_SHOWN], n_causes=len(causes))
         if not_run > 0:
             terminal.data_paragraph(f"{counted(not_run, 'target')} not run because a simulation failed")
-
-
-def _none(status: Status) -> str:
-    counts = status.counts
-    if not counts.simulations:
-        return f"no failures: nothing is committed yet ({status.state})"
-    good = f"{counts.simulations_good:,} of {status.n_simulations:,} simulations are good"
-    return f"no failures: {good}{_so_far(status)}"
-
-
-def _so_far(status: Status) -> str:
-    return f" so far ({status.state})" if status.state in _STATES_OF_RUNNING else ""
+    elif counts.simulations:
+        good = f"{counts.simulations_good:,} of {status.n_simulations:,} simulations are good"
+        terminal.data(f"no failures: {good}{so_far(status)}")
+    else:
+        terminal.data(f"no failures: nothing is committed yet ({status.state})")
 
 
 def _show_causes(job: Job, status: Status, shown: list[dict[str, Any]], *, n_causes: int) -> None:
-    terminal.data_paragraph(f"{counted(n_causes, 'cause')} of {_failed(status.counts)}{_so_far(status)}")
+    n_failed = status.counts.simulations_failed
+    n_of_kind = {"failed simulation": n_failed, "failed score": sum(status.counts.verdicts.values()) - n_failed}
+    failed = " and ".join(counted(n, kind) for kind, n in n_of_kind.items() if n)
+    terminal.data_paragraph(f"{counted(n_causes, 'cause')} of {failed}{so_far(status)}")
     for number, row in enumerate(shown, 1):
         terminal.data("")
         cause = shortened_in_middle(row["cause"], _CAUSE_CHARACTERS)
         terminal.data_paragraph(f"{number}. {row['verdict']}: {cause}", indent="   ", first="")
         for line in _lines(row):
             terminal.data_paragraph(line, indent="     ", first="   ")
-        for line in _texts(row):
+        traceback = row["traceback"].rstrip().splitlines()
+        _, *more_of_message = row["message"].splitlines()
+        for line in (*traceback, *(line for line in more_of_message if line not in traceback)):
             terminal.data(f"   | {shortened_in_middle(line, _LINE_CHARACTERS)}".rstrip())
         terminal.data(f"   run it alone: {row['command']}")
     terminal.data("")
@@ -285,26 +257,10 @@ def _show_causes(job: Job, status: Status, shown: list[dict[str, Any]], *, n_cau
         terminal.data_paragraph(f"{more}: {job_text.command('failures', job)} --all")
 
 
-def _texts(row: dict[str, Any]) -> list[str]:
-    """Return the traceback, and the lines of the message that are not in it."""
-    traceback = row["traceback"].rstrip().splitlines()
-    _, *more = row["message"].splitlines()
-    return [*traceback, *(line for line in more if line not in traceback)]
-
-
-def _failed(counts: Counts) -> str:
-    n_targets = sum(counts.verdicts.values()) - counts.simulations_failed
-    kinds = ((counts.simulations_failed, "failed simulation"), (n_targets, "failed score"))
-    return " and ".join(counted(n, kind) for n, kind in kinds if n)
-
-
 def _lines(row: dict[str, Any]) -> Iterator[str]:
     """Yield what is known of a cause, the most telling first."""
-    what = (
-        counted(row["n"], "simulation")
-        if row["stage"] == "model"
-        else f"{counted(row['n'], 'score')} by {row['target']}"
-    )
+    is_model = row["stage"] == "model"
+    what = counted(row["n"], "simulation") if is_model else f"{counted(row['n'], 'score')} by {row['target']}"
     at = f"at {row['place']}; " if row["place"] else ""
     yield f"{at}{what} in {counted(row['sets'], 'parameter set')}"
     yield from row["ranges"][:_RANGES_SHOWN]
@@ -334,15 +290,11 @@ def compare(
     if as_json:
         terminal.data_json([asdict(one) for one in found])
     else:
-        _show_comparison(found, first, second)
+        rows = [(one.what, *map("{:,}".format, (one.same, one.different, one.only_a, one.only_b))) for one in found]
+        numbers = ("equal", "different", f"only {first}", f"only {second}")
+        terminal.data_table(("", *numbers), rows, right=numbers)
+        for one in found:
+            for example in one.examples:
+                terminal.say(f"{one.what}: {example}")
     if not all(one.is_equal for one in found):
         raise typer.Exit(1)
-
-
-def _show_comparison(found: list[Comparison], first: str, second: str) -> None:
-    rows = [(one.what, *map("{:,}".format, (one.same, one.different, one.only_a, one.only_b))) for one in found]
-    numbers = ("equal", "different", f"only {first}", f"only {second}")
-    terminal.data_table(("", *numbers), rows, right=numbers)
-    for one in found:
-        for example in one.examples:
-            terminal.say(f"{one.what}: {example}")

@@ -1,39 +1,46 @@
-"""``mops jobs list``, ``status``, ``logs`` and ``cancel``, which need no Arrow."""
+"""``mops jobs list``, ``status``, ``watch``, ``logs`` and ``cancel``: what jobs do now. Only ``watch`` needs Arrow."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.live import Live
 
 from mops import units
 from mops.cli import job_text, terminal
-from mops.cli.job_screen import bar
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.errors import UsageError
-from mops.jobs.following import OPEN_STATES, phases_of, with_runner
+from mops.jobs.following import Phases, phases_of, progress_of, read_log, with_runner
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
-from mops.jobs.status import CANCEL_REQUESTED, JobMoment, JobState, Status, seen_text, storage_of
-from mops.jobs.text_log import read
+from mops.jobs.status import CANCEL_REQUESTED, OPEN_STATES, JobMoment, JobState, Status, seen_text, storage_of
+from mops.jobs.summary import line_of, runner_of
 from mops.options import SERVICE
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 
 if TYPE_CHECKING:
-    from mops.jobs.data import JobData
     from mops.jobs.figure_data import BestSet, LossSpread, LossSummary
+    from mops.jobs.job import Job
     from mops.jobs.summary import Reason
     from mops.k8s.job_phase import Phase
+    from mops.service.service import Service
 
 
+POLL_SECONDS = 2.0
+FIRST_SECONDS = 60.0  # in which the runner reports its progress every second, so `watch` looks as often
+LINE_SECONDS = 10.0
+_LOG_LINES = 6
 _BAR_COLUMNS = 24
 _LEAST_WIDTH_WITH_BARS = 60
 
@@ -68,22 +75,18 @@ def _print_best(best: Sequence[BestSet]) -> None:
     low, high = min(0.0, best[0].loss), best[-1].loss  # a zero far above all losses would leave every bar empty
     head = ["best sets", best[0].ranked_by]
     rows = [[short_id(one.param_id), _number(one.loss)] for one in best]
-    if _has_bars():
+    console = Console()
+    is_wide = not sys.stdout.isatty() or console.width >= _LEAST_WIDTH_WITH_BARS
+    if is_wide and not console.options.ascii_only:
         head.append(f"{_number(low)} to {_number(high)}")
         for row, one in zip(rows, best, strict=True):
-            row.append(bar(_share(one.loss, low, high), _BAR_COLUMNS))
+            row.append(terminal.bar(_share(one.loss, low, high), _BAR_COLUMNS))
     terminal.data_table(head, rows, right=[best[0].ranked_by])
 
 
 def _share(loss: float, low: float, high: float) -> float:
     """Return where a loss is between two numbers, as a part of 1. Their difference may be too large for a float."""
     return (loss / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
-
-
-def _has_bars() -> bool:
-    console = Console()
-    is_wide = not sys.stdout.isatty() or console.width >= _LEAST_WIDTH_WITH_BARS
-    return is_wide and not console.options.ascii_only
 
 
 def _number(value: float) -> str:
@@ -180,38 +183,31 @@ def status(
     if phase is not None:  # the runner may have finished the job before Kubernetes answered
         moment = JobMoment.read(found.files, job)
     now = with_runner(moment.status, phase)
-    data = _with_tables(moment) if losses or moment.n_failed else None
-    reasons = data.reasons if data else []
+    reasons: list[Reason] = []
+    summary: LossSummary | None = None
+    if losses or moment.n_failed:
+        from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most calls need no tables
+
+        data = JobData(**vars(moment))
+        reasons = data.reasons
+        if losses:
+            from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as above
+
+            summary = loss_summary_of(data)
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
-    summary = _losses(data) if data and losses else None
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
-        terminal.data_json(_as_json(now, reasons, summary) | kubernetes)
+        finished = {
+            "simulations_finished": now.finished.simulations,
+            "simulations_durable": now.counts.simulations,
+            "reasons": [asdict(reason) for reason in reasons],
+        }
+        in_losses = {"losses": asdict(summary)} if summary is not None else {}
+        terminal.data_json(asdict(now) | finished | in_losses | kubernetes)
         return
     terminal.data_fields([*_fields(found, moment, now, reasons, phase, cluster), *loss_fields(found, now, summary)])
     if summary is not None and summary.spreads and summary.best is not None:
         print_losses(summary.spreads, summary.best)
-
-
-def _as_json(now: Status, reasons: list[Reason], summary: LossSummary | None) -> dict[str, object]:
-    finished = {
-        "simulations_finished": now.finished.simulations,
-        "simulations_durable": now.counts.simulations,
-        "reasons": [asdict(reason) for reason in reasons],
-    }
-    return asdict(now) | finished | ({"losses": asdict(summary)} if summary is not None else {})
-
-
-def _with_tables(moment: JobMoment) -> JobData:
-    from mops.jobs.data import JobData  # noqa: PLC0415 - Arrow: 0.3 s, and most calls need no tables
-
-    return JobData(**vars(moment))
-
-
-def _losses(data: JobData) -> LossSummary:
-    from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as in _with_tables
-
-    return loss_summary_of(data)
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
@@ -275,6 +271,140 @@ def _runner(live: Progress, *, is_running: bool) -> Iterator[tuple[str, str]]:
         yield "", f"failed: {', '.join(live.finished.by_verdict)}"
 
 
+def watch(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
+    """Follow a job until it ends.
+
+    You can watch from any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is
+    not a terminal, the command prints a line for each change, at most every 10 s. With --json, each line is a JSON
+    object.
+
+    Example:
+
+        mops jobs watch waves
+
+    Exit codes: 0 succeeded, 3 some simulations failed, 1 failed or interrupted, 130 cancelled.
+    """
+    from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow: 0.3 s, and the other commands here need none
+
+    found = open_job(job, storage, local=local)
+    follow(found, service_with(found.files, local=local), as_json=as_json)
+
+
+def follow(
+    job: Job,
+    service: Service | None,  # that may run the job
+    *,
+    as_json: bool,
+    after: int = 0,  # wait for an attempt later than this one; 0: follow the job as it is
+) -> None:
+    """Show a job until it is over, and exit with its code."""
+    try:
+        phases = Phases(job.name, replace(service, results=job.files.url) if service else None, after)
+        seen = History(job)
+        if as_json or not sys.stdout.isatty():
+            now = _follow(seen, phases, Lines(as_line if as_json else lambda now: line(now, phases.text)).show)
+        else:
+            with Live(console=Console(**terminal.AS_IS), transient=True, auto_refresh=False) as display:
+                now = _follow(
+                    seen, phases, lambda now: display.update(screen(seen, now, time.time(), phases.text), refresh=True)
+                )
+    except KeyboardInterrupt:
+        terminal.say(f"stopped watching; the job continues: {job_text.command('watch', job)}")
+        raise typer.Exit(130) from None
+    if as_json:
+        terminal.data(as_line(now, reasons=[asdict(reason) for reason in job.reasons()]))
+    else:
+        took = f" after {units.duration(now.seconds)}" if now.seconds else ""
+        ended = ": its runner ended without a result" if now.state == "interrupted" else ""
+        terminal.data(f"{now.job}: {job_text.state_of(now, took)}{ended}")
+        terminal.data_fields(job_text.ended_of(job, now, job.reasons()))
+    raise typer.Exit(terminal.EXIT_CODES.get(now.state, 1))
+
+
+def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> Status:
+    while phases.may_continue(now := seen.look()):
+        show(now)
+        time.sleep(1.0 if (now.seconds or 0.0) < FIRST_SECONDS else POLL_SECONDS)
+    return now
+
+
+class History:
+    """The status of a job, and its rate over time."""
+
+    def __init__(self, job: Job):
+        kept = job.samples(newest=terminal.MOST_POINTS // 6 + 1).to_arrow()  # an object holds about six
+        self.rates = terminal.Rates(deque(kept["rate"].to_pylist(), terminal.MOST_POINTS), job.name)
+        self._at = kept["time"][-1].as_py().timestamp() if kept.num_rows else 0.0
+        self._status = job.follower()
+
+    def look(self) -> Status:
+        """Return the status now."""
+        now = self._status()
+        if now.live is not None and now.live.at > self._at:
+            self._at = now.live.at
+            self.rates.add(now.job, now.live.at, now.live.rate)
+        return now
+
+
+class Lines:
+    """Prints a line for each change, at most every 10 s."""
+
+    def __init__(self, line_of: Callable[[Status], str]):
+        self._line_of = line_of
+        self._last = ""
+        self._at = float("-inf")
+
+    def show(self, now: Status) -> None:
+        """Print a line, if it is time and the line is new."""
+        if time.monotonic() - self._at < LINE_SECONDS or (text := self._line_of(now)) == self._last:
+            return
+        self._last, self._at = text, time.monotonic()
+        terminal.data(text)
+        sys.stdout.flush()  # for the reader of a pipe
+
+
+def as_line(now: Status, **more: object) -> str:
+    """Return a status as a line of JSON."""
+    fields = asdict(now) | more
+    if now.live is not None:
+        del fields["live"]["settings"]
+    return json.dumps(fields, separators=(",", ":"), default=str)
+
+
+def line(now: Status, kubernetes: str = "") -> str:
+    """Return a status, and the runner's phase in Kubernetes, as a line of text."""
+    more = f"; Kubernetes: {kubernetes}" if kubernetes else ""
+    if now.live is None:
+        return f"{now.state}: {now.groups:,} of {now.n_groups:,} parameter sets committed{more}"
+    pace = [units.rate(now.live.rate)] if now.live.rate else []
+    if text := now.to_go(time.time()):
+        pace.append(text)
+    durable, memory = f"{now.counts.simulations:,} durable", terminal.size(now.live.memory_bytes)
+    return ", ".join([line_of(now), durable, *pace, memory]) + more
+
+
+def screen(
+    seen: History,
+    now: Status,
+    time_s: float,  # since the epoch, for ages
+    kubernetes: str = "",  # the runner's phase
+) -> terminal.JobScreen:
+    """Return what a terminal shows of a job."""
+    title = "submitted, waiting for a runner" if now.state == "submitted" else f"{now.state}, {runner_of(now, time_s)}"
+    if (live := now.live) is None:
+        fields = [terminal.Field("durable", [f"{now.groups:,} of {now.n_groups:,} parameter sets"])]
+    else:
+        memory = [f"{terminal.size(live.runner_bytes)} of memory", f"{terminal.size(live.open_bytes)} not durable"]
+        runner = terminal.Field("runner", memory, is_detail=True)
+        fields = [*terminal.fields_of(progress_of(now), list(seen.rates.kept), time_s), runner]
+    if kubernetes:
+        fields.append(terminal.Field("Kubernetes", [kubernetes]))
+    log = [terminal.plain(one) for one in live.lines[-_LOG_LINES:]] if live else []
+    return terminal.JobScreen(f"{now.job}: {title}", fields, log)
+
+
 def logs(
     job: JobArgument,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Print the log of this attempt only")] = None,
@@ -304,7 +434,7 @@ def logs(
         _of_pods(found, local=local, workers=workers, follow=follow, tail=tail)
         return
     try:
-        for text in read(found, attempt, tail=tail, follow=follow):
+        for text in read_log(found, attempt, tail=tail, follow=follow):
             terminal.data_text(text)
             printed = printed or bool(text)
     except KeyboardInterrupt:

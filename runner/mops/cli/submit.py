@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_progress, terminal, watch
+from mops.cli import job_progress, status, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_options
 from mops.errors import MopsError, Superseded
@@ -64,7 +64,7 @@ def submit(
         if not start.detach and service is None:
             shown.ended(job)
     if service is not None and start.wait:
-        watch.follow(job, service, as_json=start.as_json)
+        status.follow(job, service, as_json=start.as_json)
 
 
 @with_options
@@ -96,7 +96,7 @@ def resume(
         if not start.detach and service is None:
             shown.ended(found)
     if service is not None and start.wait:
-        watch.follow(found, service, as_json=start.as_json, after=before)
+        status.follow(found, service, as_json=start.as_json, after=before)
 
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)

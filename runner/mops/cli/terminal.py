@@ -1,4 +1,4 @@
-"""Writes to the terminal: data to stdout, messages to stderr, live progress while a job runs.
+"""Writes to the terminal: data to stdout, messages to stderr, the screen of a job while it runs.
 
 A text may come from a model, so no function here passes on the escape sequences of a text.
 """
@@ -10,21 +10,23 @@ import logging
 import sys
 import textwrap
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mops.attempt.display import figures
-from mops.cli.job_screen import JobScreen, Rates, fields_of
+from mops.attempt.display import best_losses, figures, slow_text
 from mops.errors import MopsError, UsageError
-from mops.units import bytes_text, printable, without_varying
+from mops.units import bytes_text, counted, duration, printable, rate, to_go, without_varying
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
@@ -56,14 +58,13 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, default=str))
 
 
-def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table; a terminal folds long cells, other outputs get one line for each row.
-
-    Parameters
-    ----------
-    right
-        The columns to align on the right.
-    """
+def data_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),  # the columns to align on the right
+) -> None:
+    """Print a table; a terminal folds long cells, other outputs get one line for each row."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -76,16 +77,13 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
         sys.stdout.write(line.rstrip() + "\n")  # with the styles of the table
 
 
-def data_paragraph(text: str, *, indent: str = "", first: str | None = None) -> None:
-    """Print a paragraph; a terminal gets lines of its width, other outputs get one line.
-
-    Parameters
-    ----------
-    indent
-        The start of each line.
-    first
-        The start of the first line; None: as of the others.
-    """
+def data_paragraph(
+    text: str,
+    *,
+    indent: str = "",  # the start of each line
+    first: str | None = None,  # the start of the first line; None: as of the others
+) -> None:
+    """Print a paragraph; a terminal gets lines of its width, other outputs get one line."""
     width = Console().width if sys.stdout.isatty() else _PIPE_COLUMNS
     first = indent if first is None else first
     data(
@@ -101,19 +99,12 @@ def data_fields(fields: Iterable[tuple[str, str]]) -> None:
         data(line)
 
 
-def confirmed(question: str, *, option: str) -> bool:
-    """Ask the user at the terminal; no answer means no.
-
-    Parameters
-    ----------
-    option
-        The option that skips the question.
-
-    Raises
-    ------
-    UsageError
-        Stdin is not a terminal.
-    """
+def confirmed(
+    question: str,
+    *,
+    option: str,  # that skips the question
+) -> bool:
+    """Ask the user at the terminal; no answer means no. Raise UsageError if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             "the command cannot ask for confirmation, because stdin is not a terminal",
@@ -211,3 +202,167 @@ class _Lines:
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             say(figures(now))
+
+
+# The screen of a running job: a title and fields, laid out for the width of the terminal. A narrow terminal shows no
+# ornaments (bars and spark lines), and then no fields of little weight. It never cuts a label or a figure: what does
+# not fit continues on the next line. Only messages and lines of the log are cut.
+
+RATE_SECONDS = 5.0  # for each column of a spark line, so it shows the last two minutes
+MOST_POINTS = 24
+_WIDE_COLUMNS = 100
+_ORNAMENT_COLUMNS = 72
+_DETAIL_COLUMNS = 60
+_SLOW_SHOWN = 3
+_BARS = "▁▂▃▄▅▆▇█"
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True)
+class Field:
+    """A label, and figures about it."""
+
+    label: str
+    parts: Sequence[str]  # the figures; a line ends only between two of them, if there is room for each
+    ornament: Callable[[int], str] | None = None  # returns a picture of the figures with so many columns
+    lines: Sequence[str] = ()  # messages below the figures, of which a terminal shows as much as fits on a line each
+    style: str = ""
+    is_detail: bool = False  # whether a narrow terminal leaves the field out
+
+
+@dataclass(frozen=True)
+class JobScreen:
+    """A screen for rich: the title, the fields, the last lines of the log."""
+
+    title: str
+    fields: Sequence[Field]
+    log: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines of the screen, none of which is wider than the terminal."""
+        width = options.max_width
+        shown = [one for one in self.fields if width >= _DETAIL_COLUMNS or not one.is_detail]
+        if options.ascii_only:
+            shown = [replace(one, ornament=None) for one in shown]
+        indent = max((cell_len(one.label) for one in shown), default=0) + 2
+        yield from Text(self.title, "bold").wrap(console, width, overflow="fold")
+        for one in shown:
+            for i, line in enumerate(_field_lines(one, width, max(width - indent, 1), console)):
+                yield Text((one.label if i == 0 else "").ljust(indent)) + line
+        for text in self.log:
+            yield _cut(Text(text, "dim"), width)
+
+
+def _field_lines(one: Field, width: int, room: int, console: Console) -> Iterator[Text]:
+    text = ", ".join(one.parts)
+    columns = MOST_POINTS if width >= _WIDE_COLUMNS else MOST_POINTS // 2
+    if one.ornament and width >= _ORNAMENT_COLUMNS and columns + 2 + cell_len(text) <= room:
+        yield Text(f"{one.ornament(columns)}  {text}", one.style)
+    else:
+        for line in _filled(one.parts, room):
+            yield from Text(line, one.style).wrap(console, room, overflow="fold")
+    for message in one.lines:
+        yield _cut(Text(message, one.style), room)
+
+
+def _filled(parts: Sequence[str], room: int) -> Iterator[str]:
+    """Yield lines of parts with commas between them, as many parts on a line as fit."""
+    line = ""
+    for i, part in enumerate(parts):
+        text = part if i == len(parts) - 1 else f"{part},"
+        if line and cell_len(line) + 1 + cell_len(text) > room:
+            yield line
+            line = text
+        else:
+            line = f"{line} {text}" if line else text
+    yield line
+
+
+def _cut(text: Text, width: int) -> Text:
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+@dataclass
+class Rates:
+    """Simulations per second over the last minutes, for a spark line."""
+
+    kept: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    job: str = ""
+    _at: float = float("-inf")
+
+    def add(self, job: str, at_s: float, rate: float) -> None:
+        """Take the rate of a job at a moment; a rate less than 5 s after another replaces that one."""
+        if job != self.job:  # a calibration runs a job for each round
+            self.job, self._at = job, float("-inf")
+            self.kept.clear()
+        if at_s - self._at >= RATE_SECONDS:
+            self._at = at_s
+            self.kept.append(rate)
+        else:
+            self.kept[-1] = rate
+
+
+def plain(text: str) -> str:
+    """Return a line that a model printed or raised, without control characters, tabs and characters without a width."""
+    return "".join(one if one.isprintable() else " " for one in printable(text.rstrip()))
+
+
+def sparkline(values: Iterable[float], columns: int) -> str:
+    """Return a bar for each of the last values, from 0 to the highest, in a fixed number of columns."""
+    points = list(values)[-columns:]
+    top = max(points, default=0.0) or 1.0
+    return "".join(_BARS[round(value / top * (len(_BARS) - 1))] for value in points).rjust(columns)
+
+
+def bar(share: float, columns: int) -> str:
+    """Return a bar of which a share is filled; it is legible without colour."""
+    filled = round(min(max(share, 0.0), 1.0) * columns)
+    return "━" * filled + "─" * (columns - filled)
+
+
+def fields_of(
+    now: Progress,
+    rates: Sequence[float],  # of the last minutes
+    time_s: float | None = None,  # the present time (s since the epoch), for the end of the job; None: now
+) -> Iterator[Field]:
+    """Yield what a terminal shows of a job's progress, the fields of most weight first."""
+    done, total = now.finished.simulations, max(now.total, 1)
+    percent = 100 * done // total  # 100 only at the end
+    counts = [f"{done:,} of {now.total:,}", f"{now.finished.simulations_failed:,} failed", f"{now.left:,} left"]
+    yield Field("simulations", [*counts, f"{percent} %"], lambda columns: bar(done / total, columns))
+    yield Field("elapsed", [duration(now.seconds), *_end(now, time.time() if time_s is None else time_s)])
+    yield Field("rate", [rate(now.rate) if now.rate else "no rate yet"], lambda columns: sparkline(rates, columns))
+    used, peak, limit = bytes_text(now.memory_bytes), f"peak {bytes_text(now.peak_bytes)}", now.limit_bytes
+    if now.memory_bytes and limit:
+        share = now.memory_bytes / limit
+        yield Field("memory", [f"{used} of {bytes_text(limit)}", peak], lambda columns: bar(share, columns))
+    elif now.memory_bytes:
+        yield Field("memory", [used, peak])
+    next_commit = [] if now.next_commit_s is None else [f"next commit in {duration(now.next_commit_s)}"]
+    yield Field("durable", [f"{now.durable.simulations:,} of {done:,} finished", *next_commit])
+    if now.best:
+        best = [" ".join(both) for both in best_losses(now.best)]
+        more = len(now.best) - len(best)
+        yield Field("best loss", [*best, *([f"and {counted(more, 'other loss')}"] if more else [])])
+    if now.slow:
+        slow = list(map(slow_text, now.slow[:_SLOW_SHOWN]))
+        yield Field("slow", [counted(len(now.slow), "simulation")], lines=slow)
+    if now.finished.verdicts:
+        causes = [f"{cause.n:,} x {cause.verdict}: {plain(cause.message)}" for cause in now.causes]
+        # Causes are of this attempt, and only the most frequent ones.
+        if causes and (others := sum(now.finished.verdicts.values()) - sum(cause.n for cause in now.causes)) > 0:
+            causes.append(f"{others:,} others: mops jobs failures {now.job}")
+        yield Field("failures", now.finished.by_verdict, lines=causes, style="red")
+    in_flight = [counted(now.in_flight, "parameter set"), f"{now.slots:,} simulations at once"]
+    yield Field("in flight", in_flight, is_detail=True)
+
+
+def _end(now: Progress, time_s: float) -> Iterator[str]:
+    if text := to_go(now.seconds_left, len(now.slow)):
+        yield text
+    left = now.seconds_left
+    if not left or now.slow:
+        return
+    end = datetime.fromtimestamp(time_s + left)
+    yield f"ends at {end:%H:%M}" if left < _DAY_SECONDS / 2 else f"ends {end:%Y-%m-%d %H:%M}"

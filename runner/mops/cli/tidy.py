@@ -1,4 +1,4 @@
-"""``mops jobs verify``, ``compact``, ``clean`` and ``delete``: the files of jobs."""
+"""``mops jobs verify``, ``compact``, ``clean`` and ``delete``, ``mops calibrations``: the files of a storage."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mops.jobs.removal import clean as clean_job
 from mops.storage.files import Files
 
 if TYPE_CHECKING:
+    from mops.calibration.stored import Listed as StoredCalibration
     from mops.storage.compaction import Compacted
 
 
@@ -161,3 +162,69 @@ def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> l
         done.append(deleted)
         terminal.say(f"deleted job {deleted.job}")
     return done
+
+
+def list_calibrations(storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """List the calibrations of a storage, newest first.
+
+    Example:
+
+        mops calibrations list
+    """
+    from mops.calibration.stored import list_calibrations as listed  # noqa: PLC0415 - see verify
+
+    files = locate(storage, local=local).open()
+    found = listed(files.brief())
+    if as_json:
+        terminal.data_json([asdict(one) for one in found])
+    elif found:
+        columns = ("calibration", "method", "rounds", "sets", "failed", "began", "open round")
+        terminal.data_table(columns, map(_row, found), right=("rounds", "sets", "failed"))
+    else:
+        terminal.say(f"no calibrations in {files.url}")
+    for one in found:
+        if one.error is not None:
+            terminal.say(f"warning: calibration {one.calibration} cannot be read: {one.error}")
+
+
+def _row(one: StoredCalibration) -> tuple[str, ...]:
+    if one.scored is None or one.failed is None or one.created is None:
+        return one.calibration, *("-" for _ in range(6))
+    counts = (f"{one.rounds:,}", f"{one.scored + one.failed:,}", f"{one.failed:,}")
+    return one.calibration, str(one.method), *counts, units.moment(one.created), one.open_job or ""
+
+
+def delete_calibrations(
+    calibrations: Annotated[list[str], typer.Argument(metavar="CALIBRATION", help="The names of the calibrations")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete calibrations with the jobs of their rounds.
+
+    mops does not delete a calibration whose job runs. If a deletion was killed, run the command again to finish it.
+
+    Example:
+
+        mops calibrations delete fit
+    """
+    from mops.calibration.stored import jobs_of, stored_calibration  # noqa: PLC0415 - see verify
+
+    files = locate(storage, local=local).open()
+    records = [stored_calibration(files.brief(), name) for name in dict.fromkeys(calibrations)]
+    plan = plan_deletion(files.brief(), [job for one in records for job in jobs_of(one)])
+    for one in records:
+        terminal.say(f"calibration {one.name}: {units.counted(len(one.begun()), 'round')}")
+    say_plan(plan)
+    what = f"{units.counted(len(records), 'calibration')} with {units.counted(len(plan), 'job')}"
+    if not (yes or terminal.confirmed(f"delete {what} permanently?", option="--yes")):
+        terminal.say("nothing was deleted")
+        raise typer.Exit(1)
+    done = delete_jobs(files, plan, local=local)
+    for one in records:
+        one.remove()
+        terminal.say(f"deleted calibration {one.name}")
+    if as_json:
+        names = [one.name for one in records]
+        terminal.data_json({"calibrations": names, "jobs": [asdict(deleted) for deleted in done]})

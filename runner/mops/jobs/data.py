@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import TypeVar
@@ -79,6 +79,7 @@ def kept_outputs(record: JobRecord, reference: Families | None) -> list[str]:
     return [name for name in reference or {} if record.spec.outputs is None or name in record.spec.outputs]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class JobData(JobMoment):
     """A job at one moment, with its tables. Each part is read when it is first needed, and then kept.
 
@@ -86,12 +87,17 @@ class JobData(JobMoment):
     kept: the rows of failures, and rows of outputs beyond the sample of sets that figures show.
     """
 
+    # Of the jobs from which rows come, by the id of the job: they are complete, so all moments of a job may share them.
+    source_logs: dict[str, list[SourceLog]] = field(default_factory=dict)
+
     @cached_property
     def _sources(self) -> list[SourceLog]:
         """The logs of the jobs from which rows come; the last one is that of the job itself."""
         compaction = COMPACTIONS.read(self.files, self.record.paths.compaction) if self.view.complete else None
         own = SourceLog(self.record.own, WholeLog(self.view, self.commits, compaction))
-        return [*source_logs(self.files, self.record), own]
+        if (logs := self.source_logs.get(self.record.id)) is None:
+            logs = self.source_logs[self.record.id] = source_logs(self.files, self.record)
+        return [*logs, own]
 
     @cached_property
     def _datasets(self) -> dict[tuple[str, str | None], ds.Dataset]:
@@ -102,6 +108,7 @@ class JobData(JobMoment):
 
         def again() -> list[SourceLog]:
             # `clean` has removed parts that a compaction had replaced. The logs themselves are complete then.
+            self.source_logs.clear()
             for name in ("_sources", "_datasets"):
                 self.__dict__.pop(name, None)
             return self._sources
@@ -145,7 +152,11 @@ class JobData(JobMoment):
     def tables(self) -> list[TableSummary]:
         """Return a summary of each table: the outputs, the losses, the failures."""
         named = [("outputs", name) for name in self.output_names] + [("losses", None), ("failures", None)]
-        return [self._from_current(functools.partial(self._summary, kind, name)) for kind, name in named]
+        return [self.table(kind, name) for kind, name in named]
+
+    def table(self, kind: str, name: str | None = None) -> TableSummary:
+        """Return a summary of one table, which has no rows if the job has no output of this name."""
+        return self._from_current(functools.partial(self._summary, kind, name))
 
     def _summary(self, kind: str, name: str | None, sources: list[SourceLog]) -> TableSummary:
         url, rows = self.files.url, part_rows(sources, kind, name)

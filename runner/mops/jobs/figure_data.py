@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -288,51 +288,48 @@ class _Result:
     keys: tuple[str, ...]  # the columns for whose values the measures are apart
 
 
-@dataclass
-class _Measures:
-    """The measures so far, in the order of the figures."""
-
-    sets: pa.Table
-    names: list[str]
-    left_out: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def measured_of(data: JobData, wanted: Wanted = Wanted()) -> MeasuredSets:
     """Return the sets with each loss and the last values of the outputs; raise UsageError if a name is wrong."""
     # Without a named output, these are at most 8 measures: the losses, then the results with one row for each
     # simulation, then the last values of the others. In a large job they come from the sample of sets that a fan chart
     # shows. A sample would break the blocks of a Saltelli design, so mops reads all its sets, some at a time.
     design = saltelli_design(data.parameters.next_to(()))
-    found = _losses_of(data) if wanted.output is None else _Measures(_no_sets(), [])
-    most = MOST_MEASURES if wanted.output is None else MOST_NAMED
+    most, sets, names = MOST_NAMED, pa.table({"group": pa.array([], pa.int32())}), list[str]()
+    if wanted.output is None:
+        scored = scored_without_parameters(data)
+        most, names = MOST_MEASURES, [scored.title(label) for label in scored.shown_labels]
+        sets = scored.table.select(["group", *scored.shown_labels]).rename_columns(["group", *names])
+    left_out, notes = list[str](), list[str]()
     for output in _in_order(data, wanted):
         try:
             results = _results_of(data, output, wanted)
-            n_read = max(most - len(found.names), 0)
-            found.left_out += [f"{result.output}.{result.y}" for result in results[n_read:]]
-            if results[:n_read]:
-                last = _last_values_of(data, results[:n_read], wanted.where, is_whole=design is not None)
-                _add(found, results[:n_read], last, most)
+            read = results[: max(most - len(names), 0)]
+            left_out += [f"{result.output}.{result.y}" for result in results[len(read) :]]
+            last = _last_values_of(data, read, wanted.where, is_whole=design is not None) if read else {}
         except UsageError as several:
             if wanted.output is not None:
                 raise
-            found.notes.append(f"No measure shows {output!r}: {several.what}.")
-    if found.left_out:
-        found.notes.append(_left_out_note(found.left_out, most))
-    table = data.parameters.joined(found.sets)
-    parameters = tuple(table.column_names[found.sets.num_columns :])
-    return MeasuredSets(table, tuple(found.names), parameters, design, tuple(found.notes))
-
-
-def _losses_of(data: JobData) -> _Measures:
-    scored = scored_of(data)
-    names = [scored.title(label) for label in scored.shown_labels]
-    return _Measures(scored.table.select(["group", *scored.shown_labels]).rename_columns(["group", *names]), names)
-
-
-def _no_sets() -> pa.Table:
-    return pa.table({"group": pa.array([], pa.int32())})
+            notes.append(f"No measure shows {output!r}: {several.what}.")
+            continue
+        for one, division in product(read, last):
+            of = f", {division_text(' and '.join(one.keys), division)}" if one.keys else ""
+            if len(names) >= most:
+                left_out.append(f"{one.output}.{one.y}{of}")
+                continue
+            name = _measure(one.output, one.y, one.x, of, names)
+            values = last[division].select(["group", one.y]).rename_columns(["group", name])
+            sets = sets.join(values, "group", join_type="full outer")
+            names.append(name)
+    if left_out:
+        n_more = len(left_out) - _LISTED
+        listed = ", ".join(left_out[:_LISTED]) + (f", and {counted(n_more, 'other')}" if n_more > 0 else "")
+        notes.append(
+            f"At most {most} results have a figure here, and these have none: {listed}. "
+            "job.plot.sensitivity(OUTPUT, y=COLUMN) draws them."
+        )
+    table = data.parameters.joined(sets)
+    parameters = tuple(table.column_names[sets.num_columns :])
+    return MeasuredSets(table, tuple(names), parameters, design, tuple(notes))
 
 
 def _in_order(data: JobData, wanted: Wanted) -> list[str]:
@@ -362,49 +359,23 @@ def _results_of(data: JobData, output: str, wanted: Wanted) -> list[_Result]:
 
 
 def _last_values_of(
-    data: JobData, results: Sequence[_Result], where: Where | None, *, is_whole: bool
+    data: JobData,
+    results: Sequence[_Result],  # of one output
+    where: Where | None,
+    *,
+    is_whole: bool,  # read all sets; False: a sample if the job is large
 ) -> dict[str | None, pa.Table]:
     """Return the last values of columns of one output, for each value of its keys."""
-    one, ys = results[0], [result.y for result in results]
-    own = data.dataset("outputs", one.output).schema.names
+    one, ys, every = results[0], [result.y for result in results], data.groups_run
+    own, n_rows = data.dataset("outputs", one.output).schema.names, data.n_rows(one.output)
+    read = every if is_whole else sample_of_sets(every, n_rows)
+    n_read = n_rows * len(read) // max(len(every), 1)
     last: dict[str | None, list[pa.Table]] = {}
-    for rows in _pieces_of(data, one, ys, where, is_whole=is_whole):
+    for groups in np.array_split(read, max(1, -(-n_read // MOST_VALUES))):  # the memory may not hold all of them
+        rows = data.rows(one.output, [*([one.x] if one.x else []), *ys, *one.keys], groups, where)
         for division, some in of_each_division(rows, divisions_of(data, own, rows, one.keys)):
             last.setdefault(division, []).append(last_values(some, one.output, one.x, ys))
     return {division: pa.concat_tables(tables) for division, tables in last.items()}
-
-
-def _add(found: _Measures, results: Sequence[_Result], last: Mapping[str | None, pa.Table], most: int) -> None:
-    for one, division in product(results, last):
-        of = f", {division_text(' and '.join(one.keys), division)}" if one.keys else ""
-        if len(found.names) >= most:
-            found.left_out.append(f"{one.output}.{one.y}{of}")
-            continue
-        name = _measure(one.output, one.y, one.x, of, found.names)
-        values = last[division].select(["group", one.y]).rename_columns(["group", name])
-        found.sets = found.sets.join(values, "group", join_type="full outer")
-        found.names.append(name)
-
-
-def _pieces_of(
-    data: JobData, one: _Result, ys: Sequence[str], where: Where | None, *, is_whole: bool
-) -> Iterator[pa.Table]:
-    """Yield the rows of all sets, or of a sample if the job is large, some sets at a time."""
-    every, n_rows = data.groups_run, data.n_rows(one.output)
-    read = every if is_whole else sample_of_sets(every, n_rows)
-    n_read = n_rows * len(read) // max(len(every), 1)
-    columns = [*([one.x] if one.x else []), *ys, *one.keys]
-    for groups in np.array_split(read, max(1, -(-n_read // MOST_VALUES))):
-        yield data.rows(one.output, columns, groups, where)
-
-
-def _left_out_note(names: Sequence[str], most: int) -> str:
-    n_more = len(names) - _LISTED
-    listed = ", ".join(names[:_LISTED]) + (f", and {counted(n_more, 'other')}" if n_more > 0 else "")
-    return (
-        f"At most {most} results have a figure here, and these have none: {listed}. "
-        "job.plot.sensitivity(OUTPUT, y=COLUMN) draws them."
-    )
 
 
 def sensitivity_of(measured: MeasuredSets) -> Sensitivity:
@@ -469,18 +440,13 @@ def loss_summary_of(data: JobData, n_best: int = 5, most_losses: int = MOST_LOSS
     if n_losses > most_losses:
         return LossSummary(n_losses, None, None)
     scored = scored_without_parameters(data)
-    spreads = [spread for label in scored.shown_labels if (spread := _spread(scored, label))]
-    return LossSummary(n_losses, spreads, [best for one in scored.criteria() for best in _best(one, n_best)])
-
-
-def _best(scored: ScoredSets, n: int) -> list[BestSet]:
-    rows = shown_sets(scored, TOTAL, n, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
-    return [BestSet(row["param_id"], row["group"], row[TOTAL], scored.title(TOTAL)) for row in rows]
-
-
-def _spread(scored: ScoredSets, label: str) -> LossSpread | None:
-    found = distribution(scored, label)
-    if found.quantiles is None:
-        return None
-    least, _, median, _, greatest = found.quantiles
-    return LossSpread(label, found.title, found.n, least, median, greatest)
+    spreads, best = list[LossSpread](), list[BestSet]()
+    for label in scored.shown_labels:
+        found = distribution(scored, label)
+        if found.quantiles is not None:
+            least, _, median, _, greatest = found.quantiles
+            spreads.append(LossSpread(label, found.title, found.n, least, median, greatest))
+    for one in scored.criteria():
+        rows = shown_sets(one, TOTAL, n_best, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
+        best += [BestSet(row["param_id"], row["group"], row[TOTAL], one.title(TOTAL)) for row in rows]
+    return LossSummary(n_losses, spreads, best)

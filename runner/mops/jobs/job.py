@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -13,22 +15,21 @@ import pyarrow.dataset as ds
 import mops
 from mops.attempt.display import bar
 from mops.errors import MopsError, UsageError, known_name
-from mops.jobs import text_log
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData, TableSummary, kept_outputs, verify
-from mops.jobs.export import Exported, Format, export
-from mops.jobs.following import Phases
+from mops.jobs.following import Phases, follow, read_log, wait_for
 from mops.jobs.location import service_with
 from mops.jobs.ranking import RANKED_BY, ranked
 from mops.jobs.removal import delete, plan_deletion
 from mops.jobs.scan import Computed, Parameters, Rows, Selection
 from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.summary import Reason, line_of
-from mops.jobs.table import Table
+from mops.jobs.table import Exported, Format, Table, export
 from mops.storage.compaction import Compacted, compact
 from mops.storage.job_records import read_reference
 from mops.storage.params_file import free_names
 from mops.storage.samples import as_table, read_samples
+from mops.storage.sources import SourceLog
 
 if TYPE_CHECKING:
     from mops.jobs.plots import Plots
@@ -71,7 +72,11 @@ class Job(JobState):
     """
 
     def _read(self) -> JobData:
-        return JobData.read(self.files, self.name)
+        return replace(JobData.read(self.files, self.name), source_logs=self._source_logs)
+
+    @cached_property
+    def _source_logs(self) -> dict[str, list[SourceLog]]:
+        return {}
 
     def _service(self) -> Service | None:
         return service_with(self.files, local=self.local)
@@ -102,8 +107,6 @@ class Job(JobState):
         >>> job.wait().status().state
         'succeeded'
         """
-        from mops.jobs.following import wait_for  # noqa: PLC0415 - readers of results do not need it
-
         wait_for(self, Phases(self.name, self._service()), on_progress)
         return self
 
@@ -112,8 +115,6 @@ class Job(JobState):
 
         Ctrl-C stops this call, and the job continues.
         """
-        from mops.jobs.following import follow  # noqa: PLC0415 - readers of results do not need it
-
         return follow(self, Phases(self.name, self._service()), None)
 
     def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
@@ -131,7 +132,7 @@ class Job(JobState):
         JobError
             The attempt does not exist.
         """
-        return "".join(text_log.read(self, attempt, tail=tail))
+        return "".join(read_log(self, attempt, tail=tail))
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.

@@ -86,7 +86,9 @@ class JobLists:
         seen: Callable[[Listed], Listed] = lambda listed: listed,
     ) -> list[Listed]:
         """Return the jobs; other arguments and errors as for ``list_jobs``."""
-        _check(states)
+        if unknown := [state for state in states if state not in STATES]:
+            what = f"unknown state: {', '.join(map(repr, unknown))}"
+            raise UsageError(what, where="--state", hint=known_name(unknown[0], STATES))
         there = job_names(self._files)
         with self._changing:
             for gone in self._known.keys() - set(there):
@@ -109,7 +111,12 @@ class JobLists:
         now, known = self._clock(), [self._known.get(name) for name in names]
         data = self._files.get_many([NamePaths(name).record for name in names])
         for name, before, content in zip(names, known, data, strict=True):
-            record = None if content is None else _record(self._files, name, content)
+            record: JobRecord | Listed | None = None
+            if content is not None:
+                try:
+                    record = JOB_RECORDS.decode(content, f"{self._files.url}/{NamePaths(name).record}")
+                except (CorruptRecord, OtherFormat) as bad:
+                    record = Listed(name, "unreadable", error=str(bad))
             complete = before.complete if before and before.record == record else None
             self._replace(name, before, None if record is None else _Known(record, now, complete))
 
@@ -138,20 +145,17 @@ class JobLists:
             for record, data in zip(records, copies, strict=True)
             if data is not None
         }
+
+        def line(known: _Known) -> Listed | None:
+            if isinstance(known.record, Listed):
+                return known.record
+            listed = known.complete or _line(self._files, known.record, ends.get(known.record.job))
+            if listed is not None and listed.state in ("succeeded", "partial"):
+                self._replace(listed.job, known, replace(known, complete=listed))
+            return listed
+
         with ThreadPoolExecutor(_LOGS_AT_ONCE, "mops-list") as threads:
-            found = threads.map(lambda one: self._one(one, ends.get(one.record.job)), jobs)
-            return [listed for listed in found if listed is not None]
-
-    def _one(self, known: _Known, end: End | None) -> Listed | None:
-        if isinstance(known.record, Listed):
-            return known.record
-        listed = known.complete or _line(self._files, known.record, end)
-        if listed is not None and listed.state in _COMPLETE:
-            self._replace(listed.job, known, replace(known, complete=listed))
-        return listed
-
-
-_COMPLETE = ("succeeded", "partial")
+            return [listed for listed in threads.map(line, jobs) if listed is not None]
 
 
 def list_jobs(
@@ -169,27 +173,14 @@ def list_jobs(
 
     def seen(listed: Listed) -> Listed:
         phase = phases().get(listed.job) if changes_list and listed.state == "running" else None
-        return with_later_phase(listed, phase, lambda: _line_again(files, listed))
+
+        def again() -> Listed:
+            record = JOB_RECORDS.read(files, NamePaths(listed.job).record)
+            return (record and _line(files, record, None)) or listed
+
+        return with_later_phase(listed, phase, again)
 
     return JobLists(files).read(states, limit, contains=contains, seen=seen)
-
-
-def _line_again(files: Files, listed: Listed) -> Listed:
-    record = JOB_RECORDS.read(files, NamePaths(listed.job).record)
-    return (record and _line(files, record, None)) or listed
-
-
-def _check(states: Collection[str]) -> None:
-    if unknown := [state for state in states if state not in STATES]:
-        what = f"unknown state: {', '.join(map(repr, unknown))}"
-        raise UsageError(what, where="--state", hint=known_name(unknown[0], STATES))
-
-
-def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
-    try:
-        return JOB_RECORDS.decode(data, f"{files.url}/{NamePaths(name).record}")
-    except (CorruptRecord, OtherFormat) as bad:
-        return Listed(name, "unreadable", error=str(bad))
 
 
 def _line(files: Files, job: JobRecord, end: End | None) -> Listed | None:

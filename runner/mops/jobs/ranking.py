@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -10,10 +9,10 @@ import pyarrow.compute as pc
 
 from mops.errors import UsageError
 from mops.figures.losses import TOTAL, ScoredSets, wide_losses
+from mops.study.entry_point import loss_labels
 
 RANKED_BY = "ranked_by"  # the column with the loss that ranks a set, if several losses do so
 
-_FIRST = ("param_id", "group", TOTAL)
 _BETWEEN = "\0"
 
 
@@ -27,7 +26,10 @@ def scored_sets(
     sets_run: int | None = None,  # as in `mops.figures.losses.ScoredSets`
 ) -> ScoredSets:
     """Return the parameter sets with their losses, without the parameters; raise UsageError that lists the losses."""
-    labels, weights = _of_target(target, loss_labels(losses)), weights or None
+    # In the order of the rows, which group_by does not keep.
+    keys = pc.unique(pc.binary_join_element_wise(losses["target"], losses["name"], _BETWEEN)).to_pylist()
+    of_pair = loss_labels((of, name) for of, name in (key.split(_BETWEEN) for key in keys))
+    labels, weights = _of_target(target, {label: pair for pair, label in of_pair.items()}), weights or None
     if unknown := sorted((weights or {}).keys() - labels.keys()):
         raise UsageError(
             f"no loss has the label {', '.join(map(repr, unknown))}",
@@ -43,15 +45,12 @@ def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | 
     # the other, and the column `ranked_by` has the label of the loss.
     scored = scored_sets(losses, target, weights)
     if scored.has_total or not scored.labels:
-        return _rows(scored)
-    tables = [(one.title(TOTAL), _rows(one)) for one in scored.criteria()]
-    return pa.concat_tables(
-        [rows.add_column(0, RANKED_BY, pa.array([title] * len(rows), pa.string())) for title, rows in tables]
-    )
-
-
-def _rows(scored: ScoredSets) -> pa.Table:
-    return scored.table.select([*_FIRST, *scored.labels]).take(pa.array(scored.ranked()))
+        return scored.table.take(pa.array(scored.ranked()))
+    tables = []
+    for one in scored.criteria():
+        rows = one.table.take(pa.array(one.ranked()))
+        tables.append(rows.add_column(0, RANKED_BY, pa.array([one.title(TOTAL)] * len(rows), pa.string())))
+    return pa.concat_tables(tables)
 
 
 def require_total(scored: ScoredSets, where: str) -> None:
@@ -78,19 +77,3 @@ def _of_target(target: str | None, labels: dict[str, tuple[str, str]]) -> dict[s
             hint=f"the targets are {', '.join(map(repr, sorted(known))) or 'none, because the job has no losses'}",
         )
     return {label: pair for label, pair in labels.items() if pair[0] == chosen[0]}
-
-
-def loss_labels(losses: pa.Table) -> dict[str, tuple[str, str]]:
-    """Return target and name of each loss by its label: the target's function, and the name if there are several."""
-    # If two functions have the same name, or one has the name of another column, the label has the whole entry point.
-    # In the order of the rows, which group_by does not keep.
-    keys = pc.unique(pc.binary_join_element_wise(losses["target"], losses["name"], _BETWEEN)).to_pylist()
-    pairs = [tuple(key.split(_BETWEEN)) for key in keys]
-    of_target = Counter(target for target, _ in pairs)
-    of_function = Counter(target.rpartition(":")[2] for target in of_target)
-    found = {}
-    for target, name in pairs:
-        function = target.rpartition(":")[2]
-        label = function if of_function[function] == 1 and function not in _FIRST else target
-        found[label if of_target[target] == 1 else f"{label}.{name}"] = (target, name)
-    return found

@@ -54,7 +54,7 @@ def clean(
     if not last_attempt:
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
-    idle = job.require_no_runner(hint)
+    idle = job.require_no_runner(hint).view
     if dry_run or not idle.attempt:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
     if idle.complete:
@@ -155,7 +155,13 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
             entries = _all_of(files, job)
             if not entries:
                 load_job(files, job)  # raises, with the nearest names
-            found.append(DeletionPlan(job, _state(files, job), len(entries), sum(entry.size for entry in entries)))
+            state = "incomplete"
+            try:
+                if job_exists(files, job):
+                    state = JobState(files, job).require_no_runner(_stop_hint(job)).state
+            except CorruptRecord:  # a reason to delete the job, and no runner can continue it
+                state = "unreadable"
+            found.append(DeletionPlan(job, state, len(entries), sum(entry.size for entry in entries)))
         except JobError as error:
             refused.append(error)
     _raise_all(refused, files)
@@ -165,17 +171,6 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
 def _all_of(files: Files, job: str) -> list[Entry]:
     root = NamePaths(job).root
     return [*files.list(root), *files.scraps(root, 0)]
-
-
-def _state(files: Files, job: str) -> str:
-    try:
-        if not job_exists(files, job):
-            return "incomplete"
-        found = JobState(files, job)
-        found.require_no_runner(_stop_hint(job))
-        return found.status().state
-    except CorruptRecord:  # a reason to delete the job, and no runner can continue it
-        return "unreadable"
 
 
 def _stop_hint(job: str) -> str:
@@ -305,7 +300,7 @@ def _mark(files: Files, job: str) -> _MarkedJob:
         current = JOB_RECORDS.decode(record, f"{files.url}/{NamePaths(job).record}").paths if record else None
     if current is not None:
         with suppress(CorruptRecord):
-            idle = JobState(files, job).require_no_runner(_stop_hint(job))
+            idle = JobState(files, job).require_no_runner(_stop_hint(job)).view
             log, attempts = (None if idle.complete else JobLog(files, current)), idle.attempt
     ids = [name for name in files.folders(NamePaths(job).root) if is_job_id(name)]
     folders = [JobPaths(job, one) for one in dict.fromkeys([*ids, *([current.id] if current else [])])]

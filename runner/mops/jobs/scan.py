@@ -160,12 +160,12 @@ class Scan:
         whole = pa.schema([*stored, *fields.values()])
         where = condition(selection.where, stored, pa.schema([stored.field("group"), *fields.values()]), parameters.ids)
         names = selection.names(stored.names, shown)
-        needed = set(whole.names) if where.joined is not None else {*names, *order, "group"}
+        needed = set(whole.names) if where.joined is not None else {*names, "group"}
         joined = {old: field.name for old, field in fields.items() if field.name in needed}
         self._dataset, self._order, self._sorts_batches = dataset, order, sorts_batches
-        self._own = [name for name in stored.names if name in needed]
         self._sets = parameters.columns(list(joined)).rename_columns(list(joined.values())) if joined else None
-        self._all = pa.schema([whole.field(name) for name in (*self._own, *joined.values())])
+        self._read = pa.schema([field for field in whole if field.name in needed])
+        self._read_in_order = pa.schema([field for field in whole if field.name in needed or field.name in order])
         self._filter, self._after = where.stored, where.joined
         if where.parameters is not None:
             self._filter = pc.field("group").isin(_groups(parameters, fields, where.parameters))
@@ -177,29 +177,31 @@ class Scan:
         if self._after is None:
             with explained():
                 return int(self._dataset.count_rows(filter=self._filter))
-        return sum(table.num_rows for table in self._unsorted())
+        return sum(table.num_rows for table in self._unsorted(self._read))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, sorted if the table is small by nature."""
         if self._sorts_batches:
             yield from self.table().to_batches()
             return
-        for table in self._unsorted():
+        for table in self._unsorted(self._read):
             yield from table.select(self.schema.names).to_batches()
 
     def table(self) -> pa.Table:
         """Return the rows in the order of the study."""
-        whole = pa.concat_tables([self._all.empty_table(), *self._unsorted()]).unify_dictionaries()
+        schema = self._read_in_order
+        whole = pa.concat_tables([schema.empty_table(), *self._unsorted(schema)]).unify_dictionaries()
         shown = whole.select(self.schema.names)
         if _are_sorted(whole.select(self._order)):  # as of most jobs: `take` needs the memory of all rows again
             return shown
         return shown.take(pc.sort_indices(whole, [(name, "ascending") for name in self._order]))  # stable
 
-    def _unsorted(self) -> Iterator[pa.Table]:
+    def _unsorted(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        own = [name for name in schema.names if name in self._dataset.schema.names]
         with explained():
-            for batch in self._dataset.to_batches(columns=self._own, filter=self._filter):
+            for batch in self._dataset.to_batches(columns=own, filter=self._filter):
                 sets = self._sets.take(batch["group"]).columns if self._sets is not None else ()
-                table = pa.Table.from_arrays([*batch.columns, *sets], schema=self._all)
+                table = pa.Table.from_arrays([*batch.columns, *sets], schema=schema)
                 yield table if self._after is None else filtered(table, self._after)
 
 

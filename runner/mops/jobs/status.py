@@ -30,6 +30,7 @@ from mops.verdicts import Counts
 # A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
 SILENT_SECONDS = 45.0
 
+OPEN_STATES = ("submitted", "running", "interrupted")  # the states of a job that a runner may still change
 _SLOW_SHOWN = 5
 
 # The text of terminals and pages for a running job with `cancel_requested`.
@@ -256,14 +257,6 @@ class JobMoment:
         )
 
 
-def _runner_text(now: JobMoment) -> str:
-    """Return which process runs the job, and when it was last seen."""
-    if now.live:
-        return seen_text(now.live, now.time_s)
-    assert now.view.claim is not None
-    return f"on {now.view.claim.host}, started {max(now.time_s - now.view.claim.time, 0):.0f} s ago"
-
-
 class JobState:
     """One job without its results. Every method reads the present state."""
 
@@ -310,13 +303,17 @@ class JobState:
         log = JobLog(self.files, record.paths)
         return lambda: JobMoment.after(self.files, record, log).status
 
-    def require_no_runner(self, hint: str) -> LogView:
-        """Raise JobError with this hint if a runner runs the job; else return the log that shows that none does."""
+    def require_no_runner(self, hint: str) -> JobMoment:
+        """Raise JobError with this hint if a runner runs the job; else return the moment at which none does."""
         now = JobMoment.read(self.files, self.name, with_commits=False)
-        if now.state == "running":
-            what = f"job {self.name!r} is running: {_runner_text(now)}"
-            raise JobError(what, where=self.files.url, hint=hint)
-        return now.view
+        if now.state != "running":
+            return now
+        if now.live:
+            runner = seen_text(now.live, now.time_s)
+        else:
+            assert now.view.claim is not None
+            runner = f"on {now.view.claim.host}, started {max(now.time_s - now.view.claim.time, 0):.0f} s ago"
+        raise JobError(f"job {self.name!r} is running: {runner}", where=self.files.url, hint=hint)
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop.

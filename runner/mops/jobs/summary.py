@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from mops.attempt.display import best_losses
-from mops.jobs.status import ALL_FAILED, CANCEL_REQUESTED, Status, seen_text
+from mops.jobs.status import ALL_FAILED, CANCEL_REQUESTED, OPEN_STATES, Status, seen_text
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
 from mops.units import bytes_text, counted, duration, rate, shortened, shortened_in_middle
@@ -115,12 +115,12 @@ def summary_of(
     is_waiting: bool = False,  # whether Kubernetes still has a runner for it, which will continue the job
 ) -> JobSummary:
     """Return a job in words."""
-    counts = now.counts
+    counts, runner = now.counts, runner_of(now, time_s)
     return JobSummary(
         state=ALL_FAILED if now.all_failed else now.state,
         tone=tone_of(now.state, counts.simulations, counts.simulations_failed),
         headline=_headline(now, time_s, reasons, place, n_lacking),
-        runner=_runner(now, time_s),
+        runner=f"{runner[0].upper()}{runner[1:]}." if now.state == "running" else "",
         segments=list(_segments(now)),
         tiles=list(_tiles(now, time_s, last)),
         steps=list(_steps(now, reasons, place, is_waiting=is_waiting)),
@@ -183,11 +183,9 @@ def percent_of(n: int, of: int) -> str:
     return "more than 99 %" if n < of and percent > 99 else f"{percent:.0f} %"
 
 
-def _runner(now: Status, time_s: float) -> str:
-    if now.state != "running":
-        return ""
-    seen = seen_text(now.live, time_s) if now.live else "starting"
-    return f"Attempt {now.attempt}, {seen}."
+def runner_of(now: Status, time_s: float) -> str:
+    """Return the attempt, the process that runs it or ran it, and when that was last seen."""
+    return f"attempt {now.attempt}, {seen_text(now.live, time_s) if now.live else 'starting'}"
 
 
 def _segments(now: Status) -> Iterator[BarSection]:
@@ -266,6 +264,11 @@ def command(verb: Sequence[str], job: str, *where: str) -> str:
     """Return a command for a job: the verb with its options, and the options that find the job's storage."""
     name, *options = verb
     return shlex.join(["mops", "jobs", name, job, *options, *where])
+
+
+def so_far(now: Status) -> str:
+    """Return what limits a statement about all results: that the job has not ended; empty: nothing does."""
+    return f" so far ({now.state})" if now.state in (*OPEN_STATES, "cancelled") else ""
 
 
 def line_of(now: Status) -> str:

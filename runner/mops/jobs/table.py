@@ -1,18 +1,26 @@
-"""A table of a job's results, which other libraries can read."""
+"""A table of a job's results, which other libraries can read, and tables as files."""
 
 from __future__ import annotations
 
+import errno
 import html
 import importlib
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 
-from mops.errors import UsageError
+from mops.errors import StorageError, UsageError, path_refused
 from mops.jobs.scan import Rows
+from mops.project.bundle import EXPORTED
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted
 
@@ -93,40 +101,6 @@ def _library(name: str) -> Any:
         raise UsageError(
             f"{missing.name} is not installed", where=f"to_{name}", hint=f"pip install {missing.name}"
         ) from missing
-
-
-def _as_text(title: str, rows: int, head: pa.Table) -> str:
-    """Return the title, the number of rows and columns, and the first rows."""
-    names, cells = head.column_names, _cells(head)
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (names, *cells)]
-    shown = [line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..." for line in lines]
-    return "\n".join([_title(title, rows, head), *(line.rstrip() for line in shown), *_more(rows, head)])
-
-
-def _as_html(title: str, rows: int, head: pa.Table) -> str:
-    """Return what ``_as_text`` returns as an HTML table."""
-    fields = "".join(
-        f'<th title="{html.escape(str(field.type))}">{html.escape(field.name)}</th>' for field in head.schema
-    )
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in _cells(head))
-    more = "".join(f"<p>{line}</p>" for line in _more(rows, head))
-    return (
-        f"<div><p>{html.escape(_title(title, rows, head))}</p>"
-        f"<table><thead><tr>{fields}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
-    )
-
-
-def _title(title: str, rows: int, head: pa.Table) -> str:
-    return f"{title}: {counted(rows, 'row')}, {counted(head.num_columns, 'column')}"
-
-
-def _more(rows: int, head: pa.Table) -> Sequence[str]:
-    return [f"and {rows - head.num_rows:,} more"] if rows > head.num_rows else []
-
-
-def _cells(head: pa.Table) -> list[list[str]]:
-    return [[_cell(name, value) for name, value in row.items()] for row in head.to_pylist()]
 
 
 def _cell(name: str, value: object) -> str:
@@ -237,10 +211,33 @@ class Table:
         return reader.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return _as_text(self._title, *_counted_head(self.opened()))
+        title, head, cells, more = self._shown()
+        names = head.column_names
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in (names, *cells)]
+        lines = ["  ".join(line) for line in padded]
+        shown = [line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..." for line in lines]
+        return "\n".join([title, *(line.rstrip() for line in shown), *more])
 
     def _repr_html_(self) -> str:
-        return _as_html(self._title, *_counted_head(self.opened()))
+        title, head, cells, more = self._shown()
+        names = "".join(
+            f'<th title="{html.escape(str(field.type))}">{html.escape(field.name)}</th>' for field in head.schema
+        )
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in cells)
+        return (
+            f"<div><p>{html.escape(title)}</p><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+            f"{''.join(f'<p>{line}</p>' for line in more)}</div>"
+        )
+
+    def _shown(self) -> tuple[str, pa.Table, list[list[str]], list[str]]:
+        """Return the number of rows and columns, the first rows, their texts, and how many rows follow."""
+        rows = self.opened()
+        n_rows, head = rows.count(), _head(rows, HEAD_ROWS)
+        title = f"{self._title}: {counted(n_rows, 'row')}, {counted(head.num_columns, 'column')}"
+        cells = [[_cell(name, value) for name, value in row.items()] for row in head.to_pylist()]
+        more = [f"and {n_rows - head.num_rows:,} more"] if n_rows > head.num_rows else []
+        return title, head, cells, more
 
 
 def _head(rows: Rows, n: int) -> pa.Table:
@@ -253,5 +250,90 @@ def _head(rows: Rows, n: int) -> pa.Table:
     return pa.Table.from_batches(taken, rows.schema)
 
 
-def _counted_head(rows: Rows) -> tuple[int, pa.Table]:
-    return rows.count(), _head(rows, HEAD_ROWS)
+_ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."
+
+
+class Format(StrEnum):
+    """The format of exported files."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported file."""
+
+    name: str
+    rows: int
+    path: str
+
+
+_WRITERS: dict[Format, Callable[[Path, pa.Schema], pq.ParquetWriter | csv.CSVWriter]] = {
+    Format.PARQUET: lambda path, schema: pq.ParquetWriter(path, schema),
+    Format.CSV: lambda path, schema: csv.CSVWriter(path, schema),
+}
+
+
+def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, overwrite: bool) -> list[Exported]:
+    """Write each table as one file, named by its key; raises as ``Job.export``."""
+    paths = {name: folder / f"{name}.{file_format}" for name in tables}
+    with _translated(folder):
+        existing = [str(path) for path in paths.values() if path.exists()]
+    if existing and not overwrite:
+        raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
+    with _translated(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        list_exported(folder, [path.name for path in paths.values()])
+    return [_write(name, table, paths[name], file_format) for name, table in tables.items()]
+
+
+def list_exported(folder: Path, names: list[str]) -> None:
+    """List exported files in their folder, so that bundles leave them out: the next study needs no results."""
+    listed = folder / EXPORTED
+    before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]
+    listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")
+
+
+def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported:
+    partial = path.with_name(path.name + ".partial")  # a partial file must not look complete
+    rows = 0
+    try:
+        with _translated(path), _WRITERS[file_format](partial, source.schema) as writer:
+            for batch in source.batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    except pa.ArrowException as refused:
+        raise UsageError(
+            f"{name!r} cannot be written as {file_format}: {refused}", where=str(path), hint="use --format parquet"
+        ) from refused
+    else:
+        with _translated(path):
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Exported(name, rows, str(path))
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UsageError(
+            "a file and a folder have the same path",
+            where=str(path),
+            hint="choose another folder with --to",
+        ) from error
+    except pa.ArrowException:  # some are also ValueErrors, and none is about the path
+        raise
+    except ValueError as error:
+        raise path_refused(path, "the folder of --to", error) from error
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise path_refused(path, "the folder of --to", error) from error
+        raise StorageError(
+            f"the file cannot be written ({error.strerror or error})",
+            where=str(path),
+            hint="choose another folder with --to",
+        ) from error

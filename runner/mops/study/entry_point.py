@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mops.errors import ModelError
@@ -40,6 +42,23 @@ class EntryPoint:
         if "\\" in place or parts[-1] == ".py":
             raise ModelError(f"{place!r} is not a file's path", where=text, hint=_hint(place))
         return cls(None, place, name or None)
+
+
+_OTHER_COLUMNS = ("param_id", "group", "loss")  # columns that a table of losses has in any case
+
+
+def loss_labels(losses: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the label of each loss (target, name): the target's function, and ``.name`` if it has several losses."""
+    # If two functions have the same name, or one has the name of another column, the label has the whole entry point.
+    pairs = list(dict.fromkeys(losses))
+    of_target = Counter(target for target, _ in pairs)
+    of_function = Counter(target.rpartition(":")[2] for target in of_target)
+    found = {}
+    for target, name in pairs:
+        function = target.rpartition(":")[2]
+        label = function if of_function[function] == 1 and function not in _OTHER_COLUMNS else target
+        found[target, name] = label if of_target[target] == 1 else f"{label}.{name}"
+    return found
 
 
 def _hint(place: str) -> str:

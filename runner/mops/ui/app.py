@@ -32,7 +32,7 @@ from mops.storage.job_records import job_names
 from mops.storage.paths import NamePaths
 from mops.ui import pages
 from mops.ui.access import Access, Guard
-from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, Recent
+from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, SharedReads
 from mops.ui.runners import Runners
 from mops.ui.views import ACTIONS, Action, job_view, jobs_view, list_query
 
@@ -69,10 +69,9 @@ class Site:
     def __post_init__(self) -> None:
         self.runners = Runners(self.files, local=self.local)
         self._list_reader = ListReader(self.files, self.runners)
-        self._job_readers: dict[str, JobReader] = {}
-        self._lists: Recent[JobList] = Recent(_READ_SECONDS, _MOST_JOBS)
-        self._jobs: Recent[JobNow] = Recent(_READ_SECONDS, _MOST_JOBS)
-        self._reports: Recent[str] = Recent(_REPORT_SECONDS, _MOST_REPORTS)
+        self._lists: SharedReads[JobList] = SharedReads(_READ_SECONDS, _MOST_JOBS)
+        self._jobs: SharedReads[tuple[JobReader, JobNow]] = SharedReads(_READ_SECONDS, _MOST_JOBS)
+        self._reports: SharedReads[str] = SharedReads(_REPORT_SECONDS, _MOST_REPORTS)
         self._changes, self._changing = dict[tuple[str, str, str], Future[str]](), threading.Lock()
 
     def page(self, template: str, status: int = 200, **variables: object) -> Response:
@@ -109,7 +108,7 @@ class Site:
         return _parts_response(request, parts)
 
     def _list(self, query: ListQuery) -> JobList:
-        return self._lists.get(query, lambda: self._list_reader.read(query))
+        return self._lists.get(query, lambda _: self._list_reader.read(query))
 
     # One job
 
@@ -134,21 +133,16 @@ class Site:
         """Return the report of a job: a page for itself, which gets no access to the other pages."""
         job = self._job(_job_name(request))
         key = job.record.id, self._now(job.name).version  # what `_now` returns may be of a deleted job, for 10 s
-        return HTMLResponse(self._reports.get(key, lambda: render(job)), headers=REPORT_HEADERS)
+        return HTMLResponse(self._reports.get(key, lambda _: render(job)), headers=REPORT_HEADERS)
 
     def _now(self, name: str) -> JobNow:
-        def read() -> JobNow:
+        def read(before: tuple[JobReader, JobNow] | None) -> tuple[JobReader, JobNow]:
             # The reader is made again after an error, and when the name has got another job.
-            reader = self._job_readers.pop(name, None)
-            if reader is None or not reader.is_current():
-                reader = JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
-            now = reader.look()
-            self._job_readers[name] = reader
-            for oldest in list(self._job_readers)[:-_MOST_JOBS]:
-                self._job_readers.pop(oldest, None)
-            return now
+            reader = before[0] if before and before[0].is_current() else None
+            reader = reader or JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
+            return reader, reader.look()
 
-        return self._jobs.get(name, read)
+        return self._jobs.get(name, read)[1]
 
     def _job_parts(self, now: JobNow) -> PageParts:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from mops.errors import MopsError
-from mops.jobs import text_log
-from mops.jobs.following import phase_text, with_runner
+from mops.jobs.following import last_lines, phase_text, with_runner
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
 from mops.jobs.status import JobMoment, Status
@@ -81,16 +80,19 @@ class JobList:
     kubernetes_error: MopsError | None = None  # why the phases are missing
 
 
-class Recent(Generic[T]):
-    """Values that were read a short time ago, so that many open pages cost no more reads than one."""
+class SharedReads(Generic[T]):
+    """What was read a short time ago, so that many open pages cost no more reads than one."""
 
     def __init__(self, seconds: float, most: int):
         self._seconds, self._most = seconds, most
         self._entries: dict[Hashable, _Entry[T]] = {}
         self._changing = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the value of a key, which ``read`` reads if it is old. Other threads with this key wait meanwhile."""
+    def get(self, key: Hashable, read: Callable[[T | None], T]) -> T:
+        """Return the value of a key. Other threads with this key wait while it is read.
+
+        ``read`` gets the value from before; None: there is none, or the last read has failed.
+        """
         with self._changing:
             entry = self._entries.pop(key, _Entry())
             self._entries[key] = entry  # last: the first one is the oldest
@@ -98,8 +100,9 @@ class Recent(Generic[T]):
                 del self._entries[next(iter(self._entries))]
         with entry.lock:
             start = time.monotonic()
-            if start >= entry.due:
-                entry.value = read()
+            if entry.value is None or start >= entry.due:
+                before, entry.value = entry.value, None
+                entry.value = read(before)
                 end = time.monotonic()
                 entry.due = end + max(self._seconds, READ_SHARE * (end - start))
             return entry.value
@@ -107,14 +110,19 @@ class Recent(Generic[T]):
     def forget(self) -> None:
         """Read every value again: a person has changed something."""
         with self._changing:
-            self._entries.clear()
+            for key, entry in list(self._entries.items()):
+                if entry.lock.acquire(blocking=False):
+                    entry.due = 0.0
+                    entry.lock.release()
+                else:  # another thread reads it, and may have read it before the change
+                    self._entries[key] = _Entry()
 
 
 @dataclass
 class _Entry(Generic[T]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: float = 0.0
-    value: T = field(init=False)
+    value: T | None = None
 
 
 class ListReader:
@@ -177,7 +185,7 @@ class JobReader:
         # A runner stores its log with each commit.
         version = (self._record.id, moment.view.k, now.state)
         if version != self._lines_of:
-            self._lines = text_log.last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
+            self._lines = last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
             self._lines_of = version
         self._now = JobNow(
             now,

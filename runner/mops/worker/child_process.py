@@ -166,7 +166,7 @@ class ChildProcess:
         self,
         progress: TaskProgress,
         limit_bytes: int,  # of each simulation, with all processes that it starts
-        retirement_size: int = 0,  # bytes at which the child asks for its replacement between two simulations; 0: never
+        replacement_size: int = 0,  # bytes at which the child asks for its replacement; 0: never
     ) -> Death | None:
         """Run what is left of a task; return None when the child is ready for more, or how it died."""
         began = time.monotonic()
@@ -174,7 +174,7 @@ class ChildProcess:
         self.limits.start_task(limit_bytes)
         self._kills_before = resources.kernel_kills()
         try:
-            request = progress.message() | {"retirement_size": retirement_size}
+            request = progress.message() | {"replacement_size": replacement_size}
             request["part_folder"] = folder_for_parts(self._context) if request["encode"] else None
             contents: list[pa.Buffer | Spool | None] = []
             self._channel.send(request)

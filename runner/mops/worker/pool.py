@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mops.errors import ClusterError, ModelError
 from mops.project.mops_toml import check_data, read_data_paths
-from mops.recovery import DEATHS_BETWEEN, BetweenSteps, Death, after_death_between_steps, retirement_size
+from mops.recovery import DEATHS_BETWEEN, BetweenSteps, Death, after_death_between_steps, replacement_size
 from mops.task import JobContext, ResultBuffer, RunningStep, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
@@ -60,7 +60,7 @@ class Pool:
         self._lock = threading.Lock()
         """Guards the four below."""
         self._killer: threading.Timer | None = None
-        self._retirement_size = 0
+        self._replacement_size = 0
         self._reports: list[Report] = []
         self._leftovers: set[str] = set()
         if n_slots < slots:
@@ -220,7 +220,7 @@ class Pool:
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""
         # A fresh process shows the memory of one simulation alone. The next simulation might break the limit again.
-        most_bytes = 1 if progress.needs_fresh_process else self._retirement_size
+        most_bytes = 1 if progress.needs_fresh_process else self._replacement_size
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
         death = self._starter.await_import(child)
         if death is None:
@@ -229,8 +229,8 @@ class Pool:
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)
         with self._lock:
-            before = self._retirement_size
-            size = self._retirement_size = retirement_size(before, progress.too_large_bytes)
+            before = self._replacement_size
+            size = self._replacement_size = replacement_size(before, progress.too_large_bytes)
         if size != before:
             message = "%s: from now on replacing child processes that take %s between two simulations"
             logger.info(message, self.context.job, bytes_text(size))

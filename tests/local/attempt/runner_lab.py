@@ -15,7 +15,7 @@ from typing import Any
 from distributed import CancelledError
 
 from claimed_jobs import claimed_job, groups_of
-from mops.attempt.main_loop import Runner
+from mops.attempt.main_loop import MainLoop
 from mops.attempt.text_log import TextLogBuffer
 from mops.attempt.threads import Events, TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain, WorkersDied
@@ -278,7 +278,7 @@ class RunnerLab:
 
         given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
         self.job = claimed_job(str(folder), groups, targets=names, **given)
-        self.runner = Runner(
+        self.runner = MainLoop(
             self.cluster,  # type: ignore[arg-type]
             self.job,
             TextLogBuffer(),

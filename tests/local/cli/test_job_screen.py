@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mops.cli.job_screen import MOST_POINTS, RATE_SECONDS, Field, JobScreen, Rates, bar, fields_of, sparkline
+from mops.cli.terminal import MOST_POINTS, RATE_SECONDS, Field, JobScreen, Rates, bar, fields_of, sparkline
 from mops.storage.progress_record import BestLoss, FailureCause, Progress
 from mops.verdicts import Counts
 

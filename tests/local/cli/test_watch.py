@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from mops.cli.job_screen import plain
-from mops.cli.watch import Lines
+from mops.cli.status import Lines
+from mops.cli.terminal import plain
 from mops.jobs.job import open_job
 from mops.jobs.prepare import make_record, prepare
 from mops.jobs.status import SILENT_SECONDS, Status

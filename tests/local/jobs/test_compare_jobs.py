@@ -58,7 +58,10 @@ def counts(a: mops.Job, b: mops.Job) -> dict[str, tuple[int, int, int, int]]:
     return {one.what: (one.same, one.different, one.only_a, one.only_b) for one in compare(a, b)}
 
 
-def test_sets_seeds_rows_and_losses(project: Path) -> None:
+@pytest.mark.parametrize("values_at_once", [1, 2_000_000])
+def test_sets_seeds_rows_and_losses(project: Path, values_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may have more values than the memory holds, so the jobs are compared some groups at a time."""
+    monkeypatch.setattr("mops.jobs.compare._VALUES_AT_ONCE", values_at_once)
     one = submit("one", [{"x": 1}, {"x": 2}], n_replicates=2)
     same = submit("same", [{"x": 2}, {"x": 1}], n_replicates=2)
     assert counts(one, same) == {

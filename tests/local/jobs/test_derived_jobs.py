@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 import mops
 from job_folders import folder_of
+from job_reads import with_counts
 from mops.cli.main import app
 from mops.errors import OptionsError, UsageError
 from mops.jobs.compare import compare
 from mops.jobs.job import Job
 from mops.jobs.table import Table
+from mops.storage.files import Files
 from mops.study.ids_and_seeds import param_id, replicate_seed
 
 MODEL = """
@@ -100,6 +102,19 @@ def test_an_extension_keeps_the_good_simulations_of_a_set_with_a_failed_one(proj
     assert len(last.best(weights={})) == len(last.best()) == 1
     assert sum(last.status().origins.values()) == 3
     assert last.status().state == "succeeded"
+
+
+def test_the_tables_of_a_derived_job_read_the_log_of_their_source_once(project: Path) -> None:
+    """Regression: each conversion of a table read the logs of all sources again."""
+    submit("first", SETS, targets=["model:score"]).retry("all", name="again")
+    files, counts = with_counts(Job(Files.open("results"), "again").files)
+    again = Job(files, "again", local=True)
+    table = again.outputs("output")
+    assert [len(table), len(table.to_arrow()), len(again.losses()), len(again.failures())] == [8, 8, 2, 3]
+    assert again.tables()[0].rows == 8
+    folder = f"{folder_of('results', 'first').relative_to('results')}/log/"
+    reads = {path: n for path, n in counts.of(".json").items() if path.startswith(folder)}
+    assert set(reads.values()) == {1}, reads
 
 
 def test_replicates_for_sets_with_explicit_seeds_are_refused_with_what_to_do(project: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import mops
 from mops.errors import ModelError
-from mops.jobs import text_log
+from mops.jobs.following import read_log
 from mops.jobs.job import Job
 from mops.jobs.status import JobState, storage_of
 from mops.settings import Settings
@@ -109,7 +109,7 @@ def types(job: Job, output: str) -> dict[str, str]:
 
 
 def log_of(name: str) -> str:
-    return "".join(text_log.read(JobState(storage_of(name, "storage", local=True), name)))
+    return "".join(read_log(JobState(storage_of(name, "storage", local=True), name)))
 
 
 def losses(job: Job) -> dict[str, list[float]]:

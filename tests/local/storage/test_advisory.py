@@ -20,9 +20,9 @@ import mops
 from mops.attempt.sizing import start_size
 from mops.cli.main import app
 from mops.jobs import submit
+from mops.jobs.following import read_log as read_texts
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
-from mops.jobs.text_log import read as read_texts
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -102,7 +102,7 @@ def read_in_every_way(job: Job) -> None:
     assert job.status().state == "interrupted"
     assert job.follower()().groups == 1
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
-    view = job.require_no_runner("wait")
+    view = job.require_no_runner("wait").view
     submit.changed_settings(job, view, Settings(), None)
     assert start_size(read_live(job.files, PATHS, 1), ended=False) is None
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from made import ID, claimed, commit, created, ended, finished, lives, on_disk, texts
 
 from mops.errors import JobError
-from mops.jobs import text_log
+from mops.jobs import following
+from mops.jobs.following import last_of, read_log
 from mops.jobs.job import Job
-from mops.jobs.text_log import _last_lines, read
 
 
 def whole(files, *arguments, **options) -> str:
-    return "".join(read(Job(files, "job"), *arguments, **options))
+    return "".join(read_log(Job(files, "job"), *arguments, **options))
 
 
 def two_attempts(files) -> None:
@@ -48,7 +48,7 @@ def test_the_last_lines_may_come_from_several_pieces(files):
 @given(st.lists(st.text("a\n", max_size=6)), st.integers(0, 10))
 def test_the_last_lines_are_those_of_the_whole_log(pieces, n):
     lines = "".join(pieces).splitlines(keepends=True)
-    assert _last_lines(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
+    assert last_of(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
 
 
 @on_disk
@@ -59,7 +59,7 @@ def test_an_unknown_attempt_is_refused(files):
             whole(files, attempt)
     created(files, "new")
     with pytest.raises(JobError, match="wait until a runner starts the job"):
-        list(read(Job(files, "new"), 1))
+        list(read_log(Job(files, "new"), 1))
 
 
 @on_disk
@@ -77,7 +77,7 @@ def test_invalid_utf8_is_replaced(storage, files):
 
 @on_disk
 def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
-    monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(following, "LOG_SECONDS", 0.01)
     record = created(files, "job")
     log, shown = claimed(files), []
     texts(files, "job", a1_1="old\n", a1_2="one\n")
@@ -85,7 +85,7 @@ def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
     came = {text: threading.Event() for text in ("one\n", "two\n")}
 
     def follow() -> None:
-        for text in read(Job(files, "job"), tail=1, follow=True):
+        for text in read_log(Job(files, "job"), tail=1, follow=True):
             shown.append(text)
             if text in came:
                 came[text].set()
@@ -104,13 +104,13 @@ def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
 
 
 def test_following_ends_when_the_job_or_attempt_has_ended(files, monkeypatch):
-    monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(following, "LOG_SECONDS", 0.01)
     finished(files, "job")
     assert whole(files, follow=True) == "began\nended\n"
     created(files, "killed")
     claimed(files, "killed")
     lives(files, "killed", 1, age_s=1000)
-    assert list(read(Job(files, "killed"), follow=True)) == []
+    assert list(read_log(Job(files, "killed"), follow=True)) == []
     claimed(files, "killed")
     lives(files, "killed", 2, age_s=0)
-    assert list(read(Job(files, "killed"), 1, follow=True)) == []
+    assert list(read_log(Job(files, "killed"), 1, follow=True)) == []

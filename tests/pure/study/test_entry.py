@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from mops.attempt.display import best_losses
 from mops.errors import ModelError
-from mops.study.entry_point import EntryPoint
+from mops.jobs.ranking import scored_sets
+from mops.storage.progress_record import BestLoss
+from mops.study.entry_point import EntryPoint, loss_labels
 
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 
@@ -70,3 +74,22 @@ def test_anything_else_is_refused_and_the_hint_lists_the_forms(text: str, what: 
     assert raised.value.where == text
     if hint:
         assert raised.value.hint == hint
+
+
+def test_a_loss_has_one_label_wherever_it_is_shown() -> None:
+    """The page showed two losses as ``fit.sse`` if two files had a target ``fit``, and a ranking gave other labels."""
+    losses = [("a.py:fit", "sse"), ("b.py:fit", "sse"), ("b.py:fit", "mae"), ("m:peak", "peak"), ("m:loss", "x")]
+    labels = ["a.py:fit", "b.py:fit.sse", "b.py:fit.mae", "peak", "m:loss"]
+    assert loss_labels([*losses, losses[0]]) == dict(zip(losses, labels, strict=True))
+    best = best_losses([BestLoss(*pair, 1.0, "3f2a9c0d1b7e" * 5) for pair in losses])
+    assert [text.partition(" (")[0] for _, text in best] == labels[: len(best)]
+    table = pa.table(
+        {
+            "param_id": ["3f2a"] * len(losses),
+            "group": pa.array([0] * len(losses), pa.int32()),
+            "target": [target for target, _ in losses],
+            "name": [name for _, name in losses],
+            "loss": [1.0] * len(losses),
+        }
+    )
+    assert scored_sets(table).labels == tuple(labels)

@@ -11,16 +11,17 @@ from mops.errors import JobError
 from mops.storage.files import Files
 from mops.ui.access import Access
 from mops.ui.app import Site
-from mops.ui.reading import Recent
+from mops.ui.reading import SharedReads
 
 
 def test_pages_of_one_job_share_a_read_and_an_error_is_not_kept() -> None:
-    recent: Recent[int] = Recent(seconds=3600, most=2)
-    n_read = 0
+    recent: SharedReads[int] = SharedReads(seconds=3600, most=2)
+    n_read, seen = 0, list[int | None]()
 
-    def read() -> int:
+    def read(before: int | None) -> int:
         nonlocal n_read
         n_read += 1
+        seen.append(before)
         if n_read == 1:
             raise JobError("gone", where="here", hint="look")
         return n_read
@@ -33,13 +34,14 @@ def test_pages_of_one_job_share_a_read_and_an_error_is_not_kept() -> None:
     assert recent.get("a", read) == 5, "the oldest one was forgotten"
     recent.forget()
     assert recent.get("a", read) == 6
+    assert seen == [None] * 5 + [5], "a reader that reads only what is new continues after a change"
 
 
 def test_a_read_that_hangs_holds_up_no_other_key() -> None:
-    recent: Recent[str] = Recent(seconds=0, most=9)
+    recent: SharedReads[str] = SharedReads(seconds=0, most=9)
     started, go_on = threading.Event(), threading.Event()
 
-    def hang() -> str:
+    def hang(_: str | None) -> str:
         started.set()
         go_on.wait()
         return "late"
@@ -47,7 +49,9 @@ def test_a_read_that_hangs_holds_up_no_other_key() -> None:
     with ThreadPoolExecutor(1) as other:
         hanging = other.submit(recent.get, "a", hang)
         started.wait()
-        assert recent.get("b", lambda: "other") == "other"
+        assert recent.get("b", lambda _: "other") == "other"
+        recent.forget()
+        assert recent.get("a", lambda _: "after the change") == "after the change"
         go_on.set()
         assert hanging.result() == "late"
 
