@@ -1,4 +1,4 @@
-"""Runs commands in processes forked from a process that has imported mops, which saves the second of each import.
+"""Runs commands in processes forked from a process that has imported mops or Dask, which saves the second of an import.
 
 A forked command leads a session, and has its own descriptors, environment, working folder and exit code, like a
 command from a shell. Two things differ: what Python reads at its start (``PYTHON*`` variables, warnings), and what
@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -31,14 +32,14 @@ HEADER_BYTES = 8
 
 
 class Warm:
-    """The tests' handle of the process that has imported the commands."""
+    """The tests' handle of the process that has imported the commands of a program."""
 
-    def __init__(self, environment: dict[str, str]):
+    def __init__(self, environment: dict[str, str], program: str = "mops"):
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), program],
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 cwd="/",
@@ -71,6 +72,14 @@ class Warm:
         os.close(theirs)
         return WarmProcess(arguments, status)
 
+    def start_with_pipes(self, arguments: list[str], environment: dict[str, str], cwd: Path) -> WarmProcess:
+        """Start a command that writes into the pipes ``stdout`` and ``stderr`` of what is returned."""
+        (stdout, out), (stderr, err) = os.pipe(), os.pipe()
+        with os.fdopen(out, "wb") as out_file, os.fdopen(err, "wb") as err_file:
+            process = self.start(arguments, environment, cwd, out=out_file, err=err_file)
+        process.stdout, process.stderr = os.fdopen(stdout), os.fdopen(stderr)
+        return process
+
     def _send(self, arguments: list[str], environment: dict[str, str], cwd: Path, fds: list[int]) -> None:
         body = json.dumps([arguments, environment, str(cwd)]).encode()
         with self._lock:
@@ -88,6 +97,8 @@ class WarmProcess:
     def __init__(self, arguments: list[str], status: int):
         self.arguments = arguments
         self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
         self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - open until the exit code is read
         self.pid = int(self._line())
 
@@ -106,6 +117,33 @@ class WarmProcess:
         assert self.returncode is not None
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read both pipes to their ends, and wait for the end."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        with ThreadPoolExecutor(1) as thread:
+            err = thread.submit(self.stderr.read)
+            out = self.stdout.read()
+        self.wait(timeout)
+        return out, err.result()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> WarmProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes, and wait for the end."""
+        for pipe in (self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
     def _end(self) -> None:
         self.returncode = int(self._line())
         self._status.close()
@@ -122,6 +160,14 @@ def warm() -> Warm:
     from programs import environment  # not above: this file is also the program, and programs.py imports pytest
 
     return Warm(environment())
+
+
+@functools.cache
+def warm_dask() -> Warm:
+    """Return a process that has imported the commands of Dask, and what mops runs in workers."""
+    from programs import environment
+
+    return Warm(environment(), "dask")
 
 
 def read_all(fds: list[int], timeout_s: float) -> list[str]:
@@ -185,6 +231,22 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(requests.fileno(), False)
     sys.path.remove(str(Path(__file__).parent))  # a real command does not have the folder of tests on its path
+    {"mops": mops_commands, "dask": dask_commands}[sys.argv[2]](requests)
+
+
+def dask_commands(requests: socket.socket) -> None:
+    import dask.cli
+
+    import mops.worker.run_task  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    sys.argv = ["dask", *serve(requests)]
+    dask.config.refresh()  # it has read the variables of the environment at its import
+    dask.cli.run_cli()
+
+
+def mops_commands(requests: socket.socket) -> None:
     from mops.cli.process import prepare_streams
     from mops.cli.start import WithoutPandas
 

@@ -14,8 +14,9 @@ import pytest
 
 from mops.service.profile import DEFAULT, Profile, save, use
 from programs import Ran
-from warm import warm
+from warm import WarmProcess, warm
 
+Process = subprocess.Popen[str] | WarmProcess
 MOPS = Path(sys.executable).with_name("mops")
 MODEL = """
 import time
@@ -69,7 +70,14 @@ class CommandLab:
         study = {"model": "model:run", "parameter_sets": [{"x": 1}, {"x": 2}], "n_replicates": 2} | fields
         return self.write("study.json", json.dumps({key: value for key, value in study.items() if value is not ...}))
 
-    def start(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Process:
+        """Start a command with pipes. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
+        if any(name.startswith("PYTHON") for name in variables):
+            return self.start_cold(*arguments, cwd=cwd, **variables)
+        return warm().start_with_pipes([*map(str, arguments)], self.environment | variables, cwd or self.root)
+
+    def start_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+        """Start a command as a shell does."""
         return subprocess.Popen(
             [MOPS, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -80,7 +88,7 @@ class CommandLab:
         )
 
     def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
-        """Run a command to its end. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
+        """Run a command to its end."""
         if any(name.startswith("PYTHON") for name in variables):
             return self.run_cold(*arguments, cwd=cwd, **variables)
         where = (self.environment | variables, cwd or self.root)
@@ -88,7 +96,7 @@ class CommandLab:
 
     def run_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
         """Run a command as a shell does."""
-        with self.start(*arguments, cwd=cwd, **variables) as process:
+        with self.start_cold(*arguments, cwd=cwd, **variables) as process:
             try:
                 out, err = process.communicate(timeout=60)
             finally:

@@ -17,13 +17,13 @@ import mops
 from job_folders import folder_of
 from waiting import until
 
-from .command_lab import MOPS, CommandLab
+from .command_lab import MOPS, CommandLab, Process
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
 @contextmanager
-def running(lab: CommandLab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
+def running(lab: CommandLab, name: str = "runs") -> Iterator[Process]:
     """A job that runs until the body ends, with at least one committed group."""
     sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # more than any test waits for
     lab.write_study(parameter_sets=sets, n_replicates=1)
