@@ -12,8 +12,10 @@ command from a shell. Two things differ: what Python reads at its start (``PYTHO
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
+import importlib
 import json
 import os
 import pkgutil
@@ -23,7 +25,9 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
@@ -49,7 +53,9 @@ class Warm:
     def run(
         self, arguments: list[str], environment: dict[str, str], cwd: Path, timeout_s: float
     ) -> tuple[int, str, str]:
-        """Run a command, or a file of Python, to its end; return its exit code (negative for a signal) and output.
+        """Run a command, or Python (a file, or ``-c`` and a program), to its end; return its exit code and output.
+
+        The exit code is negative for a signal.
 
         Raises
         ------
@@ -64,11 +70,19 @@ class Warm:
         return int(status.split()[1]), out, err
 
     def start(
-        self, arguments: list[str], environment: dict[str, str], cwd: Path, *, out: IO[bytes], err: IO[bytes]
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        cwd: Path,
+        *,
+        out: IO[bytes],
+        err: IO[bytes],
+        terminal: IO[bytes] | None = None,
     ) -> WarmProcess:
-        """Start a command that writes into two files."""
+        """Start a command that writes into two files, and reads from a terminal, which sends signals to it."""
         status, theirs = os.pipe()
-        self._send(arguments, environment, cwd, [out.fileno(), err.fileno(), theirs])
+        read = [] if terminal is None else [terminal.fileno()]
+        self._send(arguments, environment, cwd, [out.fileno(), err.fileno(), theirs, *read])
         os.close(theirs)
         return WarmProcess(arguments, status)
 
@@ -194,7 +208,7 @@ def serve(requests: socket.socket) -> list[str]:
     """Fork two processes per command: one runs it, the other waits for it. Return the arguments in the first."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
-        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 3)
+        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 4)
         if not head:
             os._exit(0)
         body, size = b"", int.from_bytes(head, "big")
@@ -206,25 +220,35 @@ def serve(requests: socket.socket) -> list[str]:
             os.close(fd)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     requests.close()
-    out, err, status = fds
+    out, err, status, *terminal = fds
     if pid := os.fork():
-        for fd in (out, err):
+        for fd in (out, err, *terminal):
             os.close(fd)
         os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
         os._exit(0)
     os.setsid()
     os.write(status, f"{os.getpid()}\n".encode())
+    arguments, environment, cwd = json.loads(body)
+    become(fds, environment, cwd)
+    return list(arguments)
+
+
+def become(fds: list[int], environment: dict[str, str], cwd: str) -> None:
+    """Take over the files, the variables and the folder of a command."""
+    out, err, _, *terminal = fds
     os.dup2(out, 1)
     os.dup2(err, 2)
+    for fd in terminal:
+        os.dup2(fd, 0)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that the terminal sends it SIGINT
     for fd in fds:
         os.close(fd)
-    arguments, environment, cwd = json.loads(body)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    return list(arguments)
 
 
 def main() -> None:
@@ -253,6 +277,7 @@ def mops_commands(requests: socket.socket) -> None:
     prepare_streams()  # before the imports, as in a real command
     sys.meta_path.insert(0, WithoutPandas)
     from mops.cli import main as commands
+    from mops.cli import terminal
 
     for verbs in commands.VERBS.values():
         for verb in verbs.values():
@@ -262,17 +287,31 @@ def mops_commands(requests: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports
     arguments = serve(requests)
-    if arguments[0].endswith(".py"):
+    if arguments[0] == "-c" or arguments[0].endswith(".py"):
         sys.meta_path.remove(WithoutPandas)
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
+        run_python(arguments)
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.isatty(2):
+        importlib.reload(terminal)  # a console looks for a terminal when it is made
     sys.argv = ["mops", *arguments]
     try:
         commands.main()
     finally:
         gc.freeze()  # as in mops.cli.start
+
+
+def run_python(arguments: list[str]) -> None:
+    """Run a file of Python, or the program after ``-c``, which has no file."""
+    sys.argv = arguments
+    if arguments[0] != "-c":
+        path = Path(arguments[0]).absolute()
+        sys.path.insert(0, str(path.parent))
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    sys.path.insert(0, "")
+    sys.modules["__main__"] = program = types.ModuleType("__main__")
+    exec(compile(arguments[1], "<string>", "exec"), vars(program))
 
 
 if __name__ == "__main__":

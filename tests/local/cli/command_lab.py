@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,23 @@ class CommandLab:
             finally:
                 process.kill()
         return Ran(process.returncode, out, err)
+
+    def at_a_terminal(self, *arguments: str, answer: str = "") -> tuple[int, str]:
+        """Run a command on a pseudo-terminal, and answer its question; return its exit code and all its output."""
+        ours, theirs = os.openpty()
+        environment = self.environment | {"COLUMNS": "80", "TERM": "xterm"}
+        with os.fdopen(theirs, "r+b", buffering=0) as file:
+            process = warm().start([*arguments], environment, self.root, out=file, err=file, terminal=file)
+        shown = b""
+        with suppress(OSError):  # Linux raises EIO when the last writer has closed
+            while piece := os.read(ours, 4096):
+                shown += piece
+                if b"[y/N] " in shown and answer:
+                    os.write(ours, answer.encode())
+                    answer = ""
+        code = process.wait(60)
+        os.close(ours)
+        return code, shown.decode()
 
     def submit(self, *arguments: object, **variables: str) -> Ran:
         return self.run("jobs", "submit", self.study, *arguments, **variables)

@@ -30,6 +30,7 @@ from mops.storage.params_file import encode_groups
 from mops.system.signals import readable
 from mops.verdicts import Counts
 from waiting import until
+from warm import warm
 
 from .command_lab import MOPS, CommandLab, Process
 
@@ -62,17 +63,23 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         env = {name: value for name, value in lab.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-        self.process = subprocess.Popen(
-            [*around, MOPS, *map(str, arguments)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=lab.root,
-            env=env,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
-        )
-        os.close(slave)
+        self.process: Process
+        with os.fdopen(slave, "r+b", buffering=0) as theirs:
+            if around:
+                self.process = subprocess.Popen(
+                    [*around, MOPS, *map(str, arguments)],
+                    stdin=slave,
+                    stdout=slave,
+                    stderr=slave,
+                    text=True,
+                    cwd=lab.root,
+                    env=env,
+                    start_new_session=True,
+                    preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
+                )
+            else:
+                words, files = [str(one) for one in arguments], {"out": theirs, "err": theirs, "terminal": theirs}
+                self.process = warm().start(words, env, lab.root, **files)
         self.raw, self._decoder = "", codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +18,9 @@ from study_lab import hold_after, leaves
 from programs import environment, free_port
 from warm import WarmProcess, warm_dask
 
+DASK = Path(sys.executable).with_name("dask")
+Process = subprocess.Popen[bytes] | WarmProcess
+
 
 @dataclass
 class DaskProcesses:
@@ -27,8 +32,8 @@ class DaskProcesses:
     folder: Path
     port: int = field(default_factory=free_port)
     env: dict[str, str] = field(default_factory=dict)
-    scheduler: WarmProcess | None = None
-    workers: list[WarmProcess] = field(default_factory=list)
+    scheduler: Process | None = None
+    workers: list[Process] = field(default_factory=list)
     n_started: int = 0
 
     @property
@@ -66,14 +71,14 @@ class DaskProcesses:
         """Start the scheduler, always on the same port."""
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
 
-    def add_worker(self, *options: str, threads: int = 1) -> WarmProcess:
+    def add_worker(self, *options: str, threads: int = 1) -> Process:
         """Start a worker; without ``--nanny`` it is one process."""
         nanny = [] if "--nanny" in options else ["--no-nanny"]
         arguments = [self.address, "--nthreads", str(threads), "--memory-limit", "0", "--no-dashboard", *nanny]
         self.workers.append(self._start("worker", *arguments, *options))
         return self.workers[-1]
 
-    def _start(self, *arguments: str) -> WarmProcess:
+    def _start(self, *arguments: str) -> Process:
         self.n_started += 1
         env = environment() | {
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.0",
@@ -84,6 +89,16 @@ class DaskProcesses:
             **self.env,
         }
         with (self.folder / f"dask-{self.n_started}.log").open("wb") as log:
+            if any(name.startswith("PYTHON") for name in self.env):  # Python reads them at its start
+                return subprocess.Popen(
+                    [DASK, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=env,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
             return warm_dask().start(list(arguments), env, self.folder, out=log, err=log)
 
     def await_workers(self) -> None:
@@ -91,7 +106,7 @@ class DaskProcesses:
         with Client(self.address, timeout=120, set_as_default=False) as client:
             client.wait_for_workers(len(self.workers), timeout=120)
 
-    def kill(self, process: WarmProcess) -> None:
+    def kill(self, process: Process) -> None:
         """Kill a process with SIGKILL, as the kernel would."""
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -123,7 +138,7 @@ class DaskProcesses:
         living = [psutil.Process(worker.pid) for worker in self.workers if worker.poll() is None]
         return [process for worker in living for process in worker.children(recursive=True)]
 
-    def await_end(self, process: WarmProcess) -> None:
+    def await_end(self, process: Process) -> None:
         """Wait until a worker that lost its scheduler stops by itself."""
         process.wait(60)
         self.workers.remove(process)
