@@ -1,4 +1,4 @@
-"""Runs commands in processes forked from a process that has imported mops, which saves the second of each import.
+"""Runs commands in processes forked from a process that has imported mops or Dask, which saves the second of an import.
 
 A forked command leads a session, and has its own descriptors, environment, working folder and exit code, like a
 command from a shell. Two things differ: what Python reads at its start (``PYTHON*`` variables, warnings), and what
@@ -12,8 +12,10 @@ command from a shell. Two things differ: what Python reads at its start (``PYTHO
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
+import importlib
 import json
 import os
 import pkgutil
@@ -23,7 +25,10 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -31,14 +36,14 @@ HEADER_BYTES = 8
 
 
 class Warm:
-    """The tests' handle of the process that has imported the commands."""
+    """The tests' handle of the process that has imported the commands of a program."""
 
-    def __init__(self, environment: dict[str, str]):
+    def __init__(self, environment: dict[str, str], program: str = "mops"):
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), program],
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 cwd="/",
@@ -48,7 +53,9 @@ class Warm:
     def run(
         self, arguments: list[str], environment: dict[str, str], cwd: Path, timeout_s: float
     ) -> tuple[int, str, str]:
-        """Run a command, or a file of Python, to its end; return its exit code (negative for a signal) and output.
+        """Run a command, or Python (a file, or ``-c`` and a program), to its end; return its exit code and output.
+
+        The exit code is negative for a signal.
 
         Raises
         ------
@@ -63,13 +70,29 @@ class Warm:
         return int(status.split()[1]), out, err
 
     def start(
-        self, arguments: list[str], environment: dict[str, str], cwd: Path, *, out: IO[bytes], err: IO[bytes]
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        cwd: Path,
+        *,
+        out: IO[bytes],
+        err: IO[bytes],
+        terminal: IO[bytes] | None = None,
     ) -> WarmProcess:
-        """Start a command that writes into two files."""
+        """Start a command that writes into two files, and reads from a terminal, which sends signals to it."""
         status, theirs = os.pipe()
-        self._send(arguments, environment, cwd, [out.fileno(), err.fileno(), theirs])
+        read = [] if terminal is None else [terminal.fileno()]
+        self._send(arguments, environment, cwd, [out.fileno(), err.fileno(), theirs, *read])
         os.close(theirs)
         return WarmProcess(arguments, status)
+
+    def start_with_pipes(self, arguments: list[str], environment: dict[str, str], cwd: Path) -> WarmProcess:
+        """Start a command that writes into the pipes ``stdout`` and ``stderr`` of what is returned."""
+        (stdout, out), (stderr, err) = os.pipe(), os.pipe()
+        with os.fdopen(out, "wb") as out_file, os.fdopen(err, "wb") as err_file:
+            process = self.start(arguments, environment, cwd, out=out_file, err=err_file)
+        process.stdout, process.stderr = os.fdopen(stdout), os.fdopen(stderr)
+        return process
 
     def _send(self, arguments: list[str], environment: dict[str, str], cwd: Path, fds: list[int]) -> None:
         body = json.dumps([arguments, environment, str(cwd)]).encode()
@@ -88,6 +111,8 @@ class WarmProcess:
     def __init__(self, arguments: list[str], status: int):
         self.arguments = arguments
         self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
         self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - open until the exit code is read
         self.pid = int(self._line())
 
@@ -106,6 +131,33 @@ class WarmProcess:
         assert self.returncode is not None
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read both pipes to their ends, and wait for the end."""
+        assert self.stdout is not None
+        assert self.stderr is not None
+        with ThreadPoolExecutor(1) as thread:
+            err = thread.submit(self.stderr.read)
+            out = self.stdout.read()
+        self.wait(timeout)
+        return out, err.result()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> WarmProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes, and wait for the end."""
+        for pipe in (self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
     def _end(self) -> None:
         self.returncode = int(self._line())
         self._status.close()
@@ -122,6 +174,14 @@ def warm() -> Warm:
     from programs import environment  # not above: this file is also the program, and programs.py imports pytest
 
     return Warm(environment())
+
+
+@functools.cache
+def warm_dask() -> Warm:
+    """Return a process that has imported the commands of Dask, and what mops runs in workers."""
+    from programs import environment
+
+    return Warm(environment(), "dask")
 
 
 def read_all(fds: list[int], timeout_s: float) -> list[str]:
@@ -148,7 +208,7 @@ def serve(requests: socket.socket) -> list[str]:
     """Fork two processes per command: one runs it, the other waits for it. Return the arguments in the first."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
-        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 3)
+        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 4)
         if not head:
             os._exit(0)
         body, size = b"", int.from_bytes(head, "big")
@@ -160,37 +220,64 @@ def serve(requests: socket.socket) -> list[str]:
             os.close(fd)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     requests.close()
-    out, err, status = fds
+    out, err, status, *terminal = fds
     if pid := os.fork():
-        for fd in (out, err):
+        for fd in (out, err, *terminal):
             os.close(fd)
         os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
         os._exit(0)
     os.setsid()
     os.write(status, f"{os.getpid()}\n".encode())
+    arguments, environment, cwd = json.loads(body)
+    become(fds, environment, cwd)
+    return list(arguments)
+
+
+def become(fds: list[int], environment: dict[str, str], cwd: str) -> None:
+    """Take over the files, the variables and the folder of a command."""
+    out, err, _, *terminal = fds
     os.dup2(out, 1)
     os.dup2(err, 2)
+    for fd in terminal:
+        os.dup2(fd, 0)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that the terminal sends it SIGINT
     for fd in fds:
         os.close(fd)
-    arguments, environment, cwd = json.loads(body)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    return list(arguments)
 
 
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(requests.fileno(), False)
     sys.path.remove(str(Path(__file__).parent))  # a real command does not have the folder of tests on its path
+    {"mops": mops_commands, "dask": dask_commands}[sys.argv[2]](requests)
+
+
+def dask_commands(requests: socket.socket) -> None:
+    import dask.cli
+
+    import mops.worker.run_task  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    sys.argv = ["dask", *serve(requests)]
+    dask.config.refresh()  # it has read the variables of the environment at its import
+    dask.cli.run_cli()
+
+
+def mops_commands(requests: socket.socket) -> None:
     from mops.cli.process import prepare_streams
     from mops.cli.start import WithoutPandas
 
     prepare_streams()  # before the imports, as in a real command
     sys.meta_path.insert(0, WithoutPandas)
     from mops.cli import main as commands
+    from mops.cli import terminal
 
     for verbs in commands.VERBS.values():
         for verb in verbs.values():
@@ -200,17 +287,31 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports
     arguments = serve(requests)
-    if arguments[0].endswith(".py"):
+    if arguments[0] == "-c" or arguments[0].endswith(".py"):
         sys.meta_path.remove(WithoutPandas)
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
+        run_python(arguments)
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.isatty(2):
+        importlib.reload(terminal)  # a console looks for a terminal when it is made
     sys.argv = ["mops", *arguments]
     try:
         commands.main()
     finally:
         gc.freeze()  # as in mops.cli.start
+
+
+def run_python(arguments: list[str]) -> None:
+    """Run a file of Python, or the program after ``-c``, which has no file."""
+    sys.argv = arguments
+    if arguments[0] != "-c":
+        path = Path(arguments[0]).absolute()
+        sys.path.insert(0, str(path.parent))
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    sys.path.insert(0, "")
+    sys.modules["__main__"] = program = types.ModuleType("__main__")
+    exec(compile(arguments[1], "<string>", "exec"), vars(program))
 
 
 if __name__ == "__main__":

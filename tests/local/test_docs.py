@@ -232,12 +232,13 @@ class Step:
     output: str | None
     exit_code: int = 0
     exact: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, folder: Path, environment: dict[str, str]) -> None:
         process: subprocess.Popen[bytes] | WarmProcess
         with tempfile.TemporaryFile() as file:
-            if self.command[0] == "mops":
-                process = warm().start(self.command[1:], environment, folder, out=file, err=file)
+            if self.command[0] in ("mops", "python"):
+                process = warm().start(self.command[1:], environment | self.variables, folder, out=file, err=file)
             else:
                 process = subprocess.Popen(self.command, cwd=folder, env=environment, stdout=file, stderr=file)
             try:
@@ -258,7 +259,7 @@ class Step:
 def steps(block: Block) -> Iterator[Step]:
     """Yield the commands of a block."""
     if block.language == "python":
-        yield Step([sys.executable, "-c", block.text], block.output)
+        yield Step(["python", "-c", block.text], block.output)
     elif block.language == "bash":
         yield Step(["bash", "-euo", "pipefail", "-c", block.text], block.output)
     else:
@@ -267,9 +268,11 @@ def steps(block: Block) -> Iterator[Step]:
         for (command, output), follows in zip(typed, [*typed[1:], ("", "")], strict=True):
             code = int(follows[1]) if follows[0] == "echo $?" else 0
             if command != "echo $?":
-                plain = re.fullmatch(r"mops [\w\s./:,=@-]+", command)  # of such, a shell does nothing but to split it
-                words = command.split() if plain else ["bash", "-c", command]
-                yield Step(words, output or None, code, exact=block.note == "exact")
+                # Of such, a shell does nothing but to split it.
+                plain = re.fullmatch(r"((?:[A-Z_]+=\w+ )*)((?:mops|python) [\w\s./:,=@-]+)", command)
+                words = plain[2].split() if plain else ["bash", "-c", command]
+                variables = dict(one.split("=") for one in plain[1].split()) if plain else {}
+                yield Step(words, output or None, code, exact=block.note == "exact", variables=variables)
 
 
 def typed_and_printed(part: str) -> tuple[str, str]:

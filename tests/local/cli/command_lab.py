@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 
 from mops.service.profile import DEFAULT, Profile, save, use
 from programs import Ran
-from warm import warm
+from warm import WarmProcess, warm
 
+Process = subprocess.Popen[str] | WarmProcess
 MOPS = Path(sys.executable).with_name("mops")
 MODEL = """
 import time
@@ -69,7 +71,14 @@ class CommandLab:
         study = {"model": "model:run", "parameter_sets": [{"x": 1}, {"x": 2}], "n_replicates": 2} | fields
         return self.write("study.json", json.dumps({key: value for key, value in study.items() if value is not ...}))
 
-    def start(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Process:
+        """Start a command with pipes. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
+        if any(name.startswith("PYTHON") for name in variables):
+            return self.start_cold(*arguments, cwd=cwd, **variables)
+        return warm().start_with_pipes([*map(str, arguments)], self.environment | variables, cwd or self.root)
+
+    def start_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+        """Start a command as a shell does."""
         return subprocess.Popen(
             [MOPS, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -80,7 +89,7 @@ class CommandLab:
         )
 
     def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
-        """Run a command to its end. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
+        """Run a command to its end."""
         if any(name.startswith("PYTHON") for name in variables):
             return self.run_cold(*arguments, cwd=cwd, **variables)
         where = (self.environment | variables, cwd or self.root)
@@ -88,12 +97,29 @@ class CommandLab:
 
     def run_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
         """Run a command as a shell does."""
-        with self.start(*arguments, cwd=cwd, **variables) as process:
+        with self.start_cold(*arguments, cwd=cwd, **variables) as process:
             try:
                 out, err = process.communicate(timeout=60)
             finally:
                 process.kill()
         return Ran(process.returncode, out, err)
+
+    def at_a_terminal(self, *arguments: str, answer: str = "") -> tuple[int, str]:
+        """Run a command on a pseudo-terminal, and answer its question; return its exit code and all its output."""
+        ours, theirs = os.openpty()
+        environment = self.environment | {"COLUMNS": "80", "TERM": "xterm"}
+        with os.fdopen(theirs, "r+b", buffering=0) as file:
+            process = warm().start([*arguments], environment, self.root, out=file, err=file, terminal=file)
+        shown = b""
+        with suppress(OSError):  # Linux raises EIO when the last writer has closed
+            while piece := os.read(ours, 4096):
+                shown += piece
+                if b"[y/N] " in shown and answer:
+                    os.write(ours, answer.encode())
+                    answer = ""
+        code = process.wait(60)
+        os.close(ours)
+        return code, shown.decode()
 
     def submit(self, *arguments: object, **variables: str) -> Ran:
         return self.run("jobs", "submit", self.study, *arguments, **variables)

@@ -19,7 +19,7 @@ def lab(tmp_path: Path, cache: Path) -> CommandLab:
     return make_lab(tmp_path, cache)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[CommandLab, str]:
     """A succeeded job that tests only read."""
     lab = make_lab(tmp_path_factory.mktemp("finished"), cache)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +21,9 @@ import pytest
 from mops.k8s.chart import ServiceConfig
 from mops.service.profile import Profile
 from waiting import until
+from warm import WarmProcess, warm
 
-from .command_lab import MOPS, CommandLab
+from .command_lab import CommandLab
 from .test_service_options import SERVICE, Yes, kubeconfig
 
 MODEL = """
@@ -54,7 +55,7 @@ class Jobs:
     environment: dict[str, str]
     log: Path
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, WarmProcess] = field(default_factory=dict)
     refuses: bool = False
     """Whether the API server refuses to list Jobs."""
 
@@ -63,19 +64,14 @@ class Jobs:
         name = manifest["metadata"]["name"]
         ours = {one["name"]: one["value"] for one in container["env"] if one["name"] != "MODELOPS_SCHEDULER"}
         with self.log.open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [MOPS, *container["args"][1:]],
-                env=self.environment | ours | {"MODELOPS_PROFILE": "none"},
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            environment = self.environment | ours | {"MODELOPS_PROFILE": "none"}
+            self.processes[name] = warm().start(container["args"][1:], environment, self.log.parent, out=log, err=log)
         self.manifests[name] = manifest
 
     def delete(self, name: str) -> None:
         """Delete a Job: Kubernetes sends SIGTERM to its container."""
         del self.manifests[name]
-        self.processes[name].terminate()
+        self.processes[name].send_signal(signal.SIGTERM)
 
     def listed(self, selector: str) -> list[dict[str, Any]]:
         return [one | {"status": self._status(one["metadata"]["name"])} for one in self._selected(selector)]

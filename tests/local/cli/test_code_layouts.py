@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -59,17 +57,9 @@ def test_a_function_of_a_package_in_src_is_found_by_child_processes(src: Command
         "job = mops.submit(model=simulate, sets=[{'x': 2}], name='job', local=True)\n"
         "print(job.outputs('output').to_arrow().to_pylist()[0]['y'], job.record.spec.model)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=src.project,
-        env=src.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "5.0 walk.model:simulate\n"
+    ran = src.run("-c", program, cwd=src.project)
+    assert ran.code == 0, ran.err
+    assert ran.out == "5.0 walk.model:simulate\n"
 
 
 def test_the_installed_package_runs_only_if_the_project_has_no_code_of_this_name(src: CommandLab) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import inspect
-import os
 import pkgutil
 import re
 import signal
@@ -361,28 +360,11 @@ def test_the_shell_completes_commands(lab: CommandLab, words: str, completed: st
 def test_progress_on_a_terminal_shows_all_figures(lab: CommandLab) -> None:
     """On a real pseudo-terminal of 80 columns."""
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)
-    shown = on_a_terminal(lab, ["jobs", "submit", str(lab.study)])
+    _, shown = lab.at_a_terminal("jobs", "submit", str(lab.study))
     assert re.search(r"simulations  [━─]+  \d+ of 10, 0 failed, \d+ left, \d+ %", shown)
     assert re.search(r"rate +.*\d/s", shown)
     assert re.search(r"memory .*\d+ MiB", shown)
     assert "succeeded in" in shown
-
-
-def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
-    """Run a command on a pseudo-terminal; return all its output."""
-    ours, theirs = os.openpty()
-    environment = lab.environment | {"COLUMNS": "80", "TERM": "xterm"}
-    with subprocess.Popen([MOPS, *arguments], stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-        except OSError:  # Linux raises EIO when the last writer has closed
-            pass
-        process.wait(60)
-    os.close(ours)
-    return shown.decode()
 
 
 def wait_for(lab: CommandLab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,13 +16,13 @@ import mops
 from job_folders import folder_of
 from waiting import until
 
-from .command_lab import MOPS, CommandLab
+from .command_lab import MOPS, CommandLab, Process
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
 @contextmanager
-def running(lab: CommandLab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
+def running(lab: CommandLab, name: str = "runs") -> Iterator[Process]:
     """A job that runs until the body ends, with at least one committed group."""
     sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # more than any test waits for
     lab.write_study(parameter_sets=sets, n_replicates=1)
@@ -261,34 +260,15 @@ def test_a_deletion_asks_at_a_terminal_and_accepts_no(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     before = lab.stored()
     for answer in ("n\n", "\n", "\x04"):
-        code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], answer)
+        code, shown = lab.at_a_terminal("jobs", "delete", "job", answer=answer)
         assert re.search(r"job job: succeeded, \d+ files, \d+ KiB", shown)
         assert "delete 1 job permanently? [y/N]" in shown
         assert (code, "nothing was deleted" in shown) == (1, True)
         assert lab.stored() == before
-    code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], "y\n")
+    code, shown = lab.at_a_terminal("jobs", "delete", "job", answer="y\n")
     assert (code, "deleted job job" in shown) == (0, True)
     assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
     assert lab.submit("--name", "job").code == 0
-
-
-def at_a_terminal(lab: CommandLab, arguments: list[str], typed: str) -> tuple[int, str]:
-    ours, theirs = os.openpty()
-    environment = lab.environment | {"TERM": "xterm"}
-    with subprocess.Popen([MOPS, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-                if b"[y/N] " in shown and typed:
-                    os.write(ours, typed.encode())
-                    typed = ""
-        except OSError:  # Linux raises EIO when the last writer has closed
-            pass
-        process.wait(60)
-    os.close(ours)
-    return process.returncode, shown.decode()
 
 
 def test_without_a_terminal_or_yes_nothing_is_deleted(lab: CommandLab) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -194,11 +192,8 @@ import mops
 job = mops.submit("study.json", name="mine", local=True)
 print(mops.open_job("mine", local=True).status().state, job.files.url == mops.open_job("mine", local=True).files.url)
 """
-    environment = connected.environment
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=connected.project, env=environment, capture_output=True, text=True
-    )
-    assert (ran.returncode, ran.stdout) == (0, "succeeded True\n"), ran.stderr
+    ran = here(connected, "-c", program)
+    assert (ran.code, ran.out) == (0, "succeeded True\n"), ran.err
     assert here(connected, "jobs", "status", "mine", "--local").code == 0
 
 

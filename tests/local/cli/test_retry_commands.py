@@ -168,55 +168,48 @@ def test_without_the_option_the_error_lists_the_verdicts_of_the_job(read_only: C
     assert "or --verdict all" in ran.err
 
 
-def test_a_job_without_such_a_failure(read_only: CommandLab) -> None:
-    assert_says(
-        read_only,
-        *("partly", "--verdict", "timeout,oom"),
-        error="job 'partly' has no failure with the verdict oom or timeout",
-        at=read_only.storage,
-        hint="name a verdict that the job has; parameter sets with failures: 1 with error",
-    )
+REFUSED = {
+    "no such failure": (
+        ("partly", "--verdict", "timeout,oom"),
+        "job 'partly' has no failure with the verdict oom or timeout",
+        "{storage}",
+        "name a verdict that the job has; parameter sets with failures: 1 with error",
+    ),
+    **{
+        f"no failures, {name}": (
+            ("done", *verdict),
+            "no simulation or target of job 'done' has failed",
+            "{storage}",
+            "read the results: mops jobs results done",
+        )
+        for name, verdict in {"all": ("--verdict", "all"), "no option": ()}.items()
+    },
+    "a name that is taken": (
+        ("partly", "--verdict", "all", "--name", "done"),
+        "job 'done' exists already",
+        "{storage}",
+        "choose another name; to continue a job that has stopped: mops jobs resume done",
+    ),
+    "an invalid name": (
+        ("partly", "--verdict", "all", "--name", "My Job"),
+        "'My Job' is not a valid name for a job",
+        "the job's name",
+        "use lower-case letters, digits and single hyphens, at most 60 characters",
+    ),
+    "no such job": (
+        ("party", "--verdict", "all"),
+        "job 'party' does not exist",
+        "{storage}",
+        "use the name of an existing job: partly",
+    ),
+}
 
 
-@pytest.mark.parametrize("verdict", [("--verdict", "all"), ()], ids=["all", "no option"])
-def test_a_job_without_failures(read_only: CommandLab, verdict: tuple[str, ...]) -> None:
-    assert_says(
-        read_only,
-        *("done", *verdict),
-        error="no simulation or target of job 'done' has failed",
-        at=read_only.storage,
-        hint="read the results: mops jobs results done",
-    )
-
-
-def test_a_name_that_is_taken(read_only: CommandLab) -> None:
-    assert_says(
-        read_only,
-        *("partly", "--verdict", "all", "--name", "done"),
-        error="job 'done' exists already",
-        at=read_only.storage,
-        hint="choose another name; to continue a job that has stopped: mops jobs resume done",
-    )
-
-
-def test_an_invalid_name(read_only: CommandLab) -> None:
-    assert_says(
-        read_only,
-        *("partly", "--verdict", "all", "--name", "My Job"),
-        error="'My Job' is not a valid name for a job",
-        at="the job's name",
-        hint="use lower-case letters, digits and single hyphens, at most 60 characters",
-    )
-
-
-def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
-    assert_says(
-        read_only,
-        *("party", "--verdict", "all"),
-        error="job 'party' does not exist",
-        at=read_only.storage,
-        hint="use the name of an existing job: partly",
-    )
+@pytest.mark.parametrize(("arguments", "error", "at", "hint"), REFUSED.values(), ids=REFUSED)
+def test_a_retry_that_cannot_run(
+    read_only: CommandLab, arguments: tuple[str, ...], error: str, at: str, hint: str
+) -> None:
+    assert_says(read_only, *arguments, error=error, at=at.format(storage=read_only.storage), hint=hint)
 
 
 def test_a_job_that_is_not_complete(copied: CommandLab) -> None:

@@ -124,22 +124,12 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_a_local_job_does_not_accept_a_service_option(lab: CommandLab, option: str) -> None:
+@pytest.mark.parametrize("options", [*([one] for one in OPTIONS), [*OPTIONS]], ids=" ".join)
+def test_a_local_job_accepts_no_service_option_and_the_error_names_all(lab: CommandLab, options: list[str]) -> None:
     refused(
         lab,
-        lab.submit(option, OPTIONS[option]),
-        f"only a cluster service has {option}, and this machine runs the job",
-        "the command line",
-        "connect to a service: mops connect",
-    )
-
-
-def test_the_error_names_all_service_options(lab: CommandLab) -> None:
-    refused(
-        lab,
-        lab.submit(*(part for option in OPTIONS.items() for part in option)),
-        f"only a cluster service has {', '.join(OPTIONS)}, and this machine runs the job",
+        lab.submit(*(part for one in options for part in (one, OPTIONS[one]))),
+        f"only a cluster service has {', '.join(options)}, and this machine runs the job",
         "the command line",
         "connect to a service: mops connect",
     )
@@ -273,66 +263,71 @@ def test_a_read_only_profile_does_not_stop_a_job(connected: CommandLab, describe
     assert profile.read_text() == kept
 
 
-def test_a_removed_service_is_an_error(connected: CommandLab, server: str, described: dict[str, str]) -> None:
-    described.clear()
-    refused(
-        connected,
-        connected.submit(),
+CHANGED = {
+    "removed": (
+        None,
         "service 'mops' no longer exists: its ConfigMap is absent",
-        f"{server}, namespace studies: ConfigMap mops-client",
         "connect to another service with 'mops connect', or add --local to run on this machine",
-        code=4,
-    )
-
-
-def test_a_description_of_a_newer_mops_is_an_error(
-    connected: CommandLab, server: str, described: dict[str, str]
-) -> None:
-    described["studies"] = json.dumps(SERVICE | {"format": 2, "version": "9.0"})
-    refused(
-        connected,
-        connected.submit(),
+        4,
+    ),
+    "newer": (
+        {"format": 2, "version": "9.0"},
         "the service's chart is from mops 9.0, and this client is older",
-        f"{server}, namespace studies: ConfigMap mops-client",
         "install mops-runner 9.0",
-    )
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "what", "hint", "code"), CHANGED.values(), ids=CHANGED)
+def test_a_service_that_this_client_cannot_use_is_an_error(
+    connected: CommandLab,
+    server: str,
+    described: dict[str, str],
+    fields: dict[str, object] | None,
+    what: str,
+    hint: str,
+    code: int,
+) -> None:
+    described.clear()
+    if fields is not None:
+        described["studies"] = json.dumps(SERVICE | fields)
+    refused(connected, connected.submit(), what, f"{server}, namespace studies: ConfigMap mops-client", hint, code=code)
 
 
 # connect
 
 
-def test_connect_to_an_unknown_context(lab: CommandLab, server: str) -> None:
-    refused(
-        lab,
-        lab.run("connect", "--context", "elsewhere"),
+CONNECT = {
+    "an unknown context": (
+        "--context elsewhere",
         "the kubeconfig does not lead to a cluster (Context elsewhere not found)",
-        f"{lab.root / 'kubeconfig'}, context elsewhere",
+        "{root}/kubeconfig, context elsewhere",
         "list your contexts: kubectl config get-contexts",
-    )
-    assert not_connected(lab)
-
-
-def test_connect_without_a_kubeconfig(lab: CommandLab) -> None:
-    refused(
-        lab,
-        lab.run("connect", "--kubeconfig", lab.root / "nothing"),
+        2,
+    ),
+    "no kubeconfig": (
+        "--kubeconfig {root}/nothing",
         "the kubeconfig does not lead to a cluster (Unable to find valid credentials)",
-        f"{lab.root / 'nothing'}, its current context",
+        "{root}/nothing, its current context",
         "list your contexts: kubectl config get-contexts",
-    )
-    assert not_connected(lab)
-
-
-def test_connect_to_a_namespace_without_a_service(lab: CommandLab, server: str) -> None:
-    refused(
-        lab,
-        lab.run("connect", "--namespace", "empty"),
+        2,
+    ),
+    "a namespace without a service": (
+        "--namespace empty",
         "this namespace has no mops service 'mops'",
-        f"{server}, namespace empty",
+        "{server}, namespace empty",
         "use another --namespace, or ask the cluster's operator to install the chart",
-        code=4,
-    )
-    assert not_connected(lab)
+        4,
+    ),
+}
+
+
+def test_connect_to_what_has_no_service(lab: CommandLab, server: str) -> None:
+    for options, what, where, hint, code in CONNECT.values():
+        given, at = (text.format(root=lab.root, server=server) for text in (options, where))
+        refused(lab, lab.run("connect", *given.split()), what, at, hint, code=code)
+        assert not_connected(lab)
 
 
 def test_connect_uses_the_namespace_of_the_named_context(

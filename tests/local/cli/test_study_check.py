@@ -141,6 +141,7 @@ def test_json_contains_the_whole_trial(check: Any) -> None:
     )
     assert [(output["name"], output["rows"]) for output in trial["outputs"]] == [("daily", 3), ("total", 1)]
     assert all(output["bytes"] > 0 for output in trial["outputs"])
+    assert trial["equal_replicates"] == 0
     assert min(trial[f"{what}_seconds"] for what in ("import", "first", "warm")) > 0
     assert [loss["name"] for loss in trial["losses"]] == ["loss", "n"]
 
@@ -317,15 +318,12 @@ def test_replicates_that_are_equal_although_their_seeds_differ_are_a_warning(
     assert re.search(rf"^reproducible +{reproducible}$", ran.out, re.MULTILINE)
 
 
-def test_json_contains_how_many_replicates_are_equal(check: Any) -> None:
-    assert check("ignores_the_seed", "--json").json["trial"]["equal_replicates"] == 2
-    assert check("seeded", "--json").json["trial"]["equal_replicates"] == 0
-
-
 def test_a_model_without_random_numbers_needs_one_replicate(check: Any) -> None:
     ran = check("ignores_the_seed", fields={"n_replicates": 1})
     assert (ran.code, "warning" in ran.err) == (0, False), ran.err
-    assert f"warning: the first 2 {EQUAL}" in check("ignores_the_seed").err
+    two = check("ignores_the_seed", "--json")
+    assert f"warning: the first 2 {EQUAL}" in two.err
+    assert two.json["trial"]["equal_replicates"] == 2
 
 
 def test_replicates_that_are_equal_by_chance_are_no_warning(check: Any) -> None:

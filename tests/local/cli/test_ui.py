@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -21,7 +20,7 @@ from job_folders import folder_of
 from mops.jobs.job import open_job
 from waiting import until
 
-from .command_lab import CommandLab
+from .command_lab import CommandLab, Process
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -76,7 +75,7 @@ def served(lab: CommandLab, *options: object, **variables: str) -> Iterator[str]
 
 
 @pytest.fixture
-def running(gated: CommandLab) -> Iterator[subprocess.Popen[str]]:
+def running(gated: CommandLab) -> Iterator[Process]:
     """A job named ``job`` with one committed set."""
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         record = gated.storage / "jobs" / "job" / "job.json"
@@ -105,9 +104,7 @@ def leave(page: Page) -> None:
     page.goto("about:blank")
 
 
-def test_progress_moves_without_a_reload_until_the_job_ends(
-    gated: CommandLab, running: subprocess.Popen[str], page: Page
-) -> None:
+def test_progress_moves_without_a_reload_until_the_job_ends(gated: CommandLab, running: Process, page: Page) -> None:
     with served(gated) as url:
         enter(page, url)
         page.get_by_role("link", name="job", exact=True).click()
@@ -127,7 +124,7 @@ def test_progress_moves_without_a_reload_until_the_job_ends(
 
 
 def test_a_killed_runner_is_shown_as_interrupted_and_resumed_from_the_page(
-    gated: CommandLab, running: subprocess.Popen[str], page: Page
+    gated: CommandLab, running: Process, page: Page
 ) -> None:
     with served(gated) as url:
         enter(page, url)
@@ -147,7 +144,7 @@ def test_a_killed_runner_is_shown_as_interrupted_and_resumed_from_the_page(
         leave(page)
 
 
-def test_a_job_is_cancelled_after_a_confirmation(gated: CommandLab, running: subprocess.Popen[str], page: Page) -> None:
+def test_a_job_is_cancelled_after_a_confirmation(gated: CommandLab, running: Process, page: Page) -> None:
     with served(gated) as url:
         enter(page, url)
         page.goto(address(url, "/jobs/job"))
@@ -160,9 +157,7 @@ def test_a_job_is_cancelled_after_a_confirmation(gated: CommandLab, running: sub
     running.wait()
 
 
-def test_a_cancel_is_visible_before_the_runner_has_stopped(
-    gated: CommandLab, running: subprocess.Popen[str], page: Page
-) -> None:
+def test_a_cancel_is_visible_before_the_runner_has_stopped(gated: CommandLab, running: Process, page: Page) -> None:
     os.kill(running.pid, signal.SIGSTOP)
     try:
         with served(gated) as url:

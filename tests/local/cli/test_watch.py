@@ -30,8 +30,9 @@ from mops.storage.params_file import encode_groups
 from mops.system.signals import readable
 from mops.verdicts import Counts
 from waiting import until
+from warm import warm
 
-from .command_lab import MOPS, CommandLab
+from .command_lab import MOPS, CommandLab, Process
 
 PATIENCE_SECONDS = 60.0
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -62,17 +63,23 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         env = {name: value for name, value in lab.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-        self.process = subprocess.Popen(
-            [*around, MOPS, *map(str, arguments)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=lab.root,
-            env=env,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
-        )
-        os.close(slave)
+        self.process: Process
+        with os.fdopen(slave, "r+b", buffering=0) as theirs:
+            if around:
+                self.process = subprocess.Popen(
+                    [*around, MOPS, *map(str, arguments)],
+                    stdin=slave,
+                    stdout=slave,
+                    stderr=slave,
+                    text=True,
+                    cwd=lab.root,
+                    env=env,
+                    start_new_session=True,
+                    preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
+                )
+            else:
+                words, files = [str(one) for one in arguments], {"out": theirs, "err": theirs, "terminal": theirs}
+                self.process = warm().start(words, env, lab.root, **files)
         self.raw, self._decoder = "", codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     @property
@@ -143,7 +150,7 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
-def running(gated: CommandLab) -> Iterator[subprocess.Popen[str]]:
+def running(gated: CommandLab) -> Iterator[Process]:
     """A job named ``job`` with one committed set and two that wait."""
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
@@ -197,7 +204,7 @@ def test_output_of_a_model_is_shown_without_its_control_sequences(
 
 
 def test_ctrl_c_stops_watch_and_not_the_job(
-    gated: CommandLab, running: subprocess.Popen[str], terminals: Callable[..., Terminal]
+    gated: CommandLab, running: Process, terminals: Callable[..., Terminal]
 ) -> None:
     screen = terminals(gated, "jobs", "watch", "job")
     screen.wait_for("running, attempt 1")
@@ -209,9 +216,7 @@ def test_ctrl_c_stops_watch_and_not_the_job(
     assert running.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_job_with_a_killed_runner_is_interrupted_and_gets_a_hint(
-    gated: CommandLab, running: subprocess.Popen[str]
-) -> None:
+def test_a_job_with_a_killed_runner_is_interrupted_and_gets_a_hint(gated: CommandLab, running: Process) -> None:
     running.send_signal(signal.SIGKILL)
     running.wait()
     ran = gated.run("jobs", "watch", "job")
@@ -235,7 +240,7 @@ def test_watch_does_not_wait_for_a_runner_that_ended_before_its_first_live_recor
     assert job.status().state == "running"
 
 
-def test_through_a_pipe_each_change_is_one_line(gated: CommandLab, running: subprocess.Popen[str]) -> None:
+def test_through_a_pipe_each_change_is_one_line(gated: CommandLab, running: Process) -> None:
     with gated.start("jobs", "watch", "job") as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().startswith("running: 1 of 3 simulations, 0 failed, 1 durable")

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,44 +152,21 @@ def test_an_unknown_output_is_found_with_the_first_result(lab: CommandLab) -> No
     assert lab.run("jobs", "status", "outputs", "--json").json["state"] == "failed"
 
 
-# Arguments of submit, and parts of the error.
-def missing_file(lab: CommandLab) -> list[object]:
-    return ["jobs", "submit", lab.project / "nothing.json"]
-
-
-def a_folder(lab: CommandLab) -> list[object]:
-    return ["jobs", "submit", lab.project]
-
-
-def no_such_project(lab: CommandLab) -> list[object]:
-    return ["jobs", "submit", lab.study, "--project", lab.root / "nothing"]
-
-
-def bad_name(lab: CommandLab) -> list[object]:
-    return ["jobs", "submit", lab.study, "--name", "My job"]
-
-
-def unknown_job(_lab: CommandLab) -> list[object]:
-    return ["jobs", "status", "nothing"]
-
-
-def invalid_job(_lab: CommandLab) -> list[object]:
-    return ["jobs", "status", "../x"]
-
-
-BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
-    missing_file: ["this study file does not exist", "nothing.json", "hint: "],
-    a_folder: ["a folder, not a study file", "study.json in it"],
-    no_such_project: ["project folder does not exist", "hint: "],
-    bad_name: ["'My job'", "lower-case letters"],
-    unknown_job: ["job 'nothing' does not exist", "hint: this storage has no jobs"],
-    invalid_job: ["'../x'", "letters, digits"],
+# A command, and parts of the error.
+BAD_ARGUMENTS = {
+    ("jobs", "submit", "{project}/nothing.json"): ["this study file does not exist", "nothing.json", "hint: "],
+    ("jobs", "submit", "{project}"): ["a folder, not a study file", "study.json in it"],
+    ("jobs", "submit", "{study}", "--project", "{root}/nothing"): ["project folder does not exist", "hint: "],
+    ("jobs", "submit", "{study}", "--name", "My job"): ["'My job'", "lower-case letters"],
+    ("jobs", "status", "nothing"): ["job 'nothing' does not exist", "hint: this storage has no jobs"],
+    ("jobs", "status", "../x"): ["'../x'", "letters, digits"],
 }
 
 
 def test_an_invalid_argument(lab: CommandLab) -> None:
     for arguments, said in BAD_ARGUMENTS.items():
-        refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
+        given = [one.format(project=lab.project, study=lab.study, root=lab.root) for one in arguments]
+        refused_and_nothing_written(lab, lab.run(*given), *said)
 
 
 def test_an_unreadable_command(lab: CommandLab) -> None:

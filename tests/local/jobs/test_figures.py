@@ -43,12 +43,6 @@ WEIGHTS = dict.fromkeys(LABELS, 1.0)
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job in which some simulations and some targets fail."""
-    return submitted(tmp_path_factory.mktemp("figures") / "project")
-
-
-@pytest.fixture(scope="module")
 def raw(job: Job) -> dict[str, pd.DataFrame]:
     """The Parquet files of the job, by folder."""
     return raw_of(job)

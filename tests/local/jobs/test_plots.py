@@ -24,12 +24,6 @@ from mops.storage.paths import bundle_path
 from mops.units import number
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job in which some simulations and some targets fail."""
-    return submitted(tmp_path_factory.mktemp("plots") / "project")
-
-
 def views(chart: Any) -> list[dict[str, Any]]:
     """Return the views of a chart, each with its layers and their rows."""
     whole = chart.to_dict()

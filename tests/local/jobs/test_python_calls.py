@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from mops.cli.main import app
 from mops.errors import JobError, StudyError, UsageError
 from mops.settings import Settings
 from mops.storage.progress_record import Progress
+from warm import warm
 
 
 def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, Tru
 def test_the_log_has_the_lines_of_mops_and_the_console_does_not(tmp_path: Path) -> None:
     """A job that Python ran had an empty log."""
     in_project(tmp_path)
-    ran = subprocess.run([sys.executable, "-c", LOGGED], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "INFO logged: attempt 1 ends: every simulation has run" in ran.stdout
-    assert "INFO" not in ran.stderr
+    code, out, err = warm().run(["-c", LOGGED], dict(os.environ), tmp_path, timeout_s=120)
+    assert code == 0, err
+    assert "INFO logged: attempt 1 ends: every simulation has run" in out
+    assert "INFO" not in err
 
 
 def test_targets_without_a_list_and_an_unknown_format_are_errors(tmp_path: Path) -> None:

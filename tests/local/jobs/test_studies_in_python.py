@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +14,8 @@ import mops
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job
 from mops.settings import Settings
+from programs import Ran
+from warm import warm
 
 STORAGE = {"local": True, "settings": Settings(slots=1)}
 
@@ -96,20 +97,20 @@ twice = doubled(simulate)
 """
 
 
-def submitted(folder: Path, submit: str) -> subprocess.CompletedProcess[str]:
+def submitted(folder: Path, submit: str) -> Ran:
     """Run a program that imports a module of the project, and submits."""
     (folder / "code_of_it.py").write_text(MODULE)
     head = "import math\n\nimport code_of_it as it\nimport mops\n\n\n"
     (folder / "program.py").write_text(f"{head}print('program runs')\n{submit}\n")
-    return subprocess.run([sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, check=False)
+    return Ran(*warm().run(["program.py"], dict(os.environ), folder, timeout_s=120))
 
 
 @pytest.mark.parametrize(("model", "found"), [("it.simulate", [4, 7]), ("it.Model", [7, 7]), ("it.twice", [8, 14])])
 def test_functions_and_classes_of_imported_modules_run(project: Path, model: str, found: list[int]) -> None:
     sets = '[{"x": 1}, {"x": 2}]'
     ran = submitted(project, f'mops.submit(model={model}, targets=[it.mean], sets={sets}, name="j", local=True)')
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "program runs\n"  # the program ran once, and not in each child process
+    assert ran.code == 0, ran.err
+    assert ran.out == "program runs\n"  # the program ran once, and not in each child process
     job = mops.open_job("j", "mops-storage", local=True)
     assert values(job) == found
     assert sorted(job.losses().to_arrow()["loss"].to_pylist()) == found
@@ -118,7 +119,7 @@ def test_functions_and_classes_of_imported_modules_run(project: Path, model: str
 def test_a_module_of_the_working_folder_is_found_below_the_root(project: Path) -> None:
     (project / "deep").mkdir()
     ran = submitted(project / "deep", 'mops.submit(model=it.simulate, sets=[{"x": 1}], name="j", local=True)')
-    assert ran.returncode == 0, ran.stderr
+    assert ran.code == 0, ran.err
     spec = mops.open_job("j", "mops-storage", local=True).record.spec
     assert (spec.model, spec.import_folders) == ("code_of_it:simulate", (".", "deep"))
 
@@ -128,7 +129,7 @@ def test_a_module_that_is_imported_from_another_folder_is_named_by_its_file(proj
     (project / "deep" / "far.py").write_text(MODULE)
     head = "import sys\nsys.path.insert(0, 'deep')\nimport far\n"
     ran = submitted(project, f'{head}mops.submit(model=far.simulate, sets=[{{"x": 1}}], name="j", local=True)')
-    assert ran.returncode == 0, ran.stderr
+    assert ran.code == 0, ran.err
     assert mops.open_job("j", "mops-storage", local=True).record.spec.model == "deep/far.py:simulate"
 
 
@@ -140,7 +141,7 @@ def test_of_two_modules_of_one_name_the_imported_one_runs(project: Path, first: 
     head = f"import sys\nsys.path.insert(0, {str(project / first)!r})\nimport far\n"
     run = 'mops.submit(model=far.simulate, sets=[{}], name="j", local=True)'
     ran = submitted(project / "deep", head + run)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.code == 0, ran.err
     job = mops.open_job("j", "mops-storage", local=True)
     assert values(job) == [len(first)]
     assert job.record.spec.model in (f"{model}:simulate", "far:simulate")
@@ -168,8 +169,8 @@ for call in {calls!r}:
 
 def test_what_cannot_run_is_refused_with_the_reason(project: Path) -> None:
     ran = submitted(project, TRIES.format(calls=list(REFUSED)))
-    assert ran.returncode == 0, ran.stderr
-    _, *answers = ran.stdout.splitlines()
+    assert ran.code == 0, ran.err
+    _, *answers = ran.out.splitlines()
     for (call, said), answer in zip(REFUSED.items(), answers, strict=True):
         assert said in answer, call
 

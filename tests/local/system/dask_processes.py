@@ -16,8 +16,10 @@ from distributed import Client
 from study_lab import hold_after, leaves
 
 from programs import environment, free_port
+from warm import WarmProcess, warm_dask
 
 DASK = Path(sys.executable).with_name("dask")
+Process = subprocess.Popen[bytes] | WarmProcess
 
 
 @dataclass
@@ -30,8 +32,8 @@ class DaskProcesses:
     folder: Path
     port: int = field(default_factory=free_port)
     env: dict[str, str] = field(default_factory=dict)
-    scheduler: subprocess.Popen[bytes] | None = None
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    scheduler: Process | None = None
+    workers: list[Process] = field(default_factory=list)
     n_started: int = 0
 
     @property
@@ -69,14 +71,14 @@ class DaskProcesses:
         """Start the scheduler, always on the same port."""
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
 
-    def add_worker(self, *options: str, threads: int = 1) -> subprocess.Popen[bytes]:
+    def add_worker(self, *options: str, threads: int = 1) -> Process:
         """Start a worker; without ``--nanny`` it is one process."""
         nanny = [] if "--nanny" in options else ["--no-nanny"]
         arguments = [self.address, "--nthreads", str(threads), "--memory-limit", "0", "--no-dashboard", *nanny]
         self.workers.append(self._start("worker", *arguments, *options))
         return self.workers[-1]
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str) -> Process:
         self.n_started += 1
         env = environment() | {
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.0",
@@ -87,22 +89,24 @@ class DaskProcesses:
             **self.env,
         }
         with (self.folder / f"dask-{self.n_started}.log").open("wb") as log:
-            return subprocess.Popen(
-                [str(DASK), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            if any(name.startswith("PYTHON") for name in self.env):  # Python reads them at its start
+                return subprocess.Popen(
+                    [DASK, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=env,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            return warm_dask().start(list(arguments), env, self.folder, out=log, err=log)
 
     def await_workers(self) -> None:
         """Wait until the scheduler knows all workers."""
         with Client(self.address, timeout=120, set_as_default=False) as client:
             client.wait_for_workers(len(self.workers), timeout=120)
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Process) -> None:
         """Kill a process with SIGKILL, as the kernel would."""
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -134,7 +138,7 @@ class DaskProcesses:
         living = [psutil.Process(worker.pid) for worker in self.workers if worker.poll() is None]
         return [process for worker in living for process in worker.children(recursive=True)]
 
-    def await_end(self, process: subprocess.Popen[bytes]) -> None:
+    def await_end(self, process: Process) -> None:
         """Wait until a worker that lost its scheduler stops by itself."""
         process.wait(60)
         self.workers.remove(process)

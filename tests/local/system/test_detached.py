@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -286,9 +285,7 @@ def test_a_runner_of_a_complete_job_exits_with_the_code_of_its_state(study: Stud
     """Rule 5: a restarted pod of a complete job does nothing and exits with the same code."""
     study.write("counted:simulate", betas(1))
     study.run()
-    again = subprocess.run(
-        [MOPS, "jobs", "run", "job"], env=study.runners[0].env, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (again.returncode, again.stdout) == (0, "")
-    assert again.stderr == "job job has ended (succeeded): there is nothing to run\n"
+    again = study.start("run", "job")
+    assert (again.wait(), (study.folder / "stdout-2.txt").read_text()) == (0, "")
+    assert again.said == "job job has ended (succeeded): there is nothing to run\n"
     assert sum(isinstance(record, Claim) for record in study.records()) == 1

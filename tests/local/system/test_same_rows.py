@@ -12,19 +12,20 @@ from study_lab import StudyLab, betas
 from mops.jobs.job import Job
 from rows import Rows, rows_of
 
+N_SETS = 16
 SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
 
 
 @pytest.fixture
 def study(lab: StudyLab) -> StudyLab:
-    lab.write("counted:simulate", betas(40), n_replicates=3, targets=["scores:order", "targets:number"])
+    lab.write("counted:simulate", betas(N_SETS), n_replicates=3, targets=["scores:order", "targets:number"])
     return lab
 
 
 def test_batch_size_and_slots_do_not_change_a_row(study: StudyLab) -> None:
     expected = study.serial()
-    assert expected.outputs["daily"].num_rows == 40 * 3 * 50
-    assert expected.losses.num_rows == 40 * 3
+    assert expected.outputs["daily"].num_rows == N_SETS * 3 * 50
+    assert expected.losses.num_rows == N_SETS * 3
     given: dict[tuple[int, int], Rows] = {}
     for batch, slots in SETTINGS:
         name = f"b{batch}-s{slots}"

@@ -19,7 +19,7 @@ from study_lab import MOPS, Runner, StudyLab, wait_for
 from mops.storage.sources import verify_job
 from rows import rows_of
 
-SETS, MORE_SETS = 64, 20
+SETS, MORE_SETS = 32, 10
 REPLICATES, ALL_REPLICATES = 2, 6
 ROUNDS, SETS_OF_ROUND = 3, 12
 SPACE = {"beta": {"min": 0.2, "max": 0.6}, "gamma": {"min": 0.05, "max": 0.2}, "sleep": 0.002}
@@ -110,8 +110,8 @@ def test_a_day_computes_each_simulation_once_and_again_only_what_a_kill_took(lab
     options = ("--model", "held:simulate", "--target", "scores:order", "--replicates", REPLICATES)
     day.mops("sample", space, "--out", study, "-n", SETS, *options, verb="study")
 
-    # Run 64 sets, with a kill in the middle.
-    day.killed("day", 70, "submit", study, "--name", "day")
+    # Run 32 sets, with a kill in the middle.
+    day.killed("day", 35, "submit", study, "--name", "day")
     committed = day.committed("day")
     resumed = day.mops("resume", "day", **SMALL)
     assert simulated(resumed) == Counter(day.needed("day") - committed)
@@ -120,13 +120,13 @@ def test_a_day_computes_each_simulation_once_and_again_only_what_a_kill_took(lab
     day.assert_is_whole_study("day")
 
     # Extend to 6 replicates, with a kill in the middle.
-    day.killed("longer", 130, "extend", "day", "--replicates", ALL_REPLICATES, "--name", "longer")
+    day.killed("longer", 65, "extend", "day", "--replicates", ALL_REPLICATES, "--name", "longer")
     committed = day.committed("longer")
     resumed = day.mops("resume", "longer", **SMALL)
     assert simulated(resumed) == Counter(day.needed("longer") - committed - day.needed("day"))
     assert len(day.needed("longer")) == SETS * ALL_REPLICATES
 
-    # Add 20 sets.
+    # Add 10 sets.
     day.mops("sample", space, "--out", more, "-n", MORE_SETS, "--method", "lhs", "--seed", 7, verb="study")
     wider = day.mops("extend", "longer", "--sets", more, "--name", "wider", SLOTS=SLOTS)
     assert simulated(wider) == Counter(day.needed("wider") - day.needed("longer"))

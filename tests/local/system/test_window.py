@@ -56,7 +56,7 @@ def test_groups_in_memory_never_exceed_the_batch(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "cache"))
     caplog.set_level(logging.DEBUG, "mops")
-    n_groups = 10 * BATCH
+    n_groups = 5 * BATCH
     prepared = prepare(lab.write("counted:simulate", betas(n_groups, sleep=0.005), targets=["scores:order"]))
     settings = Settings(batch_size=BATCH, slots=SLOTS, checkpoint_seconds=checkpoint_seconds, task_seconds=0.02)
     drained = (
