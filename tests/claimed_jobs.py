@@ -11,8 +11,7 @@ from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
-from mops.study.groups import GroupBuilder, GroupTable
-from mops.study.ids_and_seeds import canonical_json
+from mops.study.groups import GroupBuilder, GroupTable, json_column
 from mops.task import JobContext
 
 ID = "0123456789abcdef"
@@ -24,7 +23,7 @@ def groups_of(replicates: list[int]) -> GroupTable:
     builder, first = GroupBuilder(1), 0
     for i, n in enumerate(replicates):
         rows = list(range(first, first + n))
-        builder.add([canonical_json({"a": i})] * n, [1000 * i + k for k in range(n)], rows)
+        builder.add({"a": json_column([i] * n)}, [1000 * i + k for k in range(n)], rows)
         first += n
     return builder.build()[0]
 

@@ -16,8 +16,10 @@ from mops.project.functions import GivenCode
 from mops.project.project import find_root
 from mops.study.checks import SEED
 from mops.study.json_file import read_json, read_text
+from mops.study.parameter_file import is_plain
 
 _GIVEN = "the study given to mops"
+_ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True)
@@ -58,57 +60,67 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
         data["model"] = code.model(model)
     if (targets := data.get("targets")) is not None:
         data["targets"] = code.targets(targets)
+    table = None
     if "parameter_sets" in data:
-        data["parameter_sets"] = _sets(data["parameter_sets"])
+        sets = _sets(data["parameter_sets"])
+        if isinstance(sets, pa.Table):
+            table = sets
+            del data["parameter_sets"]
+        else:
+            data["parameter_sets"] = sets
     try:
         text = json.dumps(data, default=_plain, ensure_ascii=False)
     except (TypeError, ValueError) as bad:
         raise UsageError(f"a value of the study is not JSON: {bad}", where=_GIVEN, hint="use numbers and text") from bad
+    parsed = json.loads(text)
+    if table is not None:
+        parsed["parameter_sets"] = table
+        batches = (json.dumps(_entries(batch), ensure_ascii=False)[1:-1] for batch in table.to_batches(_ROWS_AT_ONCE))
+        text = f'{text[:-1]}{", " if data else ""}"parameter_sets": [{", ".join(batches)}]}}'
     label = getattr(model, "__name__", None)
     name = label or folder.name
-    parsed = json.loads(text)
     return StudySource(text, parsed, _GIVEN, folder, root, label, name, imported=code.imported, functions=code.files())
 
 
 def _sets(sets: object) -> object:
-    """Return parameter sets as a list of mappings; other values stay as they are."""
+    """Return parameter sets as a plain table, as a list of mappings or as the name of a file."""
     if hasattr(sets, "__arrow_c_stream__"):
-        rows = _rows(sets)  # a null means that a set lacks the parameter
-    elif isinstance(sets, str | Path):
-        return str(sets)  # a file
-    elif isinstance(sets, Sequence):
+        table = _table(sets)
+        return table if is_plain(table) else _entries(table)
+    if isinstance(sets, str | Path):
+        return str(sets)
+    if isinstance(sets, Sequence):
         return list(sets)
-    else:
-        raise UsageError(
-            f"parameter sets cannot be of type {type(sets).__name__}",
-            where=_GIVEN,
-            hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
-        )
-    return list(map(_entry, rows))
+    raise UsageError(
+        f"parameter sets cannot be of type {type(sets).__name__}",
+        where=_GIVEN,
+        hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
+    )
 
 
-def _entry(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameter set of a table's row. The column ``seed`` has the seed, as in a file of parameter sets."""
-    given = {name: value for name, value in row.items() if value is not None}
-    if SEED not in row:
-        return given
-    seed = given.pop(SEED, None)
-    return {"params": given, "seed": seed}
-
-
-def _rows(table: object) -> list[dict[str, Any]]:
+def _table(sets: object) -> pa.Table:
     try:
-        found = pa.table(table)
+        table = pa.table(sets)
     except (pa.ArrowException, TypeError, ValueError) as bad:
         raise UsageError(
             f"no table of parameter sets: Arrow cannot read it ({bad})",
             where=_GIVEN,
             hint="give each column values of one type",
         ) from bad
-    if twice := sorted({name for name in found.column_names if found.column_names.count(name) > 1}):
+    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
         raise UsageError(f"the table has two columns {twice[0]!r}", where=_GIVEN, hint="keep one of them")
-    rows: list[dict[str, Any]] = found.to_pylist()
-    return rows
+    return table
+
+
+def _entries(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as a list of parameter sets: a null is an absent parameter, and the column ``seed`` has the seeds."""
+    columns = {name: column.to_pylist() for name, column in zip(rows.schema.names, rows.columns, strict=True)}
+    seeds = columns.pop(SEED, None)
+    sets = [
+        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        for row in (zip(*columns.values(), strict=True) if columns else [()] * len(rows))
+    ]
+    return sets if seeds is None else [{"params": p, "seed": seed} for p, seed in zip(sets, seeds, strict=True)]
 
 
 def _plain(value: object) -> object:

@@ -76,7 +76,7 @@ def converted_expression(expression: pc.Expression, kind: pa.DataType) -> pc.Exp
 
 
 def nearest_floats(column: Column) -> npt.NDArray[np.float64]:
-    """Return numbers or booleans as the nearest floats, and NaN for null."""
+    """Return numbers, texts of numbers or booleans as the nearest floats, and NaN for null."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     found: Any = pc.cast(column, pa.float64(), safe=False)

@@ -13,17 +13,20 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from hashlib import blake2b
+from itertools import pairwise
+from json.encoder import encode_basestring
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mops.study.checks import Params
-from mops.study.ids_and_seeds import identity_of, replicate_seed
+from mops.study.checks import Params, kind_of
+from mops.study.ids_and_seeds import identity_of
 
 # The first columns of each row of an output.
 IDENTITY_FIELDS = (
@@ -40,7 +43,6 @@ PIECE_GROUPS = 512
 PIECE_SIMULATIONS = 1_000_000
 
 _PIECES_KEPT = 4
-_GROUPS_AT_ONCE = 1 << 14  # whose own seeds are Python lists at once
 
 SIMULATIONS_LIMIT = 100_000_000  # of a study
 
@@ -278,41 +280,52 @@ class _Entries:
         is_derived = self.seeds.is_null().to_numpy(zero_copy_only=False)[self.offsets[:-1]]
         self.counts = np.where(is_derived, self.n_replicates, 1)
 
-    def own_seeds(self, start: int, stop: int) -> Iterator[list[int | None]]:
-        """Yield the own seeds of each group's entries; None: an entry has no own seed."""
-        offsets = self.offsets[start : stop + 1].tolist()
-        own = self.seeds.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
-        return (own[a - offsets[0] : b - offsets[0]] for a, b in pairwise(offsets))
-
-    def seeds_of(self, identity: str, own: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
-        """Return a group's seeds, and the entries that repeat a seed of an earlier entry."""
-        if len(own) == 1 and own[0] is not None:
-            return [own[0]], []
-        derived = [replicate_seed(identity, i) for i in range(self.n_replicates)] if None in own else []
-        if len(own) == 1 and len(set(derived)) == len(derived):
-            return derived, []
-        known: dict[int, None] = {}
-        repeated = []
-        for entry, seed in enumerate(own):
-            added = derived if seed is None else [seed]
-            n_before = len(known)
-            known.update(dict.fromkeys(added))
-            if len(known) < n_before + len(added):
-                repeated.append(entry)
-        return list(known), repeated
-
-    def piece(self, start: int, stop: int) -> GroupChunk:
+    def simulations(self, start: int, stop: int) -> tuple[list[str], Seeds, Indices, list[int]]:
+        """Return the ids of groups, their seeds, how many each has, and the entries that repeat an earlier seed."""
         text = self.ids[start:stop].tobytes().hex()
         ids = [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
-        own = self.own_seeds(start, stop)
-        seeds = [self.seeds_of(identity, mine)[0] for identity, mine in zip(ids, own, strict=True)]
-        return GroupChunk(
-            start,
-            pa.array(ids, pa.string()),
-            pa.array(self.params.at(self.first[start:stop]), pa.string()),
-            np.array([seed for mine in seeds for seed in mine], np.uint64),
-            np.array([0, *accumulate(map(len, seeds))], np.int64),
-        )
+        begin, end = self.offsets[start], self.offsets[stop]
+        own = self.seeds.slice(begin, end - begin)
+        if end - begin == len(ids):  # most groups have one entry: all of them at once
+            is_derived = own.is_null().to_numpy(zero_copy_only=False)
+            derived = _derived_seeds([ids[i] for i in np.flatnonzero(is_derived)], self.n_replicates)
+            ordered = np.sort(derived, axis=1)
+            if not (ordered[:, 1:] == ordered[:, :-1]).any():
+                counts = np.where(is_derived, self.n_replicates, 1)
+                seeds = np.repeat(own.fill_null(0).to_numpy(), counts)
+                seeds[np.repeat(is_derived, counts)] = derived.ravel()
+                return ids, seeds, counts, []
+        found: list[int] = []
+        repeated: list[int] = []
+        ends = [0]
+        given = own.to_pylist()
+        for identity, (first, last) in zip(
+            ids, pairwise((self.offsets[start : stop + 1] - begin).tolist()), strict=True
+        ):
+            own_of_group = given[first:last]
+            derived_of_group = _derived_seeds([identity], self.n_replicates)[0].tolist() if None in own_of_group else []
+            known: dict[int, None] = {}
+            for entry, seed in enumerate(own_of_group, int(begin) + first):
+                added = derived_of_group if seed is None else [seed]
+                n_before = len(known)
+                known.update(dict.fromkeys(added))
+                if len(known) < n_before + len(added):
+                    repeated.append(entry)
+            found += known
+            ends.append(len(found))
+        return ids, np.array(found, np.uint64), np.diff(ends), repeated
+
+    def piece(self, start: int, stop: int) -> GroupChunk:
+        ids, seeds, counts, _ = self.simulations(start, stop)
+        params = pa.array(self.params.at(self.first[start:stop]), pa.string())
+        return GroupChunk(start, pa.array(ids, pa.string()), params, seeds, np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _derived_seeds(ids: Sequence[str], n_replicates: int) -> Seeds:
+    """Return the seeds of the replicates (`ids_and_seeds.replicate_seed`) of these ids, a row for each."""
+    texts = (f"{identity}:{i}".encode() for identity in ids for i in range(n_replicates))
+    digests = np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in texts]), ">u8")
+    return (digests % 2**32).astype(np.uint64).reshape(len(ids), n_replicates)
 
 
 @dataclass
@@ -344,13 +357,37 @@ class _CompressedTexts:
         return found
 
 
+@dataclass(frozen=True)
+class Column:
+    """The values of a parameter: their JSON, or null if the parameter is absent, and their kinds (checks.kind_of)."""
+
+    # JSON and not the values: one column of CSV or of a list may have 1, 1.0, "1" and integers beyond 64 bits.
+    json: pa.Array
+    kinds: set[str]
+
+
+def json_column(
+    values: Sequence[bool | int | float | str | None], absent: npt.NDArray[np.bool_] | None = None
+) -> Column:
+    """Return values as a column; None, or a place that ``absent`` marks, is null."""
+    if absent is None and None in values:
+        absent = np.array([value is None for value in values])
+    # One call of the C encoder: JSON texts have no line ends.
+    texts = _lines.encode(values)[1:-1].split("\n") if values else []
+    types = set(map(type, values)) - {int, type(None)}
+    kinds = {kind.__name__ for kind in types} | {kind_of(value) for value in values if type(value) is int}
+    return Column(pa.array(texts, pa.string(), mask=absent), kinds)
+
+
+_lines = json.JSONEncoder(separators=("\n", ":"), ensure_ascii=False)
+
+
 @dataclass
-class SeenValues:
+class _SeenValues:
     """The values of a parameter: in how many entries, the first one, and whether another differs."""
 
-    as_json: Callable[[Any], str]
     n: int = 0
-    first: object = None
+    first: str | None = None
     varies: bool = False
 
 
@@ -365,7 +402,7 @@ class GroupBuilder:
         self._seeds: list[pa.Array] = []
         self.numbers = array("q")  # the places in the file of the entries that it has taken
         self.kinds: dict[str, set[str]] = {}
-        self.values: dict[str, SeenValues] = {}
+        self.values: dict[str, _SeenValues] = {}
         self._n_simulations = 0
 
     @property
@@ -373,26 +410,29 @@ class GroupBuilder:
         """Whether the study has too many simulations. A repeated simulation counts again."""
         return self._n_simulations > SIMULATIONS_LIMIT
 
-    def saw(
-        self, name: str, kinds: Iterable[str], values: Sequence[object], as_json: Callable[[Any], str] = json.dumps
-    ) -> None:
-        """Note values of a parameter, and their kinds."""
-        self.kinds.setdefault(name, set()).update(kinds)
-        seen = self.values.setdefault(name, SeenValues(as_json))
-        if values and not seen.n:
-            seen.first = values[0]
-        seen.n += len(values)
-        seen.varies = seen.varies or any(value != seen.first for value in values)
+    def add(self, columns: Mapping[str, Column], seeds: Sequence[int | None], numbers: Sequence[int]) -> list[str]:
+        """Take entries: their parameters, their own seeds, their ascending places in the file.
 
-    def add(self, params: Sequence[str], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
-        """Take entries: the canonical JSON of their parameters, their own seeds, their ascending places in the file."""
-        # An entry without an own seed has ``n_replicates`` seeds that follow from its parameters.
+        An entry without an own seed has ``n_replicates`` seeds that follow from its parameters. Return the canonical
+        JSON of each entry.
+        """
+        for name, column in columns.items():
+            self.kinds.setdefault(name, set()).update(column.kinds)
+            seen = self.values.setdefault(name, _SeenValues())
+            if (n := len(column.json) - column.json.null_count) == 0:
+                continue
+            if not seen.n:
+                seen.first = column.json.drop_null()[0].as_py()
+            seen.n += n
+            seen.varies = seen.varies or not pc.all(pc.equal(column.json, seen.first)).as_py()  # without nulls
+        texts = _canonical_texts(columns, len(seeds))
         own = pa.array(seeds, pa.uint64())
-        self._ids += b"".join(map(identity_of, params))
-        self._params.add(params)
+        self._ids += b"".join(map(identity_of, texts))
+        self._params.add(texts)
         self._seeds.append(own)
         self.numbers.extend(numbers)
         self._n_simulations += len(own) + own.null_count * (self._n_replicates - 1)
+        return texts
 
     def build(self) -> tuple[StudyGroups, list[int]]:
         """Return the groups, and the numbers of the entries that repeat a seed of the same parameters."""
@@ -413,8 +453,21 @@ class GroupBuilder:
         repeated = _count_several(entries, numbers)
         n = len(self.numbers)
         same = {name: seen for name, seen in self.values.items() if seen.n == n > 1 and not seen.varies}
-        constants = {name: seen.as_json(seen.first) for name, seen in same.items()}
+        constants = {name: str(seen.first) for name, seen in same.items()}
         return StudyGroups(entries, self.kinds, constants), repeated
+
+
+def _canonical_texts(columns: Mapping[str, Column], n_rows: int) -> list[str]:
+    """Return the canonical JSON of each row: sorted names, without absent parameters."""
+    if not columns:
+        return ["{}"] * n_rows
+    members = [
+        pc.binary_join_element_wise(encode_basestring(name), columns[name].json, ":")  # null if the value is null
+        for name in sorted(columns)
+    ]
+    # pyarrow leaves out rows of which all members are null, so each row has an empty member in front.
+    joined = pc.binary_join_element_wise("", *members, ",", null_handling="skip")
+    return [f"{{{text[1:]}}}" for text in joined.to_pylist()]
 
 
 def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
@@ -423,13 +476,8 @@ def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
     several = np.diff(entries.offsets) > 1
     if entries.n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
         several |= entries.counts > 1
-    for start in range(0, len(several), _GROUPS_AT_ONCE):
-        stop = min(start + _GROUPS_AT_ONCE, len(several))
-        if not several[start:stop].any():
-            continue
-        for group, own in enumerate(entries.own_seeds(start, stop), start):
-            if several[group]:
-                seeds, again = entries.seeds_of(entries.ids[group].tobytes().hex(), own)
-                entries.counts[group] = len(seeds)
-                repeated += (int(numbers[entries.offsets[group] + entry]) for entry in again)
+    for start, stop in pairwise(bounds_of(entries.counts)):
+        if several[start:stop].any():
+            _, _, entries.counts[start:stop], again = entries.simulations(start, stop)
+            repeated += numbers[again].tolist()
     return sorted(repeated)

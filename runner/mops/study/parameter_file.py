@@ -10,7 +10,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,15 @@ import pyarrow.parquet as pq
 
 from mops.errors import path_fault
 from mops.study.checks import SEED, Checks, json_text, name_fault
-from mops.study.groups import GroupBuilder
+from mops.study.groups import Column, GroupBuilder
 from mops.study.parameter_cells import (
     CsvColumn,
     Place,
-    Texts,
     arrow_column,
-    arrow_seeds,
-    as_json,
     csv_seeds,
     invisible_in,
     type_fault,
+    wrong_values,
 )
 
 _ROWS_AT_ONCE = 16_384
@@ -39,9 +37,6 @@ _FIELD = "$.parameter_sets"
 _SAVE_AS = "save it as 'CSV UTF-8'"
 _NO_VALUE = "has no value in any column, as rows that a spreadsheet leaves, and is a set without parameters"
 _UNNAMED = re.compile(r"Unnamed: [0-9]+(_level_[0-9]+)?|\.\.\.[0-9]+")
-
-_ReadColumn = Callable[[Any, Place, Checks], tuple[Texts, set[str]]]
-_ReadSeeds = Callable[[Any, Place, Checks], list[int | None]]
 
 
 def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> Callable[[int], str]:
@@ -78,7 +73,7 @@ class _Sets:
 
     def __init__(self, name: str, row: str, check: Checks, builder: GroupBuilder):
         self._name, self._row, self.check, self.builder = name, row, check, builder
-        self.names: list[str] = []
+        self.names: list[str] = []  # of the columns
 
     def problem(self, message: str, number: int | None = None, column: object = None) -> None:
         self.check.add(self.place(number, column), message)
@@ -95,30 +90,17 @@ class _Sets:
         self.names = list(names)
         return self.check.n_problems == before
 
-    def take(
-        self, columns: Sequence[Any], numbers: Sequence[int], readers: Sequence[_ReadColumn], read_seeds: _ReadSeeds
-    ) -> None:
-        """Take rows, given as columns, each with what reads it."""
-        seeds: list[int | None] = [None] * len(numbers)
-        names, texts = [], []
-        for name, column, read_column in zip(self.names, columns, readers, strict=True):
-            place = self._places(name, numbers)
-            if name == SEED:
-                seeds = read_seeds(column, place, self.check)
-                continue
-            read, kinds = read_column(column, place, self.check)
-            self.builder.saw(name, kinds, [text for text in read if text is not None], str)
-            names.append(name)
-            texts.append(read)
-        if not self.check.n_problems:
-            params = as_json(names, texts, len(numbers))
-            if names and "{}" in params:
-                for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
-                    self.check.note(self.place(number), _NO_VALUE)
-            self.builder.add(params, seeds, numbers)
-
-    def _places(self, name: str, numbers: Sequence[int]) -> Place:
+    def places(self, name: str, numbers: Sequence[int]) -> Place:
         return lambda i: self.place(numbers[i], repr(name))
+
+    def take(self, columns: Mapping[str, Column], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
+        """Take rows whose cells have been read."""
+        if self.check.n_problems:
+            return
+        texts = self.builder.add(columns, seeds, numbers)
+        if columns and "{}" in texts:
+            for number in (number for number, text in zip(numbers, texts, strict=True) if text == "{}"):
+                self.check.note(self.place(number), _NO_VALUE)
 
 
 def faults_of_names(names: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -213,15 +195,27 @@ def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
         return
     if len(header) == 1 and (note := _note_of_one_column(header[0], first)):
         sets.check.note(sets.place(1), note)
-    n_rows, columns = 0, [CsvColumn() for _ in header]
+    n_rows, readers = 0, {name: CsvColumn() for name in header if name != SEED}
     for rows, numbers in _row_batches(first, reader, len(header), sets):
         n_rows += len(rows)
-        sets.take(list(zip(*rows, strict=True)), numbers, [column.read for column in columns], csv_seeds)
-    for name, column in zip(header, columns, strict=True):
-        if name != SEED and (found := column.fault()):
+        _take_rows(rows, numbers, readers, sets)
+    for column in readers.values():
+        if found := column.fault():
             sets.check.add(*found)
     if not n_rows and not sets.check.n_problems:
         sets.problem("has a header and no rows")
+
+
+def _take_rows(rows: list[list[str]], numbers: list[int], readers: dict[str, CsvColumn], sets: _Sets) -> None:
+    columns: dict[str, Column] = {}
+    seeds: list[int | None] = [None] * len(rows)
+    for name, cells in zip(sets.names, zip(*rows, strict=True), strict=True):
+        place = sets.places(name, numbers)
+        if name == SEED:
+            seeds = csv_seeds(cells, place, sets.check)
+        else:
+            columns[name] = readers[name].read(cells, place, sets.check)
+    sets.take(columns, seeds, numbers)
 
 
 def _row_batches(
@@ -268,8 +262,40 @@ def _read_batches(file: pq.ParquetFile, sets: _Sets) -> None:
         return
     start = 1
     for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-        readers = [arrow_column] * batch.num_columns
-        sets.take(batch.columns, range(start, start + len(batch)), readers, arrow_seeds)
-        start += len(batch)
+        numbers = range(start, start := start + len(batch))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            place = sets.places(name, numbers)
+            for i, fault in wrong_values(name, column):
+                sets.check.add(place(i), fault)
+        if not sets.check.n_problems:
+            sets.take(*_read_batch(batch), numbers)
         if sets.builder.full:
+            return
+
+
+def _read_batch(batch: pa.RecordBatch) -> tuple[dict[str, Column], list[int | None]]:
+    """Return the parameters and the seeds of rows."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    seeds = columns.pop(SEED, pa.nulls(len(batch))).to_pylist()
+    return {name: arrow_column(column) for name, column in columns.items()}, seeds
+
+
+def is_plain(table: pa.Table) -> bool:
+    """Tell whether :func:`take_table` can read a table; else its rows show what is wrong with it."""
+    return len(table) > 0 and not any(
+        name_fault(field.name)
+        or type_fault(field.name, field.type)
+        or any(next(wrong_values(field.name, chunk), None) for chunk in column.chunks)
+        for field, column in zip(table.schema, table.columns, strict=True)
+    )
+
+
+def take_table(table: pa.Table, builder: GroupBuilder) -> None:
+    """Give the rows of a plain table to a builder."""
+    # A column without any value has no parameter.
+    table = table.select([name for name in table.column_names if table[name].null_count < len(table) or name == SEED])
+    start = 0
+    for batch in table.to_batches(_ROWS_AT_ONCE):
+        builder.add(*_read_batch(batch), range(start, start := start + len(batch)))
+        if builder.full:
             return

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mops.errors import ModelError, StudyError, nearest
 from mops.study.checks import (
@@ -20,15 +24,13 @@ from mops.study.checks import (
     is_seed,
     json_path,
     json_text,
-    kind_of,
     name_fault,
     value_fault,
 )
 from mops.study.entry_point import EntryPoint
-from mops.study.groups import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
-from mops.study.ids_and_seeds import canonical_json
+from mops.study.groups import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups, json_column
 from mops.study.json_file import Elements
-from mops.study.parameter_file import read_sets
+from mops.study.parameter_file import read_sets, take_table
 
 KEYS = (
     "model",
@@ -89,7 +91,8 @@ class Study:
 
 
 def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
-    """Check decoded JSON and return the study; ``parameter_sets`` may be Elements. StudyError lists all problems."""
+    """Check decoded JSON and return the study. StudyError lists all problems."""
+    # ``parameter_sets`` may also be Elements, or a table for which `parameter_file.is_plain` is true.
     check = Checks()
     if not isinstance(data, dict):
         check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {json_text(data)}")
@@ -203,10 +206,12 @@ def _targets(check: Checks, value: object) -> tuple[str, ...] | None:
 
 def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> StudyGroups | None:
     builder = GroupBuilder(n_replicates)
+    place: Callable[[int], str] = "$.parameter_sets[{}]".format
     if isinstance(sets, str):
         place = read_sets(folder, sets, check, builder)
+    elif isinstance(sets, pa.Table):
+        take_table(sets, builder)
     elif isinstance(sets, list | Elements) and len(sets):
-        place = "$.parameter_sets[{}]".format
         _take_list(check, sets, builder)
     else:
         found = "missing" if sets is _MISSING else f"{json_text(sets)} is not a non-empty list"
@@ -237,14 +242,13 @@ def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> Non
         good = [_set(check, f"$.parameter_sets[{i}]", entry) for i, entry in numbered]
         if check.n_problems or builder.full:
             continue
-        for (number, _), (params, _) in zip(numbered, good, strict=True):
-            for name, value in params.items():
-                builder.saw(name, {kind := kind_of(value)}, (value,))
-                if kind == "str":
-                    first_text.setdefault(name, number)
-        texts = [canonical_json(params) for params, _ in good]
-        builder.add(texts, [seed for _, seed in good], [i for i, _ in numbered])
-    for name, number in first_text.items():
+        names = dict.fromkeys(name for params, _ in good for name in params)
+        columns = {name: json_column([params.get(name) for params, _ in good]) for name in names}
+        for name, column in columns.items():
+            if "str" in column.kinds and name not in first_text:
+                first_text[name] = numbered[0][0] + pc.index(pc.starts_with(column.json, '"'), value=True).as_py()
+        builder.add(columns, [seed for _, seed in good], [i for i, _ in numbered])
+    for name, number in sorted(first_text.items(), key=itemgetter(1)):
         if len(builder.kinds[name]) > 1:
             check.note(f"$.parameter_sets[{number}]", f"parameter {name!r} is text here, but not in other sets")
 

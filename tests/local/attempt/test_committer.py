@@ -30,8 +30,8 @@ from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.base import Spool
 from mops.storage.joblog.log import read_whole
 from mops.storage.joblog.records import TableSize
-from mops.study.groups import GroupBuilder, GroupTable
-from mops.study.ids_and_seeds import canonical_json, param_id
+from mops.study.groups import GroupBuilder, GroupTable, json_column
+from mops.study.ids_and_seeds import param_id
 from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 from waiting import until
@@ -41,7 +41,7 @@ from waiting import until
 def groups() -> GroupTable:
     builder = GroupBuilder(1)
     for i in range(4):
-        builder.add([canonical_json({"a": i})] * 2, [10 * i, 10 * i + 1], [2 * i, 2 * i + 1])
+        builder.add({"a": json_column([i] * 2)}, [10 * i, 10 * i + 1], [2 * i, 2 * i + 1])
     return builder.build()[0]
 
 
@@ -322,7 +322,7 @@ def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> Non
     """Failures did not count: a model that always raised, with 1,000 replicates, used 2 GB in one checkpoint."""
     builder, n_groups, n_replicates = GroupBuilder(n_replicates=1000), 6, 1000
     for i in range(n_groups):
-        builder.add([canonical_json({"a": i})], [None], [i])
+        builder.add({"a": json_column([i])}, [None], [i])
     many = builder.build()[0]
     tracebacks, checkpoint = Tracebacks(most_whole=10), OpenCheckpoint(many, None, Spool, StoredTypes())
     tracemalloc.start()

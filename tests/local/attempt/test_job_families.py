@@ -33,8 +33,7 @@ from mops.storage.dataset import FilteredFile, opened
 from mops.study.casts import is_list
 from mops.study.column_families import MIXED, NAN, Families, Family, is_number, join_columns, join_families, joined
 from mops.study.column_types import families_in
-from mops.study.groups import GroupBuilder, GroupTable
-from mops.study.ids_and_seeds import canonical_json
+from mops.study.groups import GroupBuilder, GroupTable, json_column
 from mops.study.output_schema import InvalidOutput, OutputSchema
 from mops.study.ranges import Ranges
 from mops.task import Failure, PartFile, ResultBuffer, Segment, TaskResult
@@ -121,7 +120,7 @@ def studies(draw: st.DrawFn) -> list[pa.Table]:
 def group_table() -> GroupTable:
     builder = GroupBuilder(1)
     for i in range(N_GROUPS):
-        builder.add([canonical_json({"a": i})], [i], [i])
+        builder.add({"a": json_column([i])}, [i], [i])
     return builder.build()[0]
 
 

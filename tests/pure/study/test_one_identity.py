@@ -127,3 +127,26 @@ def test_a_cell_that_is_not_finite_is_refused_by_place(cell: str, tmp_path: Path
     with pytest.raises(StudyError) as refused:
         parse_study({"model": "m:f", "parameter_sets": "sets.csv"}, where="", folder=tmp_path)
     assert [problem.path for problem in refused.value.problems] == ["sets.csv, line 3, column 'beta'"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "place"),
+    [
+        ({"beta": [1.0, float("nan")]}, "$.parameter_sets[1].beta"),
+        ({"beta": pa.array([1.0, float("nan")]).dictionary_encode()}, "$.parameter_sets[1].beta"),
+        ({"beta": [1.0, 2.0], "seed": [1, -1]}, "$.parameter_sets[1].seed"),
+        ({"beta": [1.0, 2.0], "seed": [None, 1.0]}, "$.parameter_sets[1].seed"),
+        ({"beta": [None, [1]]}, "$.parameter_sets[1].beta"),
+    ],
+)
+def test_a_table_with_a_wrong_value_is_refused_by_place(columns: dict[str, Any], place: str, tmp_path: Path) -> None:
+    source = given_study({"model": "m:f", "parameter_sets": pa.table(columns)}, tmp_path)
+    with pytest.raises(StudyError) as refused:
+        parse_study(source.data, where="")
+    assert [problem.path for problem in refused.value.problems] == [place]
+
+
+def test_a_parameter_with_1_and_1_0_is_not_the_same_in_all_sets() -> None:
+    """They are two parameter sets, and check listed 1 as the same in both."""
+    sets = [{"beta": 1, "where": "Genève"}, {"beta": 1.0, "where": "Genève"}]
+    assert parse_study({"model": "m:f", "parameter_sets": sets}, where="").groups.constants == {"where": '"Genève"'}

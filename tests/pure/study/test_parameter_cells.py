@@ -19,8 +19,8 @@ NUMBERS = st.one_of(
 def test_numbers_are_read_as_cell_by_cell(cells: list[str]) -> None:
     if (found := plain_numbers(cells)) is not None:
         one_by_one = [read_cell(cell) for cell in cells]
-        assert found[0] == [cell.text for cell in one_by_one]
-        assert found[1] == {cell.kind for cell in one_by_one}
+        assert found.json.to_pylist() == [cell.text for cell in one_by_one]
+        assert found.kinds == {cell.kind for cell in one_by_one}
         assert not any(cell.fault or cell.look for cell in one_by_one)
 
 
