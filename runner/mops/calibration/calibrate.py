@@ -199,7 +199,7 @@ class _Rounds:
             # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
             reuse = bool(asked.kept_seeds) and begun.record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
-            return submit_prepared(pending, asked.job, launch, reuse=reuse, on_start=starts)
+            return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
         self._refuse_other_job(job, asked)
         status = job.status()
         if status.state in _ENDED:

@@ -1,7 +1,7 @@
 """``mops.check()``: whether a study would run.
 
 It runs one simulation several times, to find out whether the model is reproducible, and more. mops/jobs/compare.py
-compares results, and mops/cli/check.py shows them.
+compares results, and mops/cli/study.py shows them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mops.child.texts import without_headings
 from mops.errors import TrialFailed
 from mops.jobs.compare import Difference, Losses, differing_losses, differing_tables
 from mops.jobs.launch import StudyParts
-from mops.jobs.prepare import PreparedStudy, context_for, prepare
+from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.submit import study_of_call
 from mops.settings import Settings
 from mops.study.groups import Group
@@ -330,7 +330,8 @@ def try_model(
 def context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
     """Return the context for simulations of a study on this machine, without a job."""
     here = settings.over(prepared.limits).model_copy(update={"scheduler": None})
-    return context_for(prepared, child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))
+    context = child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here))
+    return replace(context, parameters=prepared.parameters)
 
 
 _LAST_PRINTS = 2_000  # characters

@@ -130,7 +130,7 @@ def test_a_local_job_does_not_accept_a_service_option(lab: CommandLab, option: s
         lab,
         lab.submit(option, OPTIONS[option]),
         f"only a cluster service has {option}, and this machine runs the job",
-        "the command line",
+        "the options of the runner's pod",
         "connect to a service: mops connect",
     )
 
@@ -140,7 +140,7 @@ def test_the_error_names_all_service_options(lab: CommandLab) -> None:
         lab,
         lab.submit(*(part for option in OPTIONS.items() for part in option)),
         f"only a cluster service has {', '.join(OPTIONS)}, and this machine runs the job",
-        "the command line",
+        "the options of the runner's pod",
         "connect to a service: mops connect",
     )
 
@@ -151,7 +151,7 @@ def test_the_error_names_the_setting_that_makes_the_job_local(connected: Command
         connected,
         connected.submit(here, "--queue", "small"),
         "only a cluster service has --queue, and this machine runs the job",
-        "the command line",
+        "the options of the runner's pod",
         f"leave out {here}",
     )
 
@@ -162,7 +162,7 @@ def test_a_scheduler_address_makes_the_job_local(connected: CommandLab) -> None:
     assert note.startswith("note: MODELOPS_SCHEDULER is set")
     hint = "unset MODELOPS_SCHEDULER"
     what = "only a cluster service has --queue, and this machine runs the job"
-    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
+    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the options of the runner's pod", hint)
 
 
 def test_local_runs_on_this_machine_even_when_connected_to_a_service(connected: CommandLab) -> None:
