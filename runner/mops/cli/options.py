@@ -50,7 +50,7 @@ class ModelArguments:
     @property
     def given(self) -> dict[str, Any]:
         """The options that are given, by name."""
-        return {name: value for name, value in vars(self).items() if value}
+        return {name: value for name, value in vars(self).items() if value not in (None, [])}
 
 
 def read_weights(given: list[str] | None) -> dict[str, float] | None:

@@ -29,9 +29,9 @@ from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import Around
 from mops.study.sampling.write import sample as sample_space
+from mops.study.study_file import KEY_OF_OPTION
 
 _BEST_SETS = 8
-_KEYS = {"replicates": "n_replicates"}  # of a study file
 
 
 def sample(
@@ -78,7 +78,7 @@ def sample(
             where="the command line",
             hint="name their job: --around JOB",
         )
-    fields = _fields(study, {_KEYS.get(name, name): value for name, value in model.given.items()})
+    fields = _fields(study, {KEY_OF_OPTION.get(name, name): value for name, value in model.given.items()})
     sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
         terminal.say(f"note: {note}")

@@ -101,9 +101,10 @@ def retry(
         As for :func:`submit`.
     """
     view, failures = _complete_view(job), failures_of(job)
-    choice = choose(job.record, failures, verdicts=wanted(verdicts))
+    names = wanted(verdicts)
+    choice = choose(job.record, failures, verdicts=names)
     if not choice.again:
-        raise _nothing_to_retry(job, wanted(verdicts), failures)
+        raise _nothing_to_retry(job, names, failures)
     wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
     spec, code = job.record.spec, None
     if new_code or model is not None:

@@ -45,12 +45,12 @@ from mops.storage.joblog.records import LogView, RunRequest, check_start
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.storage.progress_record import Progress, read_live
+from mops.study.study_file import KEY_OF_OPTION
 from mops.worker.environment import child_environment
 
 IfExists: TypeAlias = Literal["error", "open", "resume"]
 
 _FILES_SHOWN = 5
-_KEY_OF = {"sets": "parameter_sets", "replicates": "n_replicates"}
 
 
 @shows_options(SubmitOptions)
@@ -226,7 +226,7 @@ def study_of_call(
 ) -> str | Path | Mapping[str, Any]:
     """Return the study of a call of a function, which gives it whole or in parts."""
     if study is None and {"model", "sets"} <= parts.keys():
-        return {_KEY_OF.get(name, name): value for name, value in parts.items()}
+        return {KEY_OF_OPTION.get(name, name): value for name, value in parts.items()}
     if study is None or parts:
         raise UsageError(
             "the call has neither a study nor a model with sets, or has both",
@@ -238,17 +238,11 @@ def study_of_call(
 
 def _refuse_other_study(job: Job, prepared: PreparedStudy) -> None:
     """Raise if an existing job does not have this study, these parameter sets and this code."""
-    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
-    old = job.record
-    names = [name for name, _ in differing_files(prepared.bundle, unpacked(job.files, old)) if name.endswith(".py")]
-    code = [f"the file {name}" for name in names if not is_function_file(name)]
-    if len(code) < len(names):
-        code.insert(0, "functions of the notebook or program, or variables that they use")
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
-        *code[:_FILES_SHOWN],
-        *(["the model, scenario, outputs or targets"] if old.spec != prepared.spec else []),
-        *(["the parameter sets"] if params_digest(job.files, old.paths) != params else []),
+        *differing_code(job, prepared)[:_FILES_SHOWN],
+        *(["the model, scenario, outputs or targets"] if job.record.spec != prepared.spec else []),
+        *(["the parameter sets"] if params_digest(job.files, job.record.paths) != params else []),
     ]
     if different:
         raise JobError(
@@ -256,6 +250,18 @@ def _refuse_other_study(job: Job, prepared: PreparedStudy) -> None:
             where=job.files.url,
             hint="give the new study another name",
         )
+
+
+def differing_code(job: Job, prepared: PreparedStudy) -> list[str]:
+    """Return what differs between the code of a job and that of a study, for people."""
+    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
+    if job.record.bundle == prepared.bundle.digest:
+        return []
+    differing = differing_files(prepared.bundle, unpacked(job.files, job.record))
+    names = [name for name, _ in differing if name.endswith(".py")]
+    files = [f"the file {name}" for name in names if not is_function_file(name)]
+    functions = ["functions of the notebook or program, or variables that they use"] if len(files) < len(names) else []
+    return functions + files
 
 
 @shows_options(RunOptions)

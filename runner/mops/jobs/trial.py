@@ -274,14 +274,13 @@ def _in_fresh_processes(
     with _started(replace(context, tasks_per_child=1)) as process:
         if changed is None:
             return None, _equal_replicates(process, group, first)
+        when, differences = changed
         fresh = process.simulate(group)
-        return _varying(*changed, _differing(first, fresh)), _equal_replicates(process, group, fresh)
-
-
-def _varying(when: str, differences: list[Difference], fresh: list[Difference]) -> Varying:
-    if fresh and when == AFTER_ANOTHER:  # the other simulation is not the cause
-        return Varying(OTHER_PROCESS, "unseeded", tuple(fresh))
-    return Varying(when, "unseeded" if fresh else "kept", tuple(differences))
+        unlike = _differing(first, fresh)
+        if unlike and when == AFTER_ANOTHER:  # the other simulation is not the cause
+            when, differences = OTHER_PROCESS, unlike
+        varying = Varying(when, "unseeded" if unlike else "kept", tuple(differences))
+        return varying, _equal_replicates(process, group, fresh)
 
 
 def _equal_replicates(process: _Process, group: Group, fresh: _Ran) -> int:
