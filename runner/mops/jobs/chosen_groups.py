@@ -94,35 +94,26 @@ class ExtendedGroups:
         return chunk
 
     def _all(self) -> Iterator[_Entry]:
-        again = self._sets_of_both()
+        again: dict[str, list[int]] = {}  # the seeds of the added sets that the job has too, by param_id
+        if self._added is not None:
+            ids = pa.concat_arrays([piece.ids for piece in self._old.pieces()])
+            for added in self._added.pieces():
+                known = pc.is_in(added.ids, ids)
+                if pc.any(known).as_py():
+                    both = zip(_entries(added), known.to_pylist(), strict=True)
+                    again |= {entry.id: entry.seeds for entry, is_known in both if is_known}
         number = count()
         for piece in self._old.pieces():
             for entry in _entries(piece):
-                group, seeds = next(number), self._longer_seeds(entry, again.get(entry.id, ()))
+                group, derived = next(number), []
+                if self._n_replicates is not None and replicate_seed(entry.id, 0) in entry.seeds:
+                    derived = [replicate_seed(entry.id, i) for i in range(self._n_replicates)]
+                seeds = list(dict.fromkeys([*entry.seeds, *derived, *again.get(entry.id, ())]))
                 if len(seeds) > len(entry.seeds):
                     self.longer.append(group)
                 yield entry._replace(seeds=seeds)
         for piece in self._added.pieces() if self._added is not None else ():
             yield from (entry for entry in _entries(piece) if entry.id not in again)
-
-    def _longer_seeds(self, entry: _Entry, added: tuple[int, ...] | list[int]) -> list[int]:
-        derived: list[int] = []
-        if self._n_replicates is not None and replicate_seed(entry.id, 0) in entry.seeds:
-            derived = [replicate_seed(entry.id, i) for i in range(self._n_replicates)]
-        return list(dict.fromkeys([*entry.seeds, *derived, *added]))
-
-    def _sets_of_both(self) -> dict[str, list[int]]:
-        """Return the seeds of the added sets that the job has too, by param_id."""
-        if self._added is None:
-            return {}
-        ids = pa.concat_arrays([piece.ids for piece in self._old.pieces()])
-        return {
-            entry.id: entry.seeds
-            for piece in self._added.pieces()
-            if pc.any(pc.is_in(piece.ids, ids)).as_py()
-            for entry, known in zip(_entries(piece), pc.is_in(piece.ids, ids).to_pylist(), strict=True)
-            if known
-        }
 
 
 def _entries(piece: GroupChunk) -> Iterator[_Entry]:
