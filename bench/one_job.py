@@ -32,7 +32,7 @@ def main() -> None:
             arguments.study,
             project=PROJECT,
             storage=arguments.storage,
-            on_start=lambda _, job: marks.append((time.perf_counter(), time.process_time(), job.name)),
+            on_start=lambda job, _: marks.append((time.perf_counter(), time.process_time(), job.name)),
             on_progress=lambda snapshot: progress.append((time.perf_counter(), snapshot.finished.simulations)),
         )
     except MopsError as raised:

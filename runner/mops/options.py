@@ -1,6 +1,6 @@
 """Options, each declared once: a field of a dataclass, with its type, its default and an ``Option``.
 
-The command line makes its parameters from these fields (``cli/start_options.py``), and pydantic checks what callers in
+The command line makes its parameters from these fields (``cli/options.py``), and pydantic checks what callers in
 Python give (:func:`checked`). The options that a job keeps are fields of its record (``storage/job_options.py``).
 """
 
@@ -45,13 +45,17 @@ def flag_of(field: str) -> str:
     return f"--{field.removesuffix('_s').replace('_', '-')}"
 
 
+def option_in(hint: Any) -> tuple[Any, Option | None]:
+    """Return a type without its annotations, and the option that is one of them."""
+    its, *extras = get_args(hint) if get_origin(hint) is Annotated else [hint]
+    return its, next((extra for extra in extras if isinstance(extra, Option)), None)
+
+
 def options_of(kind: type) -> Iterator[OptionField]:
     """Yield the fields of a dataclass that are options, or that have options; the command line has no others."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        hint = hints[field.name]
-        its, *extras = get_args(hint) if get_origin(hint) is Annotated else [hint]
-        option = next((extra for extra in extras if isinstance(extra, Option)), None)
+        its, option = option_in(hints[field.name])
         if option is not None or is_dataclass(its):
             yield OptionField(field.name, its, field.default, option)
 

@@ -198,10 +198,10 @@ def test_a_command_starts_without_the_libraries_that_it_may_not_need(subtests: p
     for module, absent in [
         ("mops.cli.status", (*RARELY_NEEDED, *ARROW)),
         ("mops.cli.tidy", (*RARELY_NEEDED, *ARROW)),
-        ("mops.cli.cluster", ("pyarrow", "mops.jobs.job")),
+        ("mops.cli.service", ("pyarrow", "mops.jobs.job", "distributed")),
         ("mops.cli.main", (*RARELY_NEEDED, *ARROW, "pydantic")),
         ("mops.cli.submit", RARELY_NEEDED),
-        ("mops.cli.check", RARELY_NEEDED),
+        ("mops.cli.study", RARELY_NEEDED),
     ]:
         with subtests.test(str((module, absent))):
             program = f"import sys, {module}; print(*[m for m in {absent!r} if m in sys.modules])"

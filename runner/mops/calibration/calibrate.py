@@ -21,9 +21,8 @@ from mops.errors import JobError, JobFailed
 from mops.jobs.following import Phases
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
-from mops.jobs.prepare import listed_files, unpacked, with_sets
-from mops.jobs.submit import resume, submit_prepared
-from mops.project.difference import differing_files
+from mops.jobs.prepare import listed_files, with_sets
+from mops.jobs.submit import differing_code, resume, submit_prepared
 from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.storage.job_records import job_exists
 
@@ -199,7 +198,7 @@ class _Rounds:
             # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
             reuse = bool(asked.kept_seeds) and begun.record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
-            return submit_prepared(pending, asked.job, launch, reuse=reuse, on_start=starts)
+            return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
         self._refuse_other_job(job, asked)
         status = job.status()
         if status.state in _ENDED:
@@ -214,11 +213,7 @@ class _Rounds:
 
     def _refuse_other_job(self, job: Job, asked: Asked) -> None:
         begun = self.begun
-        different = differs_from_round(job, begun.record, asked)
-        if not different and job.record.bundle != begun.prepared.bundle.digest:
-            folder = unpacked(job.files, job.record)
-            names = [name for name, _ in differing_files(begun.prepared.bundle, folder) if name.endswith(".py")]
-            different = [f"the file {name}" for name in names]
+        different = differs_from_round(job, begun.record, asked) or differing_code(job, begun.prepared)
         if different:
             raise JobError(
                 f"job {job.name!r} exists and is not round {asked.k} of calibration {begun.record.calibration!r}; "

@@ -13,15 +13,14 @@ import pyarrow.compute as pc
 
 from mops.calibration.options import Method
 from mops.calibration.rounds import (
-    Counts,
     TotalLoss,
     draws_that_tell,
     labels_of,
     outcomes_of,
-    pooled_sample_size,
+    sample_size,
 )
 from mops.errors import JobError
-from mops.storage.calibration_records import Outcome, Round
+from mops.storage.calibration_records import Round
 from mops.storage.params_file import free_names
 from mops.study.ids_and_seeds import param_id
 from mops.study.sampling.draw import Floats, column_of, varying
@@ -108,7 +107,7 @@ class Calibration:
 
         Trials that share a simulation count as one.
         """
-        return pooled_sample_size(self._weights(), self._draws)
+        return sample_size(self.weights, self.rounds)
 
     @property
     def has_weights(self) -> bool:
@@ -173,15 +172,20 @@ class Calibration:
         """Return the places of the Pareto set among the trials, in the order of the first objective."""
         outcomes = list(outcomes_of(self.rounds))
         scored = [place for place, outcome in enumerate(outcomes) if outcome.failure is None]
-        losses = np.array([self._objectives_of(outcomes[place]) for place in scored])
-        return [scored[place] for place in pareto_places(losses)]
-
-    def _objectives_of(self, outcome: Outcome) -> list[float]:
-        if self.objectives:
-            return [outcome.losses[label] for label in self.objectives]
-        total = self.loss.of(outcome)
-        assert total is not None
-        return [total]
+        labels = self.objectives
+        losses = np.array(
+            [
+                [outcomes[place].losses[label] for label in labels] if labels else [self.loss.of(outcomes[place])]
+                for place in scored
+            ],
+            dtype=float,
+        )
+        found: list[int] = []
+        for place in np.lexsort(losses.T[::-1]).tolist() if scored else ():
+            row = losses[place]
+            if not np.any(np.all(losses <= row, axis=1) & np.any(losses < row, axis=1)):
+                found.append(scored[place])
+        return found
 
     def posterior(self, n: int = 1000, *, seed: int = 0) -> pa.Table:
         """Draw parameter sets from the posterior: sets of the trials, each as often as its weight says.
@@ -228,7 +232,8 @@ class Calibration:
     @property
     def why_rough(self) -> str:
         """Why the effective sample size is small, if trials share simulations; empty: they do not."""
-        n, n_simulations, n_trials = n_different_sets(self.space), len(np.unique(self._draws)), len(self._draws)
+        draws = draws_that_tell(self.rounds)
+        n, n_simulations, n_trials = n_different_sets(self.space), len(np.unique(draws)), len(draws)
         if n is None or n_simulations == n_trials:
             return ""
         shared = f"{n_trials:,} trials share {counted(n_simulations, 'simulation')}"
@@ -265,10 +270,6 @@ class Calibration:
     def _sets(self) -> list[dict[str, Any]]:
         return [params for each in self.rounds for params in each.sets]
 
-    @cached_property
-    def _draws(self) -> Counts:
-        return draws_that_tell(self.rounds)
-
     def _weights(self) -> Floats:
         return np.array([weight or 0.0 for weight in self.weights])
 
@@ -293,13 +294,3 @@ def _marginal(name: str, values: Sequence[Any], weights: Floats) -> Marginal:
     at = [order[min(int(np.searchsorted(ends, q * ends[-1])), len(order) - 1)] for q in (INTERVAL[0], 0.5, INTERVAL[1])]
     low, median, high = (float(numbers[i]) for i in at)
     return Marginal(name, float(weights @ numbers), low, median, high, {})
-
-
-def pareto_places(losses: Floats) -> list[int]:
-    """Return the places of the rows that no other row beats, in the order of their first losses."""
-    found: list[int] = []
-    for place in np.lexsort(losses.T[::-1]).tolist() if len(losses) else ():
-        row = losses[place]
-        if not np.any(np.all(losses <= row, axis=1) & np.any(losses < row, axis=1)):
-            found.append(place)
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated
@@ -39,34 +39,36 @@ class Method(StrEnum):
 class MethodTraits:
     """What differs between methods, besides the sets that they choose."""
 
-    # Takes the space, the seed of the draws, how the call weighs sets, and the labels of the objectives.
-    fitting: Callable[[Space, int, Scoring, tuple[str, ...]], Fitting]
     n: int = 32  # the number of sets in a round, if the caller gives none
     ess: float = 1.0  # the smallest effective sample size for a posterior, if the caller gives none
     gives_posterior: bool = False
     has_objectives: bool = False  # whether a caller may name several losses as objectives
 
 
-def _importance(space: Space, seed: int, scoring: Scoring, _objectives: tuple[str, ...]) -> Fitting:
-    return ImportanceResampling(space, seed, TotalLoss(scoring.weights), scoring.temperature)
-
-
-def _abc(space: Space, seed: int, scoring: Scoring, _objectives: tuple[str, ...]) -> Fitting:
-    return AbcSmc(space, seed, TotalLoss(scoring.weights))
-
-
-def _sampler(name: str) -> Callable[[Space, int, Scoring, tuple[str, ...]], Fitting]:
-    return lambda space, seed, scoring, objectives: Optimiser(space, name, seed, TotalLoss(scoring.weights), objectives)
-
-
 METHODS = {
-    Method.IMPORTANCE: MethodTraits(_importance, 256, 200.0, gives_posterior=True),
-    Method.ABC: MethodTraits(_abc, 256, 50.0, gives_posterior=True),
-    Method.TPE: MethodTraits(_sampler("tpe"), has_objectives=True),
-    Method.CMAES: MethodTraits(_sampler("cmaes")),
-    Method.GP: MethodTraits(_sampler("gp"), has_objectives=True),
-    Method.NSGA2: MethodTraits(_sampler("nsga2"), has_objectives=True),
+    Method.IMPORTANCE: MethodTraits(256, 200.0, gives_posterior=True),
+    Method.ABC: MethodTraits(256, 50.0, gives_posterior=True),
+    Method.TPE: MethodTraits(has_objectives=True),
+    Method.CMAES: MethodTraits(),
+    Method.GP: MethodTraits(has_objectives=True),
+    Method.NSGA2: MethodTraits(has_objectives=True),
 }
+
+
+def fitting_of(
+    method: Method,
+    space: Space,
+    seed: int,  # of the draws
+    scoring: Scoring,
+    objectives: tuple[str, ...],  # from `objectives_of`
+) -> Fitting:
+    """Return a method with its options."""
+    loss = TotalLoss(scoring.weights)
+    if method is Method.IMPORTANCE:
+        return ImportanceResampling(space, seed, loss, scoring.temperature)
+    if method is Method.ABC:
+        return AbcSmc(space, seed, loss)
+    return Optimiser(space, method.value, seed, loss, objectives)
 
 
 def objectives_of(method: str, scoring: Scoring, history: Sequence[Round]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
 from mops.errors import JobError, UsageError
-from mops.jobs.launch import Launch
+from mops.jobs.launch import Launch, ModelParts
 from mops.jobs.location import path_text
 from mops.jobs.prepare import PreparedStudy, checked_name, job_name, listed_files, prepare
 from mops.jobs.trial import check_model
@@ -26,10 +27,9 @@ from mops.storage.calibration_records import AcceptedData, CalibrationRecord, Ca
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Space, parse_space
+from mops.study.study_file import KEY_OF_OPTION
 
 _NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
-
-_STUDY_KEYS = {"model": "model", "targets": "targets", "replicates": "n_replicates", "scenario": "scenario"}
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _study(
         found = read_json(read_text(near, "study"), where=str(near))
         if not isinstance(found, dict):
             raise UsageError("the study is not a JSON object", where=str(near), hint="see docs/reference/study.md")
-    given = {key: options.get(name) for name, key in (_STUDY_KEYS | {"outputs": "outputs"}).items()}
-    found |= {key: value for key, value in given.items() if value is not None}
+    given = {name: value for name in ModelParts.__annotations__ if (value := options.get(name)) is not None}
+    found |= {KEY_OF_OPTION.get(name, name): value for name, value in given.items()}
     return found, near
 
 
@@ -150,7 +150,11 @@ def _files(prepared: PreparedStudy, space: object, study: Path | None, sets: obj
     inputs += [study] if study is not None else []
     inputs += [study.parent / sets] if study is not None and isinstance(sets, str) else []
     own = {os.path.realpath(path) for path in inputs}
-    printed = [os.fstat(descriptor) for descriptor in (1, 2) if _is_file(descriptor)]
+    printed: list[os.stat_result] = []
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            printed.append(os.fstat(descriptor))
+    printed = [one for one in printed if stat.S_ISREG(one.st_mode)]
 
     def counts(name: str) -> bool:
         path = prepared.root / name
@@ -159,13 +163,6 @@ def _files(prepared: PreparedStudy, space: object, study: Path | None, sets: obj
         return not (printed and path.exists() and any(os.path.samestat(path.stat(), one) for one in printed))
 
     return {name: checksum for name, checksum in checksums(prepared.bundle).items() if counts(name)}
-
-
-def _is_file(descriptor: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:  # closed
-        return False
 
 
 def _checked_name(name: str | None, prepared: PreparedStudy) -> str:

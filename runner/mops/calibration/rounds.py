@@ -171,6 +171,11 @@ def draws_that_tell(history: Sequence[Round]) -> Counts:
     return np.arange(len(shared)) if is_deterministic(history) else np.array(shared, np.int64)
 
 
+def sample_size(weights: Iterable[float | None], history: Sequence[Round]) -> float:
+    """Return the effective sample size of the trials of some rounds with these weights; None: a failed set."""
+    return pooled_sample_size(np.array([weight or 0.0 for weight in weights]), draws_that_tell(history))
+
+
 def pooled_sample_size(
     weights: Floats,
     draws: Counts,  # from `draws_that_tell`

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.options import METHODS, Method, objectives_of
+from mops.calibration.options import Method, fitting_of, objectives_of
 from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, outcomes_of
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
@@ -53,8 +53,9 @@ class Fitted:
 
     def fitting(self, history: Sequence[Round]) -> Fitting:
         """Return the method with its options."""
-        objectives = objectives_of(self.record.method, self.scoring, history)
-        return METHODS[Method(self.record.method)].fitting(self.space, self.record.seed, self.scoring, objectives)
+        record = self.record
+        objectives = objectives_of(record.method, self.scoring, history)
+        return fitting_of(Method(record.method), self.space, record.seed, self.scoring, objectives)
 
 
 def calibration_with(job: Job) -> Calibration | None:

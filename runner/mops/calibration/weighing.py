@@ -21,6 +21,7 @@ from mops.calibration.rounds import (
     draws_that_tell,
     is_from_prior,
     pooled_sample_size,
+    sample_size,
 )
 from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import Floats, sets_at, varying
@@ -130,8 +131,7 @@ class ImportanceResampling:
 
     def is_over(self, history: Sequence[Round], ess: float) -> bool:
         """Tell whether the effective sample size is reached."""
-        weights = np.array([weight or 0.0 for weight in self.weights(history)])
-        return pooled_sample_size(weights, draws_that_tell(history)) >= ess
+        return sample_size(self.weights(history), history) >= ess
 
     def _fitted(self, history: Sequence[Round], n: int) -> tuple[Floats, Floats] | None:
         """Return mean and covariance of the sets that fit best; None: too few simulations have losses."""
@@ -248,8 +248,7 @@ class AbcSmc:
             return False
         n_last = len(history[-1].sets)
         accepted = int((self.loss.of_all(history)[-n_last:] < self.tolerance(history[:-1])).sum())
-        weights = np.array([weight or 0.0 for weight in self.weights(history)])
-        is_enough = pooled_sample_size(weights, draws_that_tell(history)) >= ess
+        is_enough = sample_size(self.weights(history), history) >= ess
         return is_enough and accepted < _LEAST_ACCEPTED * n_last
 
     def tolerance(self, history: Sequence[Round]) -> float:

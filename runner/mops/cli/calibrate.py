@@ -20,11 +20,12 @@ from mops.calibration.options import Plan
 from mops.calibration.rounds import labels_of
 from mops.cli import job_text, terminal
 from mops.cli.job_progress import say_limits
-from mops.cli.options import STUDY, ModelOption, TargetOption
-from mops.cli.start_options import ProjectOption, RunnerArguments, with_options
+from mops.cli.options import STUDY, ModelArguments, ProjectOption
+from mops.cli.start_options import RunnerArguments
 from mops.errors import UsageError, path_refused
 from mops.jobs.job import Job
 from mops.jobs.table import list_exported
+from mops.options import Option
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
 from mops.study.sampling.write import replace_file
@@ -38,29 +39,16 @@ _BEST_SHOWN = 5
 _PARETO_SHOWN = 20
 
 
-@with_options
 def calibrate(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
-    study: Annotated[
-        Path | None,
-        typer.Option(metavar="STUDY", help="Use the model and targets of this study", rich_help_panel=STUDY),
-    ] = None,
-    model: ModelOption = None,
-    target: TargetOption = None,
-    replicates: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Set the number of replicates of each set", rich_help_panel=STUDY),
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the calibration, or continue it")] = None,
+    study: Annotated[Path | None, Option("Use the model and targets of this study", "STUDY", STUDY)] = None,
     *,
+    model: ModelArguments,
+    name: Annotated[str | None, Option("Name the calibration, or continue it", "NAME")] = None,
     plan: Plan,
-    to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write trials.parquet and posterior.parquet here")
-    ] = None,
-    draws: Annotated[int, typer.Option(metavar="N", min=1, help="Draw this many sets for posterior.parquet")] = 1000,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that exist and are not of this calibration")
-    ] = False,
+    to: Annotated[Path | None, Option("Write trials.parquet and posterior.parquet here", "FOLDER")] = None,
+    draws: Annotated[int, Option("Draw this many sets for posterior.parquet", "N", least=1)] = 1000,
+    overwrite: Annotated[bool, Option("Replace files that exist and are not of this calibration")] = False,
     project: ProjectOption = None,
     start: RunnerArguments,
 ) -> None:
@@ -85,12 +73,11 @@ def calibrate(
     if to is not None:
         _refuse_existing(to, name, overwrite=overwrite)
     with as_command(), terminal.progress() as show:
-        of_model = {"model": model, "targets": target, "replicates": replicates}
         options: dict[str, Any] = {
             "name": name,
             "project": project,
             **vars(plan),
-            **{key: value for key, value in of_model.items() if value is not None},
+            **model.given,
             "env": start.job.env,
             "python": start.job.python,
             "pod": start.job.pod,

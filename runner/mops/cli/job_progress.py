@@ -13,10 +13,8 @@ from mops import units
 from mops.attempt.attempt import as_command
 from mops.cli import job_text, terminal
 from mops.errors import ClusterError, StorageError
-from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
-from mops.jobs.launch import StartedRunner
-from mops.jobs.prepare import PreparedStudy
+from mops.jobs.launch import DetachedRunner, StartedRunner
 from mops.settings import PREFIX, Settings
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
@@ -36,20 +34,19 @@ class JobDisplay:
         self._last: Progress | None = None
         self._job: Job | None = None
 
-    def started(self, prepared: PreparedStudy, job: Job) -> None:
+    def started(self, job: Job, notes: list[str]) -> None:
         """Print what the job runs."""
         self._job = job
-        study, n_targets = prepared.study, len(prepared.spec.targets)
-        for warning in study.warnings:
-            terminal.say(f"note: {warning}")
+        record = job.record
+        for note in notes:
+            terminal.say(f"note: {note}")
         terminal.say(
-            f"job {job.name}: {units.counted(len(study.groups), 'parameter set')}, "
-            f"{units.counted(study.n_simulations, 'simulation')}, {units.counted(n_targets, 'target')}"
+            f"job {job.name}: {units.counted(record.n_groups, 'parameter set')}, "
+            f"{units.counted(record.n_simulations, 'simulation')}, {units.counted(len(record.spec.targets), 'target')}"
         )
-        if job.record.reuse:
-            n_run = study.n_simulations - sum(source.simulations for source in job.record.reuse)
-            from_others = job_text.origins_of(job.record.origins)
-            terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {from_others}")
+        if record.reuse:
+            n_run = record.n_simulations - sum(source.simulations for source in record.reuse)
+            terminal.say(f"runs {units.counted(n_run, 'simulation')}; reuses {job_text.origins_of(record.origins)}")
         say_limits(job, self._given, "study")
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 

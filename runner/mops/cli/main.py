@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import mops
 from mops.cli import terminal
-from mops.cli.options import AROUND, STUDY
+from mops.cli.options import AROUND, STUDY, with_options
 from mops.cli.process import end_without_reader, interruptible
 from mops.errors import MopsError, UsageError, nearest
 from mops.options import ADVANCED, COMMON, SERVICE
@@ -86,9 +86,9 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "resume": Verb("mops.cli.submit:resume", "Continue a job that was stopped or killed."),
         "cancel": Verb("mops.cli.status:cancel", "Stop a job."),
-        "retry": Verb("mops.cli.derive:retry", "Run the parameter sets with failures again, in a new job."),
-        "extend": Verb("mops.cli.derive:extend", "Add replicates, sets or targets, in a new job."),
-        "rescore": Verb("mops.cli.derive:rescore", "Evaluate targets again on stored simulations."),
+        "retry": Verb("mops.cli.submit:retry", "Run the parameter sets with failures again, in a new job."),
+        "extend": Verb("mops.cli.submit:extend", "Add replicates, sets or targets, in a new job."),
+        "rescore": Verb("mops.cli.submit:rescore", "Evaluate targets again on stored simulations."),
         "compare": Verb(
             "mops.cli.results:compare",
             "Count what differs between the results of two jobs.",
@@ -106,8 +106,8 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "delete": Verb("mops.cli.tidy:delete_", "Delete jobs with their results."),
     },
     "study": {
-        "check": Verb("mops.cli.check:check", "Check a study and its model, and print what submit would run."),
-        "run": Verb("mops.cli.study_run:run", "Run one simulation in the foreground, as a job would run it."),
+        "check": Verb("mops.cli.study:check", "Check a study and its model, and print what submit would run."),
+        "run": Verb("mops.cli.study:run", "Run one simulation in the foreground, as a job would run it."),
         "sample": Verb("mops.cli.sample:sample", "Draw parameter sets from a space, and write them to a file."),
         "calibrate": Verb("mops.cli.calibrate:calibrate", "Fit parameters to data in rounds of jobs."),
     },
@@ -119,7 +119,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
     },
     "cluster": {
         "status": Verb(
-            "mops.cli.cluster:status",
+            "mops.cli.service:cluster_status",
             "Show the workers, memory and versions of the connected service.",
             only_prints=True,
         )
@@ -153,7 +153,7 @@ def _command(name: str, verb: Verb) -> TyperCommand:
     if verb.only_prints:
         end_without_reader()
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(name, cls=_Command, hidden=verb.hidden)(function)
+    alone.command(name, cls=_Command, hidden=verb.hidden)(with_options(function))
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
     return command

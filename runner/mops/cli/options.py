@@ -1,34 +1,56 @@
-"""Options and arguments that several commands share, and the panels of their help."""
+"""The options that several commands share, and how options become typer's parameters.
+
+An option is declared once, with ``mops.options.Option``: in the signature of a command, as an alias below, or as a
+field of a dataclass of options, which a command gets as one argument.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from mops.errors import UsageError
-from mops.options import COMMON
+from mops.options import COMMON, Option, flag_of, option_in, options_of
 
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
 
-StorageOption = Annotated[
-    str | None,
-    typer.Option("--storage", metavar="FOLDER|URL", help="Use this folder or URL for results", rich_help_panel=COMMON),
-]
-LocalOption = Annotated[
-    bool,
-    typer.Option("--local", help="Use this machine's storage, not the connected service's", rich_help_panel=COMMON),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON", rich_help_panel=COMMON)]
-WeightOption = Annotated[
-    list[str] | None,
-    typer.Option("--weight", metavar="LOSS=W", help="Set the weight of a loss, leave out the others; repeatable"),
-]
-OneTargetOption = Annotated[
-    str | None, typer.Option("--target", metavar="TARGET", help="Rank by the losses of this target only")
-]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]
+StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")]
+StorageOption = Annotated[str | None, Option("Use this folder or URL for results", "FOLDER|URL", COMMON)]
+LocalOption = Annotated[bool, Option("Use this machine's storage, not the connected service's", panel=COMMON)]
+JsonOption = Annotated[bool, Option("Print JSON", panel=COMMON, flags="--json")]
+WeightOption = Annotated[
+    list[str] | None, Option("Set the weight of a loss, leave out the others; repeatable", "LOSS=W", flags="--weight")
+]
+OneTargetOption = Annotated[str | None, Option("Rank by the losses of this target only", "TARGET", flags="--target")]
+NameOption = Annotated[str | None, Option("Name the new job", "NAME")]
+ProjectOption = Annotated[Path | None, Option("Use the model in this folder", "FOLDER")]
+TrustModelOption = Annotated[bool, Option("Accept changes of files that may belong to the model")]
+
+
+@dataclass(frozen=True)
+class ModelArguments:
+    """The command line's options for a model with its targets, in place of those of a study."""
+
+    model: Annotated[str | None, Option("Set the model", "MODULE:FUNCTION", STUDY)] = None
+    targets: Annotated[
+        list[str] | None, Option("Add a target; repeatable", "MODULE:FUNCTION", STUDY, flags="--target")
+    ] = None
+    replicates: Annotated[
+        int | None, Option("Set the number of replicates of each parameter set", "N", STUDY, least=1)
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are given, by name."""
+        return {name: value for name, value in vars(self).items() if value not in (None, [])}
 
 
 def read_weights(given: list[str] | None) -> dict[str, float] | None:
@@ -51,10 +73,81 @@ def read_weights(given: list[str] | None) -> dict[str, float] | None:
     return weights or None
 
 
-ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="MODULE:FUNCTION", help="Set the model", rich_help_panel=STUDY)
-]
-TargetOption = Annotated[
-    list[str] | None,
-    typer.Option("--target", metavar="MODULE:FUNCTION", help="Add a target; repeatable", rich_help_panel=STUDY),
-]
+def _read_variables(given: list[str]) -> Any:
+    from mops.worker.environment import read_variables  # noqa: PLC0415 - only commands that run a model need it
+
+    return read_variables(given)
+
+
+_READERS: Mapping[str, Callable[[list[str]], Any]] = {
+    "env": _read_variables,
+    "weights": read_weights,
+    "objectives": tuple,
+}
+"""How a field gets its value from the texts of an option that may be repeated."""
+
+_T = TypeVar("_T")
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with typer's parameters: for its options, and for the fields of its dataclasses of options."""
+    hints = get_type_hints(command, include_extras=True)
+    kinds: dict[str, type[Any]] = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, own in inspect.signature(command).parameters.items():
+        if name in kinds:
+            parameters += _parameters_of(kinds[name])
+        else:
+            its, option = option_in(hints[name])
+            shown = Annotated[its, _shown(name, option)] if option else hints[name]
+            parameters.append(own.replace(annotation=shown, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        given: dict[str, Any] = {name: _taken_from(values, kind) for name, kind in kinds.items()}
+        command(**values, **given)
+
+    # Typer reads these.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {value.name: value.annotation for value in parameters}
+    return run
+
+
+def _shown(name: str, option: Option) -> Any:
+    return typer.Option(
+        option.flags or flag_of(name),
+        metavar=option.metavar,
+        help=option.help,
+        min=option.least,
+        rich_help_panel=option.panel,
+    )
+
+
+def _parameters_of(kind: type) -> Iterator[inspect.Parameter]:
+    """Yield typer's parameters for the options of a dataclass."""
+    for name, its, default, option in options_of(kind):
+        if option is None:
+            yield from _parameters_of(its)
+            continue
+        if name in _READERS:
+            its, default = list[str] | None, None
+        elif default is MISSING:
+            default = None
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[its, _shown(name, option)]
+        )
+
+
+def _taken_from(values: dict[str, Any], kind: type[_T]) -> _T:
+    """Return a dataclass of options from the values that typer gave; removes these."""
+    found: dict[str, Any] = {}
+    for name, its, _, option in options_of(kind):
+        if option is None:
+            found[name] = _taken_from(values, its)
+        elif name in _READERS:
+            found[name] = _READERS[name](values.pop(name) or [])
+        else:
+            found[name] = values.pop(name)
+    return kind(**found)

@@ -16,56 +16,39 @@ from mops.cli.options import (
     STUDY,
     JsonOption,
     LocalOption,
-    ModelOption,
+    ModelArguments,
     StorageOption,
-    TargetOption,
     WeightOption,
     read_weights,
 )
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job, open_job
 from mops.jobs.ranking import require_total, scored_sets
+from mops.options import Option
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import Around
 from mops.study.sampling.write import sample as sample_space
+from mops.study.study_file import KEY_OF_OPTION
 
 _BEST_SETS = 8
 
 
 def sample(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Write this file: .json for a study, .parquet or .csv for sets")
-    ],
-    method: Annotated[Method, typer.Option(help="Draw with this method; lhs is a Latin hypercube")] = Method.SOBOL,
-    n: Annotated[
-        int | None, typer.Option("-n", metavar="N", help="Draw this many parameter sets; not for a grid")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
-    study: Annotated[
-        Path | None,
-        typer.Option(metavar="STUDY", help="Copy the other fields of this study", rich_help_panel=STUDY),
-    ] = None,
-    model: ModelOption = None,
-    target: TargetOption = None,
-    replicates: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Set the number of replicates of each parameter set", rich_help_panel=STUDY
-        ),
-    ] = None,
-    around: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Draw near the best sets of this job", rich_help_panel=AROUND)
-    ] = None,
-    best: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Draw near this many best sets (default: 8)", rich_help_panel=AROUND),
-    ] = None,
+    out: Annotated[Path, Option("Write this file: .json for a study, .parquet or .csv for sets", "FILE")],
+    method: Annotated[Method, Option("Draw with this method; lhs is a Latin hypercube")] = Method.SOBOL,
+    n: Annotated[int | None, Option("Draw this many parameter sets; not for a grid", "N", flags="-n")] = None,
+    seed: Annotated[int, Option("Set the seed; the same seed gives the same sets", "N", least=0)] = 0,
+    study: Annotated[Path | None, Option("Copy the other fields of this study", "STUDY", STUDY)] = None,
+    *,
+    model: ModelArguments,
+    around: Annotated[str | None, Option("Draw near the best sets of this job", "JOB", AROUND)] = None,
+    best: Annotated[int | None, Option("Draw near this many best sets (default: 8)", "N", AROUND, least=1)] = None,
     weight: WeightOption = None,
     storage: StorageOption = None,
     local: LocalOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists")] = False,
+    overwrite: Annotated[bool, Option("Replace a file that exists")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Draw parameter sets from a space, and write them to a file.
@@ -95,7 +78,7 @@ def sample(
             where="the command line",
             hint="name their job: --around JOB",
         )
-    fields = _fields(study, {"model": model, "targets": target or None, "n_replicates": replicates})
+    fields = _fields(study, {KEY_OF_OPTION.get(name, name): value for name, value in model.given.items()})
     sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
         terminal.say(f"note: {note}")
@@ -135,9 +118,8 @@ def _best_of(job: Job, n: int, weights: dict[str, float] | None) -> Around:
     return Around(job.name, tuple(sets[each] for each in best))
 
 
-def _fields(template: Path | None, options: dict[str, Any]) -> dict[str, Any] | None:
+def _fields(template: Path | None, fields: dict[str, Any]) -> dict[str, Any] | None:
     """Return the study's fields without its sets; None: the file has no study."""
-    fields = {key: value for key, value in options.items() if value is not None}
     if template is None:
         return fields or None
     found = read_json(read_text(template, "study"), where=str(template))

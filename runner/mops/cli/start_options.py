@@ -1,41 +1,23 @@
-"""The options of commands that start jobs: typer's parameters, made from the fields of dataclasses of options."""
+"""The command line's options for the start of jobs, and where this start works."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-import typer
-
-from mops.cli import terminal
-from mops.cli.job_progress import JobDisplay
-from mops.cli.options import read_weights
+from mops.cli import status, terminal
+from mops.cli.job_progress import JobDisplay, displayed
+from mops.cli.options import JsonOption, StorageOption
 from mops.errors import UsageError
+from mops.jobs.job import Job
 from mops.jobs.launch import RunOptions
 from mops.jobs.location import Location, locate
-from mops.options import ADVANCED, COMMON, SERVICE, Option, flag_of, options_of
+from mops.jobs.status import storage_of
+from mops.options import ADVANCED, COMMON, SERVICE, Option
 from mops.settings import Settings
 from mops.storage.job_options import NO_OPTIONS, JobOptions
-from mops.worker.environment import read_variables
-
-NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name the new job")]
-ProjectOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")]
-TrustModelOption = Annotated[
-    bool, typer.Option("--trust-model", help="Accept changes of files that may belong to the model")
-]
-
-_READERS: Mapping[str, Callable[[list[str]], Any]] = {
-    "env": read_variables,
-    "weights": read_weights,
-    "objectives": tuple,
-}
-"""How a field gets its value from the texts of an option that may be repeated."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -46,10 +28,10 @@ class RunnerArguments:
         Literal["low", "normal", "high"] | None,
         Option("Set the job's share of a cluster that other jobs also use", panel=ADVANCED),
     ] = None
-    storage: Annotated[str | None, Option("Use this folder or URL for results", "FOLDER|URL", COMMON)] = None
+    storage: StorageOption = None
     job: JobOptions = NO_OPTIONS  # without its limits, which are settings
     local: Annotated[bool, Option("Run on this machine even when connected to a service", panel=COMMON)] = False
-    as_json: Annotated[bool, Option("Print JSON", panel=COMMON, flags="--json")] = False
+    as_json: JsonOption = False
 
     @property
     def local_by(self) -> str | None:
@@ -57,29 +39,18 @@ class RunnerArguments:
         return "--local" if self.local else None
 
     @functools.cached_property
-    def location(self) -> Location:
-        """Where the job runs, with the service as its chart describes it now.
-
-        Raises
-        ------
-        UsageError
-            The command line has an option that only a service has, and this machine runs the job.
-        ServiceError
-            The service is out of reach, or no longer exists.
-        """
+    def found(self) -> Location:
+        """Where the command works; its service is not asked yet."""
         settings = Settings.from_environment(priority=self.priority)
         location = locate(self.storage, local=self.local_by is not None, settings=settings)
         if location.local_by == "MODELOPS_SCHEDULER":
             terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
-        if location.profile is None and (names := ", ".join(self.job.pod.of_a_service)):
-            local_by = self.local_by or location.local_by
-            verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
-            raise UsageError(
-                f"only a cluster service has {names}, and this machine runs the job",
-                where="the command line",
-                hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
-            )
-        return location.with_service()
+        return replace(location, local_by=self.local_by or location.local_by)
+
+    @functools.cached_property
+    def location(self) -> Location:
+        """Where the job runs, with the service as its chart describes it now; errors as ``Location.with_service``."""
+        return self.found.with_service()
 
 
 @dataclass(frozen=True)
@@ -94,74 +65,31 @@ class StartOptions(RunnerArguments):
         """The option of this command that makes this machine run the job; None: there is none."""
         return super().local_by or ("--detach" if self.detach else None)
 
-    def run_options(self, display: JobDisplay) -> RunOptions:
-        """Return the options for :mod:`mops.jobs.submit`."""
+    def opened(self, name: str) -> Job:
+        """Open a job where this command works."""
+        return Job(storage_of(name, self.found), name, local=self.local_by is not None)
+
+    def run(self, begin: Callable[[JobDisplay, RunOptions], Job], *, after: int = 0) -> None:
+        """Start a job, and show it as the options say; ``begin`` calls a function of ``mops.jobs``.
+
+        With ``after``, an attempt counts only if its number is larger.
+        """
         if self.detach and self.wait:
             hint = "leave out one of them"
             raise UsageError("--detach returns at once, and --wait at the end", where="the command line", hint=hint)
-        return RunOptions(
-            env=self.job.env,
-            python=self.job.python,
-            pod=self.job.pod,
-            location=self.location,
-            wait=not self.detach and self.location.service is None,
-            on_progress=display.progress,
-            on_detach=display.detached,
-        )
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn each parameter of a command that is a dataclass of options into the options of its fields."""
-    hints = get_type_hints(command, include_extras=True)
-    kinds: dict[str, type[Any]] = {
-        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
-    }
-    parameters: list[inspect.Parameter] = []
-    for name, own in inspect.signature(command).parameters.items():
-        if name in kinds:
-            parameters += _parameters_of(kinds[name])
-        else:
-            parameters.append(own.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        given: dict[str, Any] = {name: _taken_from(values, kind) for name, kind in kinds.items()}
-        command(**values, **given)
-
-    # Typer reads these.
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {value.name: value.annotation for value in parameters}
-    return run
-
-
-def _parameters_of(kind: type) -> Iterator[inspect.Parameter]:
-    """Yield typer's parameters for the options of a dataclass."""
-    for name, its, default, option in options_of(kind):
-        if option is None:
-            yield from _parameters_of(its)
-            continue
-        shown = typer.Option(
-            option.flags or flag_of(name),
-            metavar=option.metavar,
-            help=option.help,
-            min=option.least,
-            rich_help_panel=option.panel,
-        )
-        if name in _READERS:
-            its, default = list[str] | None, None
-        elif default is MISSING:
-            default = None
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[its, shown])
-
-
-def _taken_from(values: dict[str, Any], kind: type[_T]) -> _T:
-    """Return a dataclass of options from the values that typer gave; removes these."""
-    found: dict[str, Any] = {}
-    for name, its, _, option in options_of(kind):
-        if option is None:
-            found[name] = _taken_from(values, its)
-        elif name in _READERS:
-            found[name] = _READERS[name](values.pop(name) or [])
-        else:
-            found[name] = values.pop(name)
-    return kind(**found)
+        service = self.location.service
+        with displayed(self.location.settings, as_json=self.as_json) as shown:
+            options = RunOptions(
+                env=self.job.env,
+                python=self.job.python,
+                pod=self.job.pod,
+                location=self.location,
+                wait=not self.detach and service is None,
+                on_progress=shown.progress,
+                on_detach=shown.detached,
+            )
+            job = begin(shown, options)
+            if not self.detach and service is None:
+                shown.ended(job)
+        if service is not None and self.wait:
+            status.follow(job, service, as_json=self.as_json, after=after)

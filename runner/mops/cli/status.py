@@ -176,7 +176,7 @@ def status(
 
         mops jobs status waves --losses
     """
-    found = JobState(storage_of(job, storage, local=local), job)
+    found = JobState(storage_of(job, locate(storage, local=local)), job)
     moment = JobMoment.read(found.files, job)
     service = None if moment.view.complete else service_with(found.files, local=local)
     phase = service.phase(job) if service else None
@@ -429,7 +429,7 @@ def logs(
 
         mops jobs logs waves --tail 50 --follow
     """
-    found, printed = JobState(storage_of(job, storage, local=local), job), False
+    found, printed = JobState(storage_of(job, locate(storage, local=local)), job), False
     if pod or workers:
         _of_pods(found, local=local, workers=workers, follow=follow, tail=tail)
         return
@@ -478,7 +478,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
 
         mops jobs cancel waves
     """
-    found = JobState(storage_of(job, storage, local=local), job)
+    found = JobState(storage_of(job, locate(storage, local=local)), job)
     if found.cancel():
         terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")
         service = service_with(found.files, local=local)

@@ -1,4 +1,4 @@
-"""``mops run``, ``mops jobs submit``, ``resume`` and ``run``."""
+"""Commands that run jobs: ``mops run``, ``mops jobs submit``, ``resume``, ``retry``, ``extend``, ``rescore``."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_progress, status, terminal
-from mops.cli.options import JobArgument, StorageOption
-from mops.cli.start_options import NameOption, ProjectOption, StartOptions, with_options
-from mops.errors import MopsError, Superseded
+from mops.cli import job_progress, terminal
+from mops.cli.options import (
+    JobArgument,
+    NameOption,
+    ProjectOption,
+    StorageOption,
+    StudyArgument,
+    TrustModelOption,
+)
+from mops.cli.start_options import StartOptions
+from mops.errors import MopsError, Superseded, UsageError
+from mops.jobs import derive
+from mops.jobs import submit as jobs
 from mops.jobs.job import open_job
-from mops.jobs.submit import RunnerProcess
-from mops.jobs.submit import resume as resume_job
-from mops.jobs.submit import run as run_job
-from mops.jobs.submit import submit as submit_study
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
-from mops.options import SERVICE
+from mops.options import SERVICE, Option
 from mops.settings import Settings
 from mops.storage.joblog.records import NothingToRun, Overtaken, RunRequest
 
 
-@with_options
 def submit(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
+    study: StudyArgument,
     project: ProjectOption = None,
     name: NameOption = None,
-    reuse: Annotated[
-        bool, typer.Option("--reuse", help="Take simulations that other jobs of the storage have run already")
-    ] = False,
+    reuse: Annotated[bool, Option("Take simulations that other jobs of the storage have run already")] = False,
     *,
     start: StartOptions,
 ) -> None:
@@ -51,26 +53,16 @@ def submit(
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
     of reach.
     """
-    service = start.location.service
-    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
-        job = submit_study(
-            study,
-            project=project,
-            name=name,
-            on_start=shown.started,
-            reuse=reuse,
-            **start.run_options(shown),
+    start.run(
+        lambda shown, options: jobs.submit(
+            study, project=project, name=name, reuse=reuse, on_start=shown.started, **options
         )
-        if not start.detach and service is None:
-            shown.ended(job)
-    if service is not None and start.wait:
-        status.follow(job, service, as_json=start.as_json)
+    )
 
 
-@with_options
 def resume(
     job: JobArgument,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Replace the runner that runs the job")] = False,
+    take_over: Annotated[bool, Option("Replace the runner that runs the job")] = False,
     *,
     start: StartOptions,
 ) -> None:
@@ -83,20 +75,141 @@ def resume(
 
         mops jobs resume waves
     """
-    found = open_job(job, start.storage, local=start.local_by is not None)
-    before = found.status().attempt
-    service = start.location.service
-    with job_progress.displayed(start.location.settings, as_json=start.as_json) as shown:
-        resume_job(
-            found,
-            take_over=take_over,
-            on_start=shown.resumed,
-            **start.run_options(shown),
+    found = start.opened(job)
+    start.run(
+        lambda shown, options: jobs.resume(found, take_over=take_over, on_start=shown.resumed, **options),
+        after=found.status().attempt,
+    )
+
+
+def retry(
+    job: JobArgument,
+    verdict: Annotated[
+        str | None,
+        Option("Retry these failures, like oom,timeout, or all", "VERDICTS"),
+    ] = None,
+    with_new_code: Annotated[bool, Option("Run the present code of the project: retry after a repair")] = False,
+    name: NameOption = None,
+    project: ProjectOption = None,
+    *,
+    start: StartOptions,
+) -> None:
+    """Run the parameter sets with failures again, in a new job.
+
+    The new job takes over all other results. If only targets of a set have failed, no simulation of it runs again. The
+    old job must be complete, and does not change. The new job keeps the project, the study and the seeds of the old
+    job, its limits of time and memory, and every option that you do not give here. A variable of your environment
+    overrides a limit, so you can retry a timeout with more time.
+
+    With --with-new-code, the failed sets run with the present files of the project, so you can repair the model and
+    retry only what failed. Without --verdict, this retries all failures. Simulations that the new job takes over ran
+    with the old files. If the repair changes what good simulations compute, submit the study again instead.
+
+    Verdicts: oom, crashed, timeout, error, invalid_output, lost.
+
+    Example:
+
+        mops jobs retry waves --with-new-code
+
+        mops jobs retry waves --verdict timeout,oom
+    """
+    found = start.opened(job)
+    if verdict is None and not with_new_code and (counts := found.status().counts).verdicts:
+        raise UsageError(
+            "no verdict is named",
+            where=f"the failures of {found.name}: {', '.join(counts.by_verdict)}",
+            hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all; after a repair of the code: "
+            "--with-new-code",
         )
-        if not start.detach and service is None:
-            shown.ended(found)
-    if service is not None and start.wait:
-        status.follow(found, service, as_json=start.as_json, after=before)
+    verdicts = "all" if verdict is None else verdict  # all: the error says that nothing has failed
+    start.run(
+        lambda shown, options: derive.retry(
+            found, verdicts, name=name, new_code=with_new_code, project=project, on_start=shown.derived, **options
+        )
+    )
+
+
+def extend(
+    job: JobArgument,
+    replicates: Annotated[int | None, Option("Run this many replicates of each parameter set in all", "N")] = None,
+    sets: Annotated[str | None, Option("Add the parameter sets of a CSV or Parquet file", "FILE")] = None,
+    target: Annotated[
+        list[str] | None,
+        Option("Add a target, with the present code of the project; repeatable", "MODULE:NAME"),
+    ] = None,
+    name: NameOption = None,
+    trust_model: TrustModelOption = False,
+    project: ProjectOption = None,
+    *,
+    start: StartOptions,
+) -> None:
+    """Add replicates, sets or targets, in a new job.
+
+    It computes only what is missing. The new job takes over every good simulation of the old one, and its results are
+    those of the whole study. The old job must be complete, and does not change.
+
+    With --target, mops uses the present code of the project and evaluates all targets again. Without it, the new job
+    runs the files of the old one.
+
+    Example:
+
+        mops jobs extend waves --replicates 15
+    """
+    if replicates is None and sets is None and not target:
+        raise UsageError("nothing is added", where="the command line", hint="give --replicates, --sets or --target")
+    found = start.opened(job)
+    start.run(
+        lambda shown, options: derive.extend(
+            found,
+            replicates=replicates,
+            sets=sets,
+            targets=target or (),
+            name=name,
+            trust_model=trust_model,
+            project=project,
+            on_start=shown.derived,
+            **options,
+        )
+    )
+
+
+def rescore(
+    job: JobArgument,
+    target: Annotated[
+        list[str] | None,
+        Option("Evaluate this target, not those of the job; repeatable", "MODULE:NAME"),
+    ] = None,
+    name: NameOption = None,
+    trust_model: TrustModelOption = False,
+    project: ProjectOption = None,
+    *,
+    start: StartOptions,
+) -> None:
+    """Evaluate targets again on stored simulations.
+
+    The result is a new job. No simulation runs. The new job uses the present code of the project. It is refused if a
+    file has changed that may belong to the model, such as a data file, or a Python file that the model names.
+
+    With --target, the targets that you name replace all targets of the job. Without it, the job keeps its targets.
+
+    Example:
+
+        mops jobs rescore waves
+
+        mops jobs rescore waves --target model:peak --target model:final_size
+    """
+    found = start.opened(job)
+    start.run(
+        lambda shown, options: derive.rescore(
+            found,
+            targets=target or (),
+            name=name,
+            trust_model=trust_model,
+            project=project,
+            on_start=shown.derived,
+            **options,
+        )
+    )
 
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
@@ -114,29 +227,15 @@ def run(
             help="Carry out this request, unless others changed the job since",
         ),
     ] = None,
-    pod: Annotated[
-        bool,
-        typer.Option("--pod", help="Exit with 0 when Kubernetes must not restart the runner", rich_help_panel=SERVICE),
-    ] = False,
+    pod: Annotated[bool, Option("Exit with 0 when Kubernetes must not restart the runner", panel=SERVICE)] = False,
     grace: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=1, help="Expect SIGKILL this many seconds after SIGTERM", rich_help_panel=SERVICE
-        ),
+        float | None, Option("Expect SIGKILL this many seconds after SIGTERM", "SECONDS", SERVICE, least=1)
     ] = None,
     dedicated: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Create the dedicated Dask cluster that this folder describes",
-            rich_help_panel=SERVICE,
-        ),
+        Path | None, Option("Create the dedicated Dask cluster that this folder describes", "FOLDER", SERVICE)
     ] = None,
     workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SELECTOR", help="Ask Kubernetes why pods with these labels ended", rich_help_panel=SERVICE
-        ),
+        str | None, Option("Ask Kubernetes why pods with these labels ended", "SELECTOR", SERVICE)
     ] = None,
 ) -> None:
     """Run a job that exists.
@@ -149,7 +248,7 @@ def run(
 
         mops jobs run waves --storage /srv/results
     """
-    process = RunnerProcess(Pods(workers) if workers else None, unwatched=pod, grace_s=grace)
+    process = jobs.RunnerProcess(Pods(workers) if workers else None, unwatched=pod, grace_s=grace)
     with dedicated_cluster(dedicated):
         try:
             _run(job, storage, asked, process)
@@ -160,11 +259,11 @@ def run(
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, asked: RunRequest | None, process: RunnerProcess) -> None:
+def _run(job: str, storage: str | None, asked: RunRequest | None, process: jobs.RunnerProcess) -> None:
     with job_progress.displayed(Settings(), as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, asked=asked, on_progress=shown.progress, process=process)
+            jobs.run(found, asked=asked, on_progress=shown.progress, process=process)
         except NothingToRun as ended:
             terminal.say(f"job {job} has ended ({ended.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[ended.state]) from None

@@ -1,9 +1,9 @@
-"""Which groups of a job a retry, an extension or a rescoring runs again, and the groups of an extension."""
+"""Decides what a retry, an extension or a rescoring runs and takes over, from what mops/jobs/derive.py has read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, takewhile
 from typing import Any, NamedTuple
@@ -12,17 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.errors import JobError, UsageError
-from mops.jobs.job import Job
+from mops.errors import UsageError
 from mops.storage.job_records import JobRecord, Source
-from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import LogView
-from mops.storage.params_file import load_groups
 from mops.study.checks import kind_of
 from mops.study.groups import PIECE_GROUPS, PIECE_SIMULATIONS, SIMULATIONS_LIMIT, GroupChunk, GroupTable, StudyGroups
 from mops.study.ids_and_seeds import replicate_seed
 from mops.study.ranges import Ranges
-from mops.verdicts import VERDICTS, Counts
+from mops.verdicts import Counts
 
 
 class _Entry(NamedTuple):
@@ -98,35 +94,26 @@ class ExtendedGroups:
         return chunk
 
     def _all(self) -> Iterator[_Entry]:
-        again = self._sets_of_both()
+        again: dict[str, list[int]] = {}  # the seeds of the added sets that the job has too, by param_id
+        if self._added is not None:
+            ids = pa.concat_arrays([piece.ids for piece in self._old.pieces()])
+            for added in self._added.pieces():
+                known = pc.is_in(added.ids, ids)
+                if pc.any(known).as_py():
+                    both = zip(_entries(added), known.to_pylist(), strict=True)
+                    again |= {entry.id: entry.seeds for entry, is_known in both if is_known}
         number = count()
         for piece in self._old.pieces():
             for entry in _entries(piece):
-                group, seeds = next(number), self._longer_seeds(entry, again.get(entry.id, ()))
+                group, derived = next(number), []
+                if self._n_replicates is not None and replicate_seed(entry.id, 0) in entry.seeds:
+                    derived = [replicate_seed(entry.id, i) for i in range(self._n_replicates)]
+                seeds = list(dict.fromkeys([*entry.seeds, *derived, *again.get(entry.id, ())]))
                 if len(seeds) > len(entry.seeds):
                     self.longer.append(group)
                 yield entry._replace(seeds=seeds)
         for piece in self._added.pieces() if self._added is not None else ():
             yield from (entry for entry in _entries(piece) if entry.id not in again)
-
-    def _longer_seeds(self, entry: _Entry, added: tuple[int, ...] | list[int]) -> list[int]:
-        derived: list[int] = []
-        if self._n_replicates is not None and replicate_seed(entry.id, 0) in entry.seeds:
-            derived = [replicate_seed(entry.id, i) for i in range(self._n_replicates)]
-        return list(dict.fromkeys([*entry.seeds, *derived, *added]))
-
-    def _sets_of_both(self) -> dict[str, list[int]]:
-        """Return the seeds of the added sets that the job has too, by param_id."""
-        if self._added is None:
-            return {}
-        ids = pa.concat_arrays([piece.ids for piece in self._old.pieces()])
-        return {
-            entry.id: entry.seeds
-            for piece in self._added.pieces()
-            if pc.any(pc.is_in(piece.ids, ids)).as_py()
-            for entry, known in zip(_entries(piece), pc.is_in(piece.ids, ids).to_pylist(), strict=True)
-            if known
-        }
 
 
 def _entries(piece: GroupChunk) -> Iterator[_Entry]:
@@ -135,40 +122,41 @@ def _entries(piece: GroupChunk) -> Iterator[_Entry]:
         yield _Entry(identity, params, seeds[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]])
 
 
-def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
-    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``; raise UsageError."""
-    words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
-    names = [text for word in words if (text := word.strip())]
-    unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
-    if unknown or not names:
-        raise UsageError(
-            f"unknown verdict: {', '.join(unknown)}" if unknown else "no verdict is named",
-            where="the verdicts to retry",
-            hint=f"use {', '.join(VERDICTS)}, or all",
-        )
-    return frozenset(VERDICTS) if "all" in names else frozenset(names)
-
-
-def complete_view(job: Job) -> LogView:
-    """Return the view of a job's log; raise JobError if the job is not complete."""
-    view = JobLog(job.files, job.record.paths).read()
-    if view.complete:
-        return view
-    state = job.status().state
-    complete = f"mops jobs watch {job.name}" if state == "running" else f"mops jobs resume {job.name}"
-    raise JobError(
-        f"job {job.name!r} is {state}: only a complete job can be retried, extended or scored again",
-        where=job.files.url,
-        hint=f"complete the job first: {complete}",
-    )
-
-
 @dataclass(frozen=True)
 class Choice:
-    """The groups that a derived job runs."""
+    """The groups that a derived job runs; it takes over the others as they are."""
 
-    again: Ranges  # their losses and failures of the parent do not count: the job runs them again
-    simulated: Ranges  # those of `again` whose simulations of the parent count
+    again: Ranges  # their losses and failures of the parent do not count
+    simulated: Ranges  # those of `again` whose simulations of the parent count, all of them good
+    mended: Ranges  # those of `again` with a failed simulation of the parent, whose good ones the job copies
+
+
+def choose(
+    parent: JobRecord,
+    failures: pa.Table,  # of the parent, from `mops.jobs.reuse.failures_of`
+    *,
+    verdicts: Collection[str] = (),  # run the groups that have these failures
+    all_targets: bool = False,  # evaluate all targets of the groups without a failed simulation
+    extended: ExtendedGroups | None = None,  # run what these have and the parent lacks
+) -> Choice:
+    """Choose the groups that a job derived from a complete job runs."""
+    failed = groups_of(failures.filter(pc.is_null(failures["target"])))
+    good = failed.complement(parent.n_groups)
+    again = groups_of(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts), pa.string()))))
+    if all_targets:
+        # Without a target before, no row says why the groups with a failed simulation have no losses. So they run, too.
+        again |= good if parent.spec.targets else good | failed
+    if extended is not None:
+        again |= Ranges.of(extended.longer) | Ranges.joined([(parent.n_groups, extended.n_groups)])
+    # Targets can be evaluated on stored rows only if the parent stores all outputs.
+    if parent.spec.outputs is not None and parent.spec.targets:
+        return Choice(again, Ranges(), Ranges())
+    return Choice(again, again & good, again & failed if extended is not None else Ranges())
+
+
+def groups_of(failures: pa.Table) -> Ranges:
+    """Return the groups that some failures are of."""
+    return Ranges.of(pc.unique(failures["group"]).to_pylist())
 
 
 def sources_of(parent: JobRecord, choice: Choice) -> tuple[Source, ...]:
@@ -182,99 +170,24 @@ def sources_of(parent: JobRecord, choice: Choice) -> tuple[Source, ...]:
     return tuple(source for source in left if source.losses or source.outputs)
 
 
-def retried(
-    job: Job,
-    verdicts: frozenset[str],
-    failures: pa.Table,  # from `failures_of`
-) -> Choice:
-    """Choose the groups of a job that have certain failures. If only targets failed, the simulations count."""
-    if not failures.num_rows:
-        raise JobError(
-            f"no simulation or target of job {job.name!r} has failed",
-            where=job.files.url,
-            hint=f"read the results: mops jobs results {job.name}",
-        )
-    groups = Ranges.of(_groups(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts))))))
-    if not groups:
-        found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
-        counts = ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
-        raise JobError(
-            f"job {job.name!r} has no failure with the verdict {' or '.join(v for v in VERDICTS if v in verdicts)}",
-            where=job.files.url,
-            hint=f"name a verdict that the job has; parameter sets with failures: {counts}",
-        )
-    return Choice(groups, with_stored_inputs(job.record, groups - with_failed_simulations(failures)))
-
-
-def scored_again(job: Job, failures: pa.Table) -> Choice:
-    """Choose all groups without a failed simulation, to evaluate their targets again on the stored simulations."""
-    failed = with_failed_simulations(failures)
-    good = failed.complement(job.record.n_groups)
-    if not good:
-        raise JobError(
-            f"every parameter set of job {job.name!r} has a failed simulation",
-            where=job.files.url,
-            hint=f"run it again: mops jobs retry {job.name} --verdict all",
-        )
-    # Without a target before, no row says why these groups have no losses. So they run again.
-    return Choice(good if job.record.spec.targets else good | failed, good)
-
-
-def with_groups(job: Job, choice: Choice, groups: ExtendedGroups, failures: pa.Table) -> Choice:
-    """Add the groups that have more seeds now, and the new ones."""
-    # Of the parent's simulations of a group with a failed one, those that are good come by a reuse (`with_gaps`).
-    longer = Ranges.of(groups.longer)
-    added = Ranges(((job.record.n_groups, groups.n_groups),)) if groups.n_groups > job.record.n_groups else Ranges()
-    failed = with_failed_simulations(failures)
-    simulated = choice.simulated | with_stored_inputs(job.record, longer - failed)
-    return Choice(choice.again | longer | added, simulated)
-
-
-def with_gaps(job: Job, choice: Choice, failures: pa.Table) -> Ranges:
-    """Return the groups that run again because simulations of them have failed, and whose others can be kept."""
-    failed = with_failed_simulations(failures)
-    return with_stored_inputs(job.record, choice.again & failed)
-
-
-def with_failed_simulations(failures: pa.Table) -> Ranges:
-    """Return the groups that have a failed simulation."""
-    return Ranges.of(_groups(failures.filter(pc.is_null(failures["target"]))))
-
-
-def with_stored_inputs(record: JobRecord, groups: Ranges) -> Ranges:
-    """Return the groups whose targets can be evaluated on stored rows: none if some outputs are not stored."""
-    return groups if record.spec.outputs is None or not record.spec.targets else Ranges()
-
-
-def taken_over_counts(job: Job, choice: Choice, n_targets: int, failures: pa.Table) -> Counts:
-    """Count what a derived job with ``n_targets`` targets takes over from its parent."""
-    table = load_groups(job.files, job.record.paths)
-    whole = choice.again.complement(len(table))
-    n_simulated = sum(map(table.n_replicates, choice.simulated))
-    return counts_of(whole, failures, table, n_targets) + Counts(simulations_good=n_simulated)
-
-
-def _groups(failures: pa.Table) -> list[int]:
-    groups: list[int] = pc.unique(failures["group"]).to_pylist()
-    return groups
-
-
-def counts_of(
-    groups: Ranges,
-    failures: pa.Table,  # of the job: columns `group`, `target` and `reason`
-    table: GroupTable,
-    n_targets: int,  # of each group
+def taken_over_counts(
+    choice: Choice,
+    groups: GroupTable,  # of the parent
+    failures: pa.Table,  # of the parent: columns `group`, `target` and `reason`
+    n_targets: int,  # of each group of the derived job
 ) -> Counts:
-    """Count the simulations and targets of some committed groups."""
-    theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
+    """Count the simulations and targets that a derived job takes over from its parent."""
+    whole = choice.again.complement(len(groups))
+    theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(whole), pa.int32())))
     rows = _counted(theirs["target"])
     simulations_failed = rows.pop(None, 0)
     without_losses = rows.pop("*", 0)  # one row for all targets of a group
     targets_failed = without_losses * n_targets + sum(rows.values())
+    n_simulations = sum(map(groups.n_replicates, whole)) + sum(map(groups.n_replicates, choice.simulated))
     return Counts(
-        simulations_good=sum(map(table.n_replicates, groups)) - simulations_failed,
+        simulations_good=n_simulations - simulations_failed,
         simulations_failed=simulations_failed,
-        targets_good=len(groups) * n_targets - targets_failed,
+        targets_good=len(whole) * n_targets - targets_failed,
         targets_failed=targets_failed,
         verdicts=_counted(theirs.filter(pc.fill_null(pc.not_equal(theirs["target"], "*"), fill_value=True))["reason"]),
     )

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mops.errors import JobError, Problem, StudyError, UsageError, nearest
 from mops.jobs.chosen_groups import (
     Choice,
     ExtendedGroups,
-    complete_view,
+    choose,
+    groups_of,
     n_replicates_of,
-    retried,
-    scored_again,
     sources_of,
     taken_over_counts,
-    wanted,
-    with_gaps,
-    with_groups,
 )
 from mops.jobs.job import Job
-from mops.jobs.launch import Launch, RunOptions, shows_options
+from mops.jobs.launch import Launch, RunOptions, Started, shows_options
 from mops.jobs.new_code import NewCode, WrongOptions, changed_model, given_code, with_code, with_targets
 from mops.jobs.prepare import checked_name, derived_name, listed_files
 from mops.jobs.reuse import failures_of, find_good_simulations
-from mops.jobs.submit import changed_files, changed_settings, stored_context, warn
+from mops.jobs.submit import changed_files, changed_settings
+from mops.parquet.encoder import Encoded
 from mops.project.functions import Code
 from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
-from mops.storage.job_records import DerivedFiles, JobRecord, ReuseSource, create_derived, read_options
-from mops.storage.joblog.records import LogView, RunRequest
+from mops.storage.backends.base import Spool
+from mops.storage.job_records import DerivedFiles, JobRecord, create_derived, read_options
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import LogView
 from mops.storage.params_file import encode_groups, load_groups, parameter_columns
 from mops.storage.paths import new_job_id
 from mops.study.groups import SIMULATIONS_LIMIT, GroupTable
-from mops.study.ranges import Ranges
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 from mops.units import counted
-
-Started = Callable[[Job, list[str]], None]
+from mops.verdicts import VERDICTS
 
 _NEW_CODE = "; to run the present files: --with-new-code"
 
@@ -56,7 +54,7 @@ def retry(
     new_code: bool = False,
     model: Code | None = None,
     project: str | Path | None = None,
-    on_start: Started | None = None,
+    on_start: Started = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
@@ -102,16 +100,18 @@ def retry(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    view = complete_view(job)
-    record, failures = job.record, failures_of(job)
-    choice = retried(job, wanted(verdicts), failures)
+    view, failures = _complete_view(job), failures_of(job)
+    names = wanted(verdicts)
+    choice = choose(job.record, failures, verdicts=names)
+    if not choice.again:
+        raise _nothing_to_retry(job, names, failures)
     wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
-    spec, code = record.spec, None
+    spec, code = job.record.spec, None
     if new_code or model is not None:
         with wrong.at("the project"):
             spec, code = with_code(job, given_code(job, project), project, model=model)
     name, launch = _named_launch(job, name, "retry", options, wrong)
-    derived = _Derived(view, choice, spec, failures, code=code, advice=_NEW_CODE)
+    derived = _Derived(view, failures, choice, spec, code, advice=_NEW_CODE)
     return _start(job, derived, name, launch, on_start)
 
 
@@ -123,7 +123,7 @@ def rescore(
     name: str | None = None,
     trust_model: bool = False,
     project: str | Path | None = None,
-    on_start: Started | None = None,
+    on_start: Started = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Evaluate the targets again on the stored simulations, with the present code of the project, in a new job.
@@ -163,10 +163,9 @@ def rescore(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    view = complete_view(job)
-    record, failures = job.record, failures_of(job)
-    _require_stored_inputs(job, record)
-    if not record.spec.targets:
+    view, failures = _complete_view(job), failures_of(job)
+    _require_stored_inputs(job, failures)
+    if not job.record.spec.targets:
         hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
         raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
     wrong = WrongOptions(f"these options cannot score job {job.name!r}", job.files.url)
@@ -177,7 +176,7 @@ def rescore(
             spec, code = with_code(job, given_code(job, project), project)
             code.check_model(job, trust_model=trust_model)
     name, launch = _named_launch(job, name, "rescore", options, wrong)
-    derived = _Derived(view, scored_again(job, failures), spec, failures, code=code)
+    derived = _Derived(view, failures, choose(job.record, failures, all_targets=True), spec, code)
     return _start(job, derived, name, launch, on_start)
 
 
@@ -191,7 +190,7 @@ def extend(
     name: str | None = None,
     trust_model: bool = False,
     project: str | Path | None = None,
-    on_start: Started | None = None,
+    on_start: Started = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Add replicates, parameter sets or targets to a study, in a new job that computes only what is missing.
@@ -237,46 +236,93 @@ def extend(
     """
     if replicates is None and sets is None and not targets:
         raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
-    view = complete_view(job)
-    record = job.record
+    view, failures = _complete_view(job), failures_of(job)
     wrong = WrongOptions(f"these options cannot extend job {job.name!r}", job.files.url)
-    spec, code = record.spec, None
+    spec, code = job.record.spec, None
     if targets:
         with wrong.at("--target"):
-            _require_stored_inputs(job, record)
+            _require_stored_inputs(job, failures)
             spec, code = with_targets(job, targets, project, replaced=False, trust_model=trust_model)
     groups, notes = _extended(job, replicates, sets, wrong)
     name, launch = _named_launch(job, name, "extend", options, wrong)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
-    failures = failures_of(job)
-    choice = scored_again(job, failures) if targets else Choice(Ranges(), Ranges())
-    if groups is not None:
-        choice = with_groups(job, choice, groups, failures)
+    choice = choose(job.record, failures, all_targets=bool(targets), extended=groups)
     if not choice.again:
         has_seeds = groups is not None and replicates is not None and replicates > 1 and not groups.longer
         hint = "the sets have explicit seeds: add seeds with --sets" if has_seeds else "ask for more replicates or sets"
         raise UsageError("nothing is missing", where=f"job {job.name}", hint=hint)
-    gaps = with_gaps(job, choice, failures) if groups is not None else Ranges()
-    kept = find_good_simulations(job, view, groups, gaps, failures) if groups is not None and gaps else None
-    files = DerivedFiles(params, reused=kept.table if kept else None)
-    reuse = kept.reuse if kept else ()
-    derived = _Derived(view, choice, spec, failures, code=code, groups=groups, files=files, notes=notes, reuse=reuse)
+    derived = _Derived(view, failures, choice, spec, code, groups=groups, params=params, notes=notes)
     return _start(job, derived, name, launch, on_start)
+
+
+def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
+    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``; raise UsageError."""
+    words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
+    names = [text for word in words if (text := word.strip())]
+    unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
+    if unknown or not names:
+        raise UsageError(
+            f"unknown verdict: {', '.join(unknown)}" if unknown else "no verdict is named",
+            where="the verdicts to retry",
+            hint=f"use {', '.join(VERDICTS)}, or all",
+        )
+    return frozenset(VERDICTS) if "all" in names else frozenset(names)
+
+
+def _nothing_to_retry(job: Job, verdicts: frozenset[str], failures: pa.Table) -> JobError:
+    if failures.num_rows:
+        found = {v: len(groups_of(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
+        counts = ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
+        what = f"job {job.name!r} has no failure with the verdict {' or '.join(v for v in VERDICTS if v in verdicts)}"
+        hint = f"name a verdict that the job has; parameter sets with failures: {counts}"
+    else:
+        what = f"no simulation or target of job {job.name!r} has failed"
+        hint = f"read the results: mops jobs results {job.name}"
+    return JobError(what, where=job.files.url, hint=hint)
+
+
+def _complete_view(job: Job) -> LogView:
+    """Return the view of a job's log; raise JobError if the job is not complete."""
+    view = JobLog(job.files, job.record.paths).read()
+    if view.complete:
+        return view
+    state = job.status().state
+    complete = f"mops jobs watch {job.name}" if state == "running" else f"mops jobs resume {job.name}"
+    raise JobError(
+        f"job {job.name!r} is {state}: only a complete job can be retried, extended or scored again",
+        where=job.files.url,
+        hint=f"complete the job first: {complete}",
+    )
+
+
+def _require_stored_inputs(job: Job, failures: pa.Table) -> None:
+    """Raise JobError if no target can be evaluated on the stored simulations."""
+    record = job.record
+    if record.spec.outputs is not None:
+        raise JobError(
+            f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
+            where=job.files.url,
+            hint="submit the study again without 'outputs'",
+        )
+    if len(groups_of(failures.filter(pc.is_null(failures["target"])))) == record.n_groups:
+        raise JobError(
+            f"every parameter set of job {job.name!r} has a failed simulation",
+            where=job.files.url,
+            hint=f"run it again: mops jobs retry {job.name} --verdict all",
+        )
 
 
 @dataclass(frozen=True)
 class _Derived:
     view: LogView  # the log of its parent
+    failures: pa.Table  # of its parent
     choice: Choice
     spec: ModelSpec
-    failures: pa.Table  # of its parent
-    code: NewCode | None = None  # new files of the project; None: the parent's
+    code: NewCode | None  # new files of the project; None: the parent's
     groups: ExtendedGroups | None = None  # None: the parent's
-    files: DerivedFiles = field(default_factory=DerivedFiles)  # of these groups
+    params: Encoded[Spool] | None = None  # the file of these groups
     notes: Sequence[str] = ()  # for people
     advice: str = ""  # what a person may want if the project has changed and the parent's files run
-    # From where the good simulations of sets with a failed one are copied, of which only the others run again.
-    reuse: tuple[ReuseSource, ...] = ()
 
 
 def _named_launch(
@@ -291,58 +337,40 @@ def _named_launch(
     return name, launch
 
 
-def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started | None) -> Job:
-    record, view = job.record, new.view
-    unused = [line + new.advice for line in changed_files(job, record)] if new.code is None else []
-    files_changed = new.code.changes if new.code else unused
-    settings_changed = changed_settings(job, view, launch.settings, launch.service)
-    changes = [*new.notes, *settings_changed, *files_changed, *launch.changes]
-    counts = taken_over_counts(job, new.choice, len(new.spec.targets), new.failures)
-    of_model = changed_model(record, new.spec, new.code) if counts.simulations else []
+def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started) -> Job:
+    files, record, code, choice = job.files, job.record, new.code, new.choice
+    unused = [line + new.advice for line in changed_files(job, record)] if code is None else []
+    settings_changed = changed_settings(job, new.view, launch)
+    changes = [*new.notes, *settings_changed, *(code.changes if code else unused), *launch.changes]
+    counts = taken_over_counts(choice, load_groups(files, record.paths), new.failures, len(new.spec.targets))
+    of_model = changed_model(record, new.spec, code) if counts.simulations else []
     if of_model:
         changes.append(
             f"{counted(counts.simulations, 'simulation')} of {job.name} ran with other versions of "
             f"{listed_files(of_model)}; if the change matters for good simulations too, submit the study again"
         )
+    copied = None
+    if new.groups is not None and choice.mended:
+        copied = find_good_simulations(job, new.view, new.groups, choice.mended, new.failures)
     derived = replace(
         record,
         job=name,
         id=new_job_id(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent=record.job,
-        sources=sources_of(record, new.choice),
+        sources=sources_of(record, choice),
         taken_over_counts=counts,
         options=launch.options,
-        reuse=new.reuse,
+        reuse=copied.reuse if copied else (),
         spec=new.spec,
-        bundle=new.code.bundle.digest if new.code else record.bundle,
+        bundle=code.bundle.digest if code else record.bundle,
         mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),
-        project=str(new.code.root) if new.code else record.project,
+        project=str(code.root) if code else record.project,
         n_groups=new.groups.n_groups if new.groups else record.n_groups,
         n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
     )
-    files = replace(new.files, bundle=new.code.bundle if new.code else None)
-    child = Job(job.files, name, local=launch.service is None)
-
-    def create() -> None:
-        create_derived(job.files, derived, record.paths, files)
-        if on_start is not None:
-            on_start(child, changes)
-        else:
-            warn(changes)
-
-    context = stored_context(child, derived, launch.child, launch.settings)
-    launch.start(job.files, derived, context, create, RunRequest.behind(0))
-    return child
-
-
-def _require_stored_inputs(job: Job, record: JobRecord) -> None:
-    if record.spec.outputs is not None:
-        raise JobError(
-            f"job {job.name!r} stores only the outputs {', '.join(record.spec.outputs)}, and targets may need others",
-            where=job.files.url,
-            hint="submit the study again without 'outputs'",
-        )
+    its = DerivedFiles(new.params, code.bundle if code else None, copied.table if copied else None)
+    return launch.start(files, derived, lambda: create_derived(files, derived, record.paths, its), changes, on_start)
 
 
 def _extended(

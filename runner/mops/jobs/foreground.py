@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -134,7 +134,7 @@ def run_in_foreground(
     if context.install_s is not None and (found := install(context, root, lambda: False)) is not None:
         context = replace(context, python=found.python)
     replicates = range(group.n_replicates) if replicate is None else [replicate]
-    with _scratch() as scratch, tempfile.TemporaryDirectory(prefix="mops-run-") as folder:
+    with closing(Scratch()) as scratch, tempfile.TemporaryDirectory(prefix="mops-run-") as folder:
         request = load_message(context, str(root), scratch) | {
             "param_id": group.param_id,
             "params": group.params,
@@ -144,7 +144,13 @@ def run_in_foreground(
             "debug": debug,
         }
         returncode, report = _run(context, request, Path(folder), prints_to_stderr=prints_to_stderr)
-    return _result(group, returncode, report, context.bundle)
+    failed, failure, message, traceback = report["running"], report["failure"], "", ""
+    if failure is not None:
+        text, traceback = (in_project(failure[name], context.bundle) for name in ("message", "traceback"))
+        message = f"{failure['reason']}: {text}"
+    elif failed:
+        message = how_it_ended(returncode)
+    return Foreground(group, report["replicates"], report["losses"], failed, message, traceback)
 
 
 def _run(
@@ -190,23 +196,3 @@ def _ended_by_stop_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _result(group: Group, returncode: int, report: dict[str, Any], bundle: str) -> Foreground:
-    failed, failure = report["running"], report["failure"]
-    if failure is None:
-        message = how_it_ended(returncode) if failed else ""
-        return Foreground(group, report["replicates"], report["losses"], failed, message)
-    message, traceback = (in_project(failure[name], bundle) for name in ("message", "traceback"))
-    return Foreground(
-        group, report["replicates"], report["losses"], failed, f"{failure['reason']}: {message}", traceback
-    )
-
-
-@contextmanager
-def _scratch() -> Iterator[Scratch]:
-    scratch = Scratch()
-    try:
-        yield scratch
-    finally:
-        scratch.close()

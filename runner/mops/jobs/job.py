@@ -18,7 +18,7 @@ from mops.errors import MopsError, UsageError, known_name
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData, TableSummary, kept_outputs, verify
 from mops.jobs.following import Phases, follow, read_log, wait_for
-from mops.jobs.location import service_with
+from mops.jobs.location import locate, service_with
 from mops.jobs.ranking import RANKED_BY, ranked
 from mops.jobs.removal import delete, plan_deletion
 from mops.jobs.scan import Computed, Parameters, Rows, Selection
@@ -62,7 +62,7 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     >>> job = mops.open_job("waves-261124-3f2a")
     >>> job.losses(params=True).to_pandas()
     """
-    return Job(storage_of(name, storage, local=local), name, local=local)
+    return Job(storage_of(name, locate(storage, local=local)), name, local=local)
 
 
 class Job(JobState):

@@ -1,38 +1,60 @@
-"""Decides where a job runs and with which options, and starts its runner there.
+"""Starts jobs: each new job and each attempt is a record, a place to run, and checked options (``Launch``).
 
-A runner runs in this process, in a detached process (jobs/detached.py), or in a pod of a service (service/service.py).
+A runner runs in this process, in a detached process, or in a pod of a service (service/service.py).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypedDict, TypeVar
 
-from mops.attempt.attempt import Attempt
+from mops.attempt.attempt import Attempt, job_context
 from mops.attempt.display import displayed
-from mops.errors import OptionsError, Problem, UsageError
-from mops.jobs import detached
-from mops.jobs.detached import DetachedRunner
+from mops.errors import OptionsError, Problem, RunnerEnded, UsageError
 from mops.jobs.following import Phases, wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
+from mops.jobs.prepare import unpacked
 from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
-from mops.settings import Settings
+from mops.settings import PREFIX, Settings
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
-from mops.storage.job_records import JobRecord
+from mops.storage.job_records import JobRecord, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import RunRequest
 from mops.storage.progress_record import Progress
+from mops.system.user_folders import state_path
 from mops.task import JobContext
 from mops.worker.environment import ChildEnvironment, Variables, child_environment
 
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class DetachedRunner:
+    """A runner in a detached process."""
+
+    job: str
+    pid: int
+    log: str  # the file with its output
+
+
 StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner  # a runner in another process
+
+# Called with a job that exists and does not run yet, and with lines for people. None: the lines are warnings of Python.
+Started: TypeAlias = Callable[[Job, list[str]], None] | None
 
 # Starts runners in other processes: called with the storage and the job's name. Its context yields a function that
 # starts the runner, once the body has created the job. That function takes the settings as environment variables, and
@@ -139,10 +161,12 @@ class Launch:
         if location.service is not None:
             service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
         elif refused := named.pod.of_a_service:
+            by = location.local_by
+            verb = "unset" if by == "MODELOPS_SCHEDULER" else "leave out"
             raise UsageError(
                 f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
                 where="the options of the runner's pod",
-                hint="connect to a service: mops connect",
+                hint=f"{verb} {by}" if by else "connect to a service: mops connect",
             )
         else:
             service = None
@@ -178,22 +202,140 @@ class Launch:
         self,
         files: Files,
         record: JobRecord,
-        context: JobContext,
-        create: Callable[[], None],  # writes what the attempt needs, once the model is imported
-        asked: RunRequest,  # the request that the attempt carries out
-    ) -> None:
-        """Run an attempt in this process, or start a runner for it elsewhere and wait for its end if asked."""
+        write: Callable[[], None],  # writes the job's files, or what the attempt changes, once the model is imported
+        notes: list[str],  # for people
+        on_start: Started,
+        *,
+        parameters: tuple[str, ...] = (),  # their names, if the check of the model needs them
+        seen: int = 0,  # how many records of the job's log this command has read
+    ) -> Job:
+        """Make or continue a job: run an attempt here, or start a runner elsewhere and wait for its end if asked."""
+        job, asked = Job(files, record.job, local=self.service is None), RunRequest.behind(seen)
+        context = replace(context_of(files, record, self.settings, self.child), parameters=parameters)
+
+        def create() -> None:
+            write()
+            if on_start is not None:
+                on_start(job, notes)
+            else:
+                warn(notes)
+
         if self.service is None and self.wait:
             with nullcontext(self.on_progress) if self.on_progress else displayed() as on_progress:
                 Attempt(files, record, context, self.settings, create, on_progress, asked=asked).run()
-            return
+            return job
         attempt = Attempt(files, record, context, self.settings, create, asked=asked)
-        launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached.launcher
+        launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached_launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
             before = JobLog(files, record.paths).read().attempt
             runner = start_runner(self.settings.to_environment(), str(replace(asked, job=record.id)))
-        job = Job(files, record.job, local=self.service is None)
         self.on_detach(job, runner)
         if self.service is not None and self.wait:
             wait_for(job, Phases(record.job, replace(self.service, results=files.url), before), self.on_progress)
+        return job
+
+
+def context_of(files: Files, record: JobRecord, settings: Settings, child: ChildEnvironment) -> JobContext:
+    """Return what the tasks of a job share, and unpack its bundle here."""
+    unpacked(files, record)
+    return child.of(job_context(record.job, record.bundle, files.url, record.spec, settings, job_id=record.id))
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Issue each line as a UserWarning at the line of the program that called mops."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "mops":
+        level, frame = level + 1, frame.f_back
+    for line in lines:
+        warnings.warn(line, UserWarning, stacklevel=level)
+
+
+# A detached runner, ``mops jobs run``, outlives the terminal.
+
+
+@contextmanager
+def detached_launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
+    """Prepare a detached runner for a job, which the body creates; yield what starts it (a ``Launcher``)."""
+    if files.url.startswith("memory:"):
+        raise UsageError(
+            "a detached runner cannot reach a storage in this process's memory",
+            where=files.url,
+            hint="use --storage with a folder or a URL",
+        )
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    inherited["TTY_COMPATIBLE"] = "0"  # or rich writes control codes into the log if FORCE_COLOR is set
+    path: Path | None = None
+    try:  # the output of the job's runner goes to the end of this file
+        path = state_path() / f"{job}.log"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = path.open("ab")
+    except OSError as refused:
+        raise UsageError(
+            f"the detached runner's output cannot be written ({refused.strerror})",
+            where=str(path or refused.filename),
+            hint="make the folder writable, or set XDG_STATE_HOME to another folder",
+        ) from refused
+    with log:
+        yield lambda environment, asked: _start_detached(files, job, log, inherited | dict(environment), asked)
+
+
+def _start_detached(
+    files: Files,
+    job: str,
+    log: BinaryIO,
+    environment: Mapping[str, str],  # of the runner
+    asked: str,  # the request that it carries out: `mops.storage.joblog.records.RunRequest`, as text
+) -> DetachedRunner:
+    """Start a job's runner in a new session; return when it has claimed the job, or raise RunnerEnded."""
+    job_log, output_start = JobLog(files, load_job(files, job).paths), log.tell()
+    command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
+    attempt = job_log.read().attempt
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with _interrupts_delayed():
+            process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                # -P, so that no file of the working directory shadows one of our modules.
+                [sys.executable, "-P", "-m", "mops.cli.start", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                start_new_session=True,
+            )
+            started.append(process)
+        while True:
+            returncode = process.poll()  # before the log: a runner may claim and then end
+            is_claimed = job_log.read().attempt > attempt
+            if is_claimed or returncode is not None:
+                break
+            time.sleep(_POLL_SECONDS)
+    except BaseException:  # also Ctrl-C: after an error no runner may be left
+        for process in started:
+            process.terminate()
+        raise
+    if not is_claimed:
+        assert returncode is not None
+        text = Path(log.name).read_bytes()[output_start:].decode(errors="replace")
+        hint = f"correct the cause, then continue the job: mops jobs resume {job}"
+        raise RunnerEnded(returncode, text, where=log.name, hint=hint)
+    # Without this thread, a program that keeps running would keep the ended runner as a zombie.
+    threading.Thread(target=process.wait, name="mops-detached", daemon=True).start()
+    return DetachedRunner(job, process.pid, log.name)
+
+
+@contextmanager
+def _interrupts_delayed() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the body, when the process that the body starts is known."""
+    # This does not block the signal, because the new process would inherit that.
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C interrupts the main thread only
+        return
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        signal.raise_signal(signal.SIGINT)

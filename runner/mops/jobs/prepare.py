@@ -30,7 +30,6 @@ from mops.storage.job_records import JobRecord
 from mops.storage.paths import bundle_path, new_job_id
 from mops.study.study_file import Study, parse_study
 from mops.system.process_memory import trim_heap
-from mops.task import JobContext
 from mops.units import mebibytes
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,11 @@ class PreparedStudy:
     name: str  # of the study, for people
     file: str  # the absolute path of the study file; empty: there is none
     limits: dict[str, Any]  # that the study sets: `mops.settings.Settings.limits`
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the study's parameters."""
+        return tuple(self.study.groups.group(0).params)
 
 
 def prepare(
@@ -201,8 +205,3 @@ def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobR
         project=str(prepared.root),
         study_file=prepared.file,
     )
-
-
-def context_for(prepared: PreparedStudy, context: JobContext) -> JobContext:
-    """Return the context with the names of the study's parameters."""
-    return replace(context, parameters=tuple(prepared.study.groups.group(0).params))

@@ -6,8 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from mops.attempt.reuse_plan import PLAN, encode_plan
 from mops.errors import BundleError, CorruptRecord, JobError, OtherFormat, UsageError
 from mops.jobs.job import Job
-from mops.jobs.prepare import PreparedStudy, listed_files, unpacked
+from mops.jobs.prepare import PreparedStudy, listed_files
 from mops.parquet.encoder import Encoded
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.difference import Difference
@@ -29,7 +29,7 @@ from mops.storage.job_records import JOB_RECORDS, JobRecord, ReuseSource, job_na
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView
 from mops.storage.params_file import load_groups
-from mops.storage.paths import NamePaths
+from mops.storage.paths import NamePaths, bundle_path
 from mops.storage.sources import FirstReplicates, families_of, source_logs
 from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupChunk, GroupTable
@@ -62,29 +62,6 @@ class Pieces(Protocol):
         """Yield the groups in order."""
 
 
-class Source(Protocol):
-    """A job that has simulations: :class:`Offer`."""
-
-    @property
-    def record(self) -> JobRecord:
-        """The job's record."""
-
-    @property
-    def view(self) -> LogView:
-        """Its log, with a complete end."""
-
-    @property
-    def groups(self) -> Pieces:
-        """Its groups."""
-
-    @property
-    def stored(self) -> npt.NDArray[np.bool_]:
-        """For each group, whether the job has some of its simulations."""
-
-    def has(self, group: int, replicates: Numbers) -> npt.NDArray[np.bool_]:
-        """Tell for each of these replicates of a stored group whether the job has its simulation."""
-
-
 @dataclass(frozen=True)
 class Found:
     """The simulations that a new job takes from other jobs: for its record, and their table."""
@@ -100,11 +77,11 @@ class Refused:
 
     def __init__(
         self,
-        sources: Sequence[Source] = (),  # those to name first
+        sources: Sequence[Offer] = (),  # those to name first
     ):
         self._left = list(sources[:_MOST_REFUSED])
         self.n_lost = 0  # how many simulations only the job `source` has
-        self.source: Source | None = None
+        self.source: Offer | None = None
 
     def look(self, batch: _Batch) -> None:
         """Look for simulations that were not found elsewhere, in the first job that has any."""
@@ -123,7 +100,7 @@ class Refused:
 
 def match(
     groups: Pieces,
-    offers: Sequence[Source],
+    offers: Sequence[Offer],
     spool: Callable[[], Spool],
     refused: Refused | None = None,  # looks at what is not found
 ) -> Found | None:
@@ -133,7 +110,16 @@ def match(
 
     def tables() -> Iterator[pa.Table]:
         for pieces in _batches(groups):
-            batch = _matched(pieces, readable)
+            batch = _Batch(pieces)
+            for number, offer in list(readable.items()):
+                if batch.is_full:
+                    break
+                try:
+                    batch.add(number, offer)
+                except UNREADABLE as bad:
+                    warn_unreadable(offer.record.job, bad)
+                    batch.drop(number)
+                    del readable[number]
             if refused is not None:
                 refused.look(batch)
             table = batch.table([offer.record.job for offer in offers])
@@ -141,11 +127,8 @@ def match(
             yield table
 
     encoded = encode_plan(tables(), spool())
-    sources = tuple(
-        ReuseSource(offer.record.job, offer.record.id, counts[offer.record.job])
-        for offer in offers
-        if counts[offer.record.job]
-    )
+    found = [(offer.record, counts[offer.record.job]) for offer in offers]
+    sources = tuple(ReuseSource(record.job, record.id, n) for record, n in found if n)
     return Found(sources, encoded) if sources else None
 
 
@@ -176,22 +159,20 @@ class _Batch:
     def is_full(self) -> bool:
         return bool((self.sources >= 0).all())
 
-    def add(self, number: int, source: Source) -> None:
+    def add(self, number: int, source: Offer) -> None:
         for piece in source.groups.pieces():
             at = pc.index_in(piece.ids, self.ids)
             is_there = at.is_valid().to_numpy(zero_copy_only=False)
             is_there &= source.stored[piece.start : piece.start + len(piece)]
             seeds, offsets = _own(piece), piece.offsets - piece.offsets[0]
-            for theirs in np.flatnonzero(is_there).tolist():
-                group, mine = piece.start + theirs, at[theirs].as_py()
-                self._add_group(number, source, group, mine, seeds[offsets[theirs] : offsets[theirs + 1]])
-
-    def _add_group(self, number: int, source: Source, group: int, mine: int, seeds: npt.NDArray[np.uint64]) -> None:
-        begin, end = self.offsets[mine : mine + 2].tolist()
-        _, ours, theirs = np.intersect1d(self.seeds[begin:end], seeds, assume_unique=True, return_indices=True)
-        is_new = (self.sources[begin + ours] < 0) & source.has(group, theirs)
-        places = begin + ours[is_new]
-        self.sources[places], self.groups[places], self.replicates[places] = number, group, theirs[is_new]
+            for place in np.flatnonzero(is_there).tolist():
+                mine = at[place].as_py()
+                begin, end = self.offsets[mine : mine + 2].tolist()
+                its = seeds[offsets[place] : offsets[place + 1]]
+                _, ours, theirs = np.intersect1d(self.seeds[begin:end], its, assume_unique=True, return_indices=True)
+                is_new = (self.sources[begin + ours] < 0) & source.has(piece.start + place, theirs)
+                new = begin + ours[is_new]
+                self.sources[new], self.groups[new], self.replicates[new] = number, piece.start + place, theirs[is_new]
 
     def drop(self, number: int) -> int:
         """Forget what was found in one job, and return how much it was."""
@@ -215,21 +196,6 @@ class _Batch:
 def _own(piece: GroupChunk) -> npt.NDArray[np.uint64]:
     """Return the seeds of a chunk, whose array may have more."""
     return piece.seeds[piece.offsets[0] : piece.offsets[-1]]
-
-
-def _matched(pieces: Sequence[GroupChunk], readable: dict[int, Source]) -> _Batch:
-    """Look for some groups in each job, by its number. A job that cannot be read leaves ``readable``."""
-    batch = _Batch(pieces)
-    for number, offer in list(readable.items()):
-        if batch.is_full:
-            break
-        try:
-            batch.add(number, offer)
-        except UNREADABLE as bad:
-            warn_unreadable(offer.record.job, bad)
-            batch.drop(number)
-            del readable[number]
-    return batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,25 +250,7 @@ class Offer:
 
 def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found | None:
     """Find the simulations that a new job takes from other jobs; None: there are none."""
-    # A warning names the newest job that is left out because of its files or variables and has simulations that no
-    # other job offers.
-    offers, reasons = find_offers(files, new, prepared)
-    refused = Refused(list(reasons))
-    found = match(prepared.study.groups, offers, files.spool, refused)
-    if refused.source is not None:
-        message = "job %s is not reused, because %s; to run again: %s"
-        reason = reasons[refused.source]  # type: ignore[index]
-        logger.warning(message, refused.source.record.job, reason, counted(refused.n_lost, "simulation"))
-    elif found is None and not _without_value([new.options]):
-        logger.warning("no simulation is reused, because no complete job has run one of this study")
-    return found
-
-
-def find_offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[list[Offer], dict[Offer, str]]:
-    """Return the jobs whose simulations a new job may take, the newest first, and those left out, with the reasons."""
-    # They are complete, and have the model, scenario, variables, interpreter and files of the new job. A job that
-    # cannot be read is left out with a warning. A study that stores only some outputs is a UsageError, because its
-    # targets cannot be evaluated on stored rows.
+    # A study that stores only some outputs is refused, because its targets cannot be evaluated on stored rows.
     if new.spec.outputs is not None:
         raise UsageError(
             "a study that stores only some outputs cannot reuse simulations, because its targets may need the others",
@@ -311,16 +259,63 @@ def find_offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[
         )
     if unknown := _without_value([new.options]):
         logger.warning("no simulation is reused, because mops does not store the value of --env %s", unknown)
-        return [], {}
-    search = _Search(files, new, prepared)
-    found: list[Offer] = []
+        return None
+    offers, reasons = _offers(files, new, prepared)
+    refused = Refused(list(reasons))
+    found = match(prepared.study.groups, offers, files.spool, refused)
+    if refused.source is not None:
+        its = refused.source
+        message = "job %s is not reused, because %s; to run again: %s"
+        logger.warning(message, its.record.job, reasons[its], counted(refused.n_lost, "simulation"))
+    elif found is None:
+        logger.warning("no simulation is reused, because no complete job has run one of this study")
+    return found
+
+
+def _offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[list[Offer], dict[Offer, str]]:
+    """Return the jobs whose simulations a new job may take, the newest first, and those left out, with the reasons.
+
+    They are complete, and in each of their attempts they had the model, scenario, variables, interpreter and files of
+    the new job. A job that cannot be read is left out with a warning.
+    """
+    offers: list[Offer] = []
+    refused: dict[Offer, str] = {}  # because of their files or variables; the reason is the end of a sentence
     families: Families = {}
+
+    @cache
+    def differing(bundle: str, targets: tuple[str, ...]) -> list[str]:
+        """Return the files with which a model may compute other results."""
+        # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
+        then = unpack(bundle, lambda: files.get(bundle_path(bundle)), cache_folder())
+        now = unpack(prepared.bundle.digest, lambda: prepared.bundle.data, cache_folder())
+        difference = Difference(then, prepared.bundle, now, new.spec, targets)
+        how = difference.files
+        return [f"{name} ({how.get(name, 'imported by one job only')})" for name in difference.of_model()]
+
     for record in _like(files, new):
-        offer, theirs = search.offer(record)
-        if offer is not None and (joined := _joined(families or theirs, theirs)) is not None:
+        try:
+            view = JobLog(files, record.paths).read()
+            if not view.complete:
+                continue
+            offer = Offer(files, record, view)
+            every = [kept.options for kept in options_records(files, record)]
+            if unknown := _without_value(every):
+                refused[offer] = f"mops does not store the value of --env {unknown}"
+                continue
+            if any((dict(one.env), one.python) != (dict(new.options.env), new.options.python) for one in every):
+                continue
+            if record.bundle != new.bundle and (files_of_model := differing(record.bundle, record.spec.targets)):
+                refused[offer] = f"its files differ: {listed_files(files_of_model)}"
+                continue
+            theirs = families_of(files, record.paths, [view]) or {}
+            offer.open()
+        except UNREADABLE as bad:
+            warn_unreadable(record.job, bad)
+            continue
+        if theirs and (joined := _joined(families or theirs, theirs)) is not None:
             families = joined
-            found.append(offer)
-    return found, search.refused
+            offers.append(offer)
+    return offers, refused
 
 
 def failures_of(job: Job) -> pa.Table:
@@ -355,65 +350,8 @@ def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
         except UNREADABLE as bad:
             warn_unreadable(name, bad)
     for record in sorted(records, key=lambda one: (one.created, one.job), reverse=True):
-        if _code(record) == _code(new):
+        if replace(record.spec, targets=()) == replace(new.spec, targets=()):
             yield record
-
-
-class _Search:
-    def __init__(self, files: Files, new: JobRecord, prepared: PreparedStudy):
-        self._files, self._new, self._bundle = files, new, prepared.bundle
-        self._different: dict[
-            tuple[str, tuple[str, ...]], list[str]
-        ] = {}  # the files that count, by bundle and targets
-        # The jobs that are left out because of their files or variables, and why, as the end of a sentence.
-        self.refused: dict[Offer, str] = {}
-
-    def offer(self, record: JobRecord) -> tuple[Offer | None, Families]:
-        """Return what a job offers, and the families of its columns; None: nothing."""
-        try:
-            view = JobLog(self._files, record.paths).read()
-            if not view.complete:
-                return None, {}
-            offer = Offer(self._files, record, view)
-            if not self._may_use(offer):
-                return None, {}
-            families = families_of(self._files, record.paths, [view]) or {}
-            offer.open()
-        except UNREADABLE as bad:
-            warn_unreadable(record.job, bad)
-            return None, {}
-        return (offer if families else None), families
-
-    def _may_use(self, offer: Offer) -> bool:
-        """Tell whether every attempt of a job had the variables, the interpreter and the files of the new job."""
-        record, new = offer.record, self._new.options
-        every = [kept.options for kept in options_records(self._files, record)]
-        if unknown := _without_value(every):
-            reason = f"mops does not store the value of --env {unknown}"
-        elif any((dict(one.env), one.python) != (dict(new.env), new.python) for one in every):
-            return False
-        elif different := self._files_of_model(record):
-            reason = f"its files differ: {listed_files(different)}"
-        else:
-            return True
-        self.refused[offer] = reason
-        return False
-
-    def _files_of_model(self, record: JobRecord) -> list[str]:
-        """Return the files with which the model of a job may compute other results."""
-        if record.bundle == self._new.bundle:
-            return []
-        # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
-        key = record.bundle, record.spec.targets
-        if key not in self._different:
-            now = unpack(self._bundle.digest, lambda: self._bundle.data, cache_folder())
-            difference = Difference(
-                unpacked(self._files, record), self._bundle, now, self._new.spec, record.spec.targets
-            )
-            how = difference.files
-            counting = [f"{name} ({how.get(name, 'imported by one job only')})" for name in difference.of_model()]
-            self._different[key] = counting
-        return self._different[key]
 
 
 def _without_value(options: Iterable[JobOptions]) -> str:
@@ -427,8 +365,3 @@ def _joined(known: Families, theirs: Families) -> Families | None:
         return None
     both = join_families(known, theirs)
     return None if any(MIXED in columns.values() for columns in both.values()) else both
-
-
-def _code(record: JobRecord) -> tuple[object, ...]:
-    spec = record.spec
-    return spec.model, spec.scenario, spec.outputs, spec.import_folders

@@ -10,14 +10,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 import psutil
 
 from mops.attempt.display import slow_text
 from mops.errors import JobError
-from mops.jobs.location import locate
+from mops.jobs.location import Location
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
@@ -169,15 +168,14 @@ def is_alive(
     return False
 
 
-def storage_of(name: str, storage: str | Path | None = None, *, local: bool = False) -> Files:
-    """Return the storage of a job; arguments and errors as for ``open_job``."""
-    location = locate(storage, local=local)
+def storage_of(name: str, location: Location) -> Files:
+    """Return the storage of a job where a command works; errors as for ``open_job``."""
     files = location.open()
     try:
         load_job(files.brief(), name)
     except JobError as unknown:
         here = location.here
-        if storage is not None or here.url() == files.url or name not in job_names(here.open()):
+        if location.storage_source == "command line" or here.url() == files.url or name not in job_names(here.open()):
             raise
         hint = "this machine has a job of this name: add --local, or in Python local=True"
         raise JobError(unknown.what, where=unknown.where, hint=hint) from None

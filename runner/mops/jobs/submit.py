@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
-from mops.attempt.attempt import Attempt, job_context, simulations_grace
+from mops.attempt.attempt import Attempt, simulations_grace
 from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobDeleted, JobError, UsageError
 from mops.jobs.job import Job
-from mops.jobs.launch import Launch, RunOptions, StudyParts, SubmitOptions, shows_options
+from mops.jobs.launch import Launch, RunOptions, Started, StudyParts, SubmitOptions, context_of, shows_options
 from mops.jobs.prepare import (
     PreparedStudy,
     checked_name,
-    context_for,
     job_name,
     kept_functions,
     listed_files,
@@ -32,8 +29,8 @@ from mops.jobs.status import job_state
 from mops.project.bundle import pack
 from mops.project.difference import differing_files
 from mops.project.function_files import is_function_file
-from mops.service.service import Service
 from mops.settings import PREFIX, Settings
+from mops.storage.files import Files
 from mops.storage.job_records import (
     JobRecord,
     create_job,
@@ -48,13 +45,12 @@ from mops.storage.joblog.records import LogView, RunRequest, check_start
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import NamePaths
 from mops.storage.progress_record import Progress, read_live
-from mops.task import JobContext
-from mops.worker.environment import ChildEnvironment, child_environment
+from mops.study.study_file import KEY_OF_OPTION
+from mops.worker.environment import child_environment
 
 IfExists: TypeAlias = Literal["error", "open", "resume"]
 
 _FILES_SHOWN = 5
-_KEY_OF = {"sets": "parameter_sets", "replicates": "n_replicates"}
 
 
 @shows_options(SubmitOptions)
@@ -65,7 +61,7 @@ def submit(
     storage: str | Path | None = None,
     name: str | None = None,
     if_exists: IfExists = "error",
-    on_start: Callable[[PreparedStudy, Job], None] | None = None,
+    on_start: Started = None,
     **options: Unpack[SubmitOptions],
 ) -> Job:
     """Run a study and return its job when the job has ended, or at once with ``wait=False``.
@@ -86,8 +82,8 @@ def submit(
         What to do if a job of this ``name`` exists: raise JobError; return it as it is; or continue it if it is not
         complete, and return it. A job with another study is an error in each case.
     on_start
-        Called with the prepared study and the job, when the job exists and before it runs. None: notes on the study
-        are warnings of Python.
+        Called with the job, when it exists and before it runs, and with notes on the study. None: these notes are
+        warnings of Python.
     model : function, class or str
         The model: ``f(params, seed)``, or text like ``"module:name"``. If a notebook or the program itself defines
         the function, the job keeps the function with the variables that it uses.
@@ -177,74 +173,52 @@ def submit(
             where="mops.submit",
             hint=f"use one of {', '.join(get_args(IfExists))}, and name the job",
         )
-    reuse = options.pop("reuse", None) or False
-    parts, run_options = _split(options)
+    given = dict(options)
+    parts = {key: value for key in StudyParts.__annotations__ if (value := given.pop(key, None)) is not None}
+    reuse, run_options = bool(given.pop("reuse", None)), cast("RunOptions", given)
     launch = Launch.of(run_options, storage=storage)
-    prepared = prepare(study_of_call(study, parts, "mops.submit"), project, launch.location.storage)
+    prepared = prepare(study_of_call(study, cast("StudyParts", parts), "mops.submit"), project, launch.location.storage)
     launch = launch.with_limits(prepared.limits)
     name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(NamePaths(name).root)  # a storage out of reach shows within seconds, before the model's import
     if if_exists != "error" and job_exists(files, name):
         job = Job(files, name, local=launch.service is None)
-        _refuse_other_study(job, make_record(name, prepared, launch.options), prepared)
-        is_complete = JobLog(files, job.record.paths).read().complete
-        if if_exists == "open" or is_complete:
+        _refuse_other_study(job, prepared)
+        if if_exists == "open" or JobLog(files, job.record.paths).read().complete:
             return job
         return resume(job, **(run_options | RunOptions(location=launch.location)))
     pending = [prepared]
     del prepared
-    return submit_prepared(pending, name, launch, reuse=reuse, on_start=on_start)
+    return submit_prepared(pending, name, launch, files, reuse=reuse, on_start=on_start)
 
 
 def submit_prepared(
     pending: list[PreparedStudy],  # holds the study, which this function removes so that its memory is freed
     name: str,
     launch: Launch,
+    files: Files,
     *,
     reuse: bool = False,
-    on_start: Callable[[PreparedStudy, Job], None] | None = None,
+    on_start: Started = None,
 ) -> Job:
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
-    files = launch.location.open(prepared.root)
-    job = Job(files, name, local=launch.service is None)
     record = make_record(name, prepared, launch.options)
-    shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings, job_id=record.id)
-    context = context_for(prepared, launch.child.of(shared))
     found = find_reuse(files, record, prepared) if reuse else None
     record = replace(record, reuse=found.reuse if found else ())
+    notes, parameters = list(prepared.study.warnings), prepared.parameters
     del prepared
 
-    def create() -> None:
+    def write() -> None:
         # Popped, so that the study's objects are freed while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
         params = encode_groups(study.study.groups, files.spool())
         create_job(files, record, study.bundle, study.text, params, found.table if found else None)
-        if on_start is not None:
-            on_start(study, job)
-        else:
-            warn(study.study.warnings)
         del study
         trim_memory()
 
-    launch.start(files, record, context, create, RunRequest.behind(0))
-    return job
-
-
-def warn(lines: Iterable[str]) -> None:
-    """Issue each line as a UserWarning at the line of the program that called mops."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "mops":
-        level, frame = level + 1, frame.f_back
-    for line in lines:
-        warnings.warn(line, UserWarning, stacklevel=level)
-
-
-def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
-    parts = {key: value for key, value in options.items() if key in StudyParts.__annotations__ and value is not None}
-    others = {key: value for key, value in options.items() if key not in StudyParts.__annotations__}
-    return cast("StudyParts", parts), cast("RunOptions", others)
+    return launch.start(files, record, write, notes, on_start, parameters=parameters)
 
 
 def study_of_call(
@@ -252,7 +226,7 @@ def study_of_call(
 ) -> str | Path | Mapping[str, Any]:
     """Return the study of a call of a function, which gives it whole or in parts."""
     if study is None and {"model", "sets"} <= parts.keys():
-        return {_KEY_OF.get(name, name): value for name, value in parts.items()}
+        return {KEY_OF_OPTION.get(name, name): value for name, value in parts.items()}
     if study is None or parts:
         raise UsageError(
             "the call has neither a study nor a model with sets, or has both",
@@ -262,19 +236,13 @@ def study_of_call(
     return study
 
 
-def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> None:
+def _refuse_other_study(job: Job, prepared: PreparedStudy) -> None:
     """Raise if an existing job does not have this study, these parameter sets and this code."""
-    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
-    old = job.record
-    names = [name for name, _ in differing_files(prepared.bundle, unpacked(job.files, old)) if name.endswith(".py")]
-    code = [f"the file {name}" for name in names if not is_function_file(name)]
-    if len(code) < len(names):
-        code.insert(0, "functions of the notebook or program, or variables that they use")
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
-        *code[:_FILES_SHOWN],
-        *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
-        *(["the parameter sets"] if params_digest(job.files, old.paths) != params else []),
+        *differing_code(job, prepared)[:_FILES_SHOWN],
+        *(["the model, scenario, outputs or targets"] if job.record.spec != prepared.spec else []),
+        *(["the parameter sets"] if params_digest(job.files, job.record.paths) != params else []),
     ]
     if different:
         raise JobError(
@@ -284,12 +252,24 @@ def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> No
         )
 
 
+def differing_code(job: Job, prepared: PreparedStudy) -> list[str]:
+    """Return what differs between the code of a job and that of a study, for people."""
+    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
+    if job.record.bundle == prepared.bundle.digest:
+        return []
+    differing = differing_files(prepared.bundle, unpacked(job.files, job.record))
+    names = [name for name, _ in differing if name.endswith(".py")]
+    files = [f"the file {name}" for name in names if not is_function_file(name)]
+    functions = ["functions of the notebook or program, or variables that they use"] if len(files) < len(names) else []
+    return functions + files
+
+
 @shows_options(RunOptions)
 def resume(
     job: Job,
     *,
     take_over: bool = False,
-    on_start: Callable[[Job, list[str]], None] | None = None,
+    on_start: Started = None,
     **options: Unpack[RunOptions],
 ) -> Job:
     """Continue a job from what is committed, and return it when it has ended.
@@ -334,36 +314,22 @@ def resume(
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
-    if not (take_over or _pod_has_ended(job, view, service)):
-        hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
-        job.require_no_runner(hint)
-    changes = [
-        *changed_settings(job, view, launch.settings, service),
-        *changed_files(job, record),
-        *launch.changes,
-    ]
+    if not take_over:
+        phase = service.phase(job.name) if service is not None and view.claim is not None else None
+        # Kubernetes knows that a pod has ended, however recent the last sign of life of its runner is.
+        if phase is None or view.claim is None or not (phase.over and phase.is_of(view.claim.host)):
+            hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
+            job.require_no_runner(hint)
+    changes = [*changed_settings(job, view, launch), *changed_files(job, record), *launch.changes]
     replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
-    def begin() -> None:
+    def write() -> None:
         keep_options(job.files, record, kept, launch.options)
         if service is not None and replaces:
             service.remove_runner(job.name)  # last, when no check can refuse the new runner
-        if on_start is not None:
-            on_start(job, changes)
-        else:
-            warn(changes)
 
-    context = stored_context(job, record, launch.child, launch.settings)
-    launch.start(job.files, record, context, begin, RunRequest.behind(view.k))
+    launch.start(job.files, record, write, changes, on_start, seen=view.k)
     return job
-
-
-def _pod_has_ended(job: Job, view: LogView, service: Service | None) -> bool:
-    """Tell whether Kubernetes says that the job's last runner has ended, however recent its last sign of life is."""
-    if service is None or view.claim is None:
-        return False
-    phase = service.phase(job.name)
-    return phase.over and phase.is_of(view.claim.host)
 
 
 @dataclass(frozen=True)
@@ -408,7 +374,7 @@ def run(
     attempt = Attempt(
         files=job.files,
         record=record,
-        context=stored_context(job, record, child, settings),
+        context=context_of(job.files, record, settings, child),
         settings=settings,
         on_progress=on_progress,
         by=by,
@@ -420,18 +386,12 @@ def run(
     return attempt.run()
 
 
-def stored_context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
-    """Return what the tasks of a stored job share, and unpack its bundle here."""
-    unpacked(job.files, record)
-    return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings, job_id=record.id))
-
-
-def changed_settings(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
+def changed_settings(job: Job, view: LogView, launch: Launch) -> list[str]:
     """Return a line for each setting that has changed since the job's last attempt."""
     # On a service, storage and scheduler are the service's, and their changes are left out.
     before = read_live(job.files, job.record.paths, view.attempt)
-    changes = settings.changes_since(before.settings) if before and before.settings else []
-    return [change for change in changes if service is None or change.startswith(PREFIX)]
+    changes = launch.settings.changes_since(before.settings) if before and before.settings else []
+    return [change for change in changes if launch.service is None or change.startswith(PREFIX)]
 
 
 def changed_files(job: Job, record: JobRecord) -> list[str]:

@@ -1,7 +1,7 @@
 """``mops.check()``: whether a study would run.
 
 It runs one simulation several times, to find out whether the model is reproducible, and more. mops/jobs/compare.py
-compares results, and mops/cli/check.py shows them.
+compares results, and mops/cli/study.py shows them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mops.child.texts import without_headings
 from mops.errors import TrialFailed
 from mops.jobs.compare import Difference, Losses, differing_losses, differing_tables
 from mops.jobs.launch import StudyParts
-from mops.jobs.prepare import PreparedStudy, context_for, prepare
+from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.submit import study_of_call
 from mops.settings import Settings
 from mops.study.groups import Group
@@ -274,14 +274,13 @@ def _in_fresh_processes(
     with _started(replace(context, tasks_per_child=1)) as process:
         if changed is None:
             return None, _equal_replicates(process, group, first)
+        when, differences = changed
         fresh = process.simulate(group)
-        return _varying(*changed, _differing(first, fresh)), _equal_replicates(process, group, fresh)
-
-
-def _varying(when: str, differences: list[Difference], fresh: list[Difference]) -> Varying:
-    if fresh and when == AFTER_ANOTHER:  # the other simulation is not the cause
-        return Varying(OTHER_PROCESS, "unseeded", tuple(fresh))
-    return Varying(when, "unseeded" if fresh else "kept", tuple(differences))
+        unlike = _differing(first, fresh)
+        if unlike and when == AFTER_ANOTHER:  # the other simulation is not the cause
+            when, differences = OTHER_PROCESS, unlike
+        varying = Varying(when, "unseeded" if unlike else "kept", tuple(differences))
+        return varying, _equal_replicates(process, group, fresh)
 
 
 def _equal_replicates(process: _Process, group: Group, fresh: _Ran) -> int:
@@ -330,7 +329,8 @@ def try_model(
 def context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
     """Return the context for simulations of a study on this machine, without a job."""
     here = settings.over(prepared.limits).model_copy(update={"scheduler": None})
-    return context_for(prepared, child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))
+    context = child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here))
+    return replace(context, parameters=prepared.parameters)
 
 
 _LAST_PRINTS = 2_000  # characters

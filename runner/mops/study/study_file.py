@@ -45,6 +45,7 @@ KEYS = (
     "kind",
 )
 SET_KEYS = ("params", "seed")
+KEY_OF_OPTION = {"sets": "parameter_sets", "replicates": "n_replicates"}  # options with another name than their key
 LIMIT_KEYS = ("timeout", "memory", "threads", "retries", "import_timeout", "tasks_per_child", "child_growth")
 REPLICATES_LIMIT = 1_000_000
 

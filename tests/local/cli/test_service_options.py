@@ -130,7 +130,7 @@ def test_a_local_job_accepts_no_service_option_and_the_error_names_all(lab: Comm
         lab,
         lab.submit(*(part for one in options for part in (one, OPTIONS[one]))),
         f"only a cluster service has {', '.join(options)}, and this machine runs the job",
-        "the command line",
+        "the options of the runner's pod",
         "connect to a service: mops connect",
     )
 
@@ -141,7 +141,7 @@ def test_the_error_names_the_setting_that_makes_the_job_local(connected: Command
         connected,
         connected.submit(here, "--queue", "small"),
         "only a cluster service has --queue, and this machine runs the job",
-        "the command line",
+        "the options of the runner's pod",
         f"leave out {here}",
     )
 
@@ -152,7 +152,7 @@ def test_a_scheduler_address_makes_the_job_local(connected: CommandLab) -> None:
     assert note.startswith("note: MODELOPS_SCHEDULER is set")
     hint = "unset MODELOPS_SCHEDULER"
     what = "only a cluster service has --queue, and this machine runs the job"
-    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
+    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the options of the runner's pod", hint)
 
 
 def test_local_runs_on_this_machine_even_when_connected_to_a_service(connected: CommandLab) -> None:

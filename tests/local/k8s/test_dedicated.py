@@ -15,15 +15,15 @@ import pytest
 import typer
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli.start_options import StartOptions
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
+from mops.jobs.launch import Launch
 from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.chart import Dedicated, RunnerPod, ServiceConfig
 from mops.k8s.dedicated import Size
 from mops.k8s.runner_job import DEDICATED_FILES, DEDICATED_FOLDER, Request, runner_job
 from mops.service.profile import Profile
 from mops.service.service import Service
-from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.job_options import PodOptions
 from runner_jobs import REQUEST
 
 STORAGE: Any = SimpleNamespace(url="abfs://studies/mops")
@@ -248,7 +248,7 @@ def test_the_runner_connects_to_the_scheduler_of_its_cluster(config: ServiceConf
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine runs the job"):
-        _ = StartOptions(job=JobOptions({}, None, PodOptions(dedicated=dedicated, workers=workers))).location
+        Launch.of({"pod": PodOptions(dedicated=dedicated, workers=workers)})
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,8 @@ import pyarrow as pa
 from made import ID
 
 from mops.attempt.claimed_job import end_state
-from mops.jobs.chosen_groups import (
-    Choice,
-    ExtendedGroups,
-    retried,
-    scored_again,
-    sources_of,
-    taken_over_counts,
-    wanted,
-    with_groups,
-)
+from mops.jobs.chosen_groups import Choice, ExtendedGroups, choose, sources_of, taken_over_counts
+from mops.jobs.derive import wanted
 from mops.jobs.job import Job
 from mops.jobs.reuse import failures_of
 from mops.parquet.encoder import encode
@@ -102,18 +94,18 @@ class World:
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
         """Create the job that retries groups with these verdicts."""
-        return self._create(parent, name, retried(parent, wanted(verdicts), failures_of(parent)))
+        return self._create(parent, name, choose(parent.record, failures_of(parent), verdicts=wanted(verdicts)))
 
     def rescore(self, parent: Job, name: str) -> Job:
         """Create the job that evaluates all targets again."""
-        return self._create(parent, name, scored_again(parent, failures_of(parent)))
+        return self._create(parent, name, choose(parent.record, failures_of(parent), all_targets=True))
 
     def extend(self, parent: Job, name: str, more: dict[int, list[int]]) -> Job:
         """Create the job that also has these seeds of groups, some of which may be new."""
         old = load_groups(self.files, parent.record.paths)
         groups = ExtendedGroups(old, None, _groups(list(more.items())))
         params = encode_groups(groups, self.files.spool())
-        choice = with_groups(parent, Choice(Ranges(), Ranges()), groups, failures_of(parent))
+        choice = choose(parent.record, failures_of(parent), extended=groups)
         for group, seeds in more.items():
             self.seeds += [[] for _ in range(group + 1 - len(self.seeds))]
             self.seeds[group] = list(dict.fromkeys([*self.seeds[group], *seeds]))
@@ -126,8 +118,8 @@ class World:
         return sum(map(len, self.seeds))
 
     def _create(self, parent: Job, name: str, choice: Choice, files: DerivedFiles = DerivedFiles()) -> Job:  # noqa: B008
-        counts = taken_over_counts(parent, choice, len(TARGETS), failures_of(parent))
         its = parent.record
+        counts = taken_over_counts(choice, load_groups(self.files, its.paths), failures_of(parent), len(TARGETS))
         sources = sources_of(its, choice)
         record = replace(its, job=name, parent=its.job, sources=sources, taken_over_counts=counts)
         record = replace(record, n_groups=self.n_groups, n_simulations=self.n_simulations)

@@ -21,7 +21,7 @@ from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
-from mops.jobs.chosen_groups import wanted as wanted_verdicts
+from mops.jobs.derive import wanted as wanted_verdicts
 from mops.jobs.job import Job
 from mops.jobs.removal import delete, plan_deletion
 from mops.storage.files import Files

@@ -9,11 +9,14 @@ import subprocess
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from study_lab import MOPS, Runner, StudyLab, wait_for
 
 import mops
+from mops.jobs import submit
+from mops.storage.params_file import encode_groups
 
 MIB = 1 << 20
 LIMIT = 400
@@ -199,7 +202,7 @@ def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -
     assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB
 
 
-def test_a_study_is_not_held_while_its_job_runs(tmp_path: Path) -> None:
+def test_a_study_is_not_held_while_its_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reference and no uncollected cycle keeps the study, whose million sets use 85 MiB."""
     (tmp_path / "mops.toml").touch()
     (tmp_path / "slow.py").write_text("import time\n\ndef run(params, seed):\n    time.sleep(0.2)\n    return seed\n")
@@ -207,10 +210,15 @@ def test_a_study_is_not_held_while_its_job_runs(tmp_path: Path) -> None:
     study.write_text(json.dumps({"model": "slow:run", "parameter_sets": [{"i": i} for i in range(6)]}))
     groups: list[weakref.ref[object]] = []
     held: list[bool] = []
+
+    def encode(its: Any, spool: Any) -> Any:
+        groups.append(weakref.ref(its))
+        return encode_groups(its, spool)
+
+    monkeypatch.setattr(submit, "encode_groups", encode)
     mops.submit(
         study,
         storage=str(tmp_path / "storage"),
-        on_start=lambda prepared, _: groups.append(weakref.ref(prepared.study.groups)),
         on_progress=lambda _: held.append(groups[0]() is not None),
     )
     assert held

@@ -1,7 +1,8 @@
-"""``mops study check``, and what it prints of a trial."""
+"""``mops study check``, which tries a study out, and ``mops study run``, which runs one simulation at the terminal."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,16 +15,21 @@ from mops import units
 from mops.attempt.attempt import embedded_slots
 from mops.attempt.sizing import first_groups
 from mops.cli import job_text, terminal
-from mops.cli.options import JsonOption
-from mops.cli.start_options import ProjectOption, with_options
+from mops.cli.options import JsonOption, LocalOption, ProjectOption, StorageOption, StudyArgument
+from mops.errors import TrialFailed, UsageError
+from mops.jobs.foreground import Foreground, Source, of_job, of_study, run_in_foreground
+from mops.jobs.job import open_job
 from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial import Trial, check_model, raise_failure, try_model, why
+from mops.options import Option
 from mops.settings import Settings
 from mops.storage.job_options import ProcessOptions
-from mops.study.ids_and_seeds import short_id
+from mops.study.groups import Group
+from mops.study.ids_and_seeds import canonical_json, short_id
 from mops.worker.environment import child_environment
 
 _DIFFERENCES_SHOWN = 5
+_PARAMS_SHOWN = 200  # characters
 _ADVICE = {
     "unseeded": "fresh processes differ too, so something is not seeded: seed each generator with the model's seed, "
     "like numpy.random.default_rng(seed)",
@@ -117,9 +123,8 @@ def _say_differences(lines: list[str]) -> None:
         terminal.say(f"  and {units.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
 
 
-@with_options
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
+    study: StudyArgument,
     project: ProjectOption = None,
     *,
     process: ProcessOptions,
@@ -152,7 +157,7 @@ def check(
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:
-        terminal.data_fields([*_fields(plan), *([] if trial is None else fields_of(trial))])
+        terminal.data_fields([*_plan_fields(plan), *([] if trial is None else fields_of(trial))])
     if trial is not None:
         say_warnings(trial)
         raise_failure(trial)
@@ -180,7 +185,7 @@ def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _plan_fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bundle = plan["bundle"]
     yield "model", plan["model"]
     yield "scenario", plan["scenario"]
@@ -203,3 +208,122 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"
     if plan["limits"]:
         yield "limits", job_text.limits_of(plan["limits"])
+
+
+def run(
+    study: Annotated[Path | None, typer.Argument(metavar="[STUDY]", help="The study file, like study.json")] = None,
+    job: Annotated[str | None, Option("Use the files, parameter sets and options of this job", "JOB")] = None,
+    with_new_code: Annotated[bool, Option("With --job: use the present files of the project")] = False,
+    param_id: Annotated[
+        str | None, Option("Run the set with this param_id, or its beginning", "ID", flags="--set")
+    ] = None,
+    replicate: Annotated[int | None, Option("Run this replicate (default: all, then the targets)", "N")] = None,
+    debug: Annotated[bool, Option("Start a debugger where an exception was raised")] = False,
+    project: ProjectOption = None,
+    *,
+    process: ProcessOptions,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one simulation in the foreground, as a job would run it.
+
+    Parameters, seed, variables and working folder are those of a job. The output of the model appears at once. Without
+    --replicate, all replicates of the set run, and then the targets. Limits of time and memory do not apply, and the
+    command stores nothing.
+
+    With --job, the parameter sets, the seeds and the options are those of the job, and so are the files, unless you add
+    --with-new-code: then you can repair the model and run the failed simulation again. The columns of the outputs must
+    still be those of the job.
+
+    Example:
+
+        mops study run study.json --set 761edf35ca16 --replicate 2 --debug
+
+        mops study run --job waves --set 761edf35ca16 --with-new-code
+
+    Exit codes: 0 all that ran is good, 1 a simulation or a target failed, 2 wrong input.
+    """
+    settings = Settings.from_environment()
+    _refuse(
+        (study is None) == (job is None),
+        "name a study file or a job, and not both",
+        where="the command line",
+        hint="mops study run study.json, or mops study run --job JOB",
+    )
+    if study is not None:
+        _refuse(
+            with_new_code,
+            "a study file always runs the present files of its project",
+            where="--with-new-code",
+            hint="leave it out, or name a job: --job JOB",
+        )
+        child = child_environment(process.env, process.python, install=settings.install)
+        source = of_study(prepare(study, project, settings.storage), settings, child)
+    else:
+        assert job is not None
+        _refuse(
+            bool(process.env or process.python or (project and not with_new_code)),
+            "a job has its project, variables and interpreter",
+            where="--project, --env, --python",
+            hint="leave them out; to run the present files of a project, add --with-new-code",
+        )
+        source = of_job(open_job(job, storage, local=local), settings, with_new_code=with_new_code, project=project)
+        if not with_new_code:
+            terminal.say(f"the files are those of job {job}; to run the present files, add --with-new-code")
+    _run(source, source.group(param_id), replicate, debug=debug, as_json=as_json)
+
+
+def _refuse(is_wrong: bool, message: str, *, where: str, hint: str) -> None:
+    if is_wrong:
+        raise UsageError(message, where=where, hint=hint)
+
+
+def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as_json: bool) -> None:
+    terminal.say(f"set {short_id(group.param_id)}: {_params(group)}")
+    what = f"replicate {replicate}" if replicate is not None else units.counted(group.n_replicates, "replicate")
+    terminal.say(f"running {what} of this set")
+    ran = run_in_foreground(source, group, replicate, debug=debug, prints_to_stderr=as_json)
+    if as_json:
+        told = {name: value for name, value in asdict(ran).items() if name != "group"}
+        terminal.data_json({"param_id": group.param_id, "params": group.params, **told})
+    else:
+        _show(ran)
+    if ran.failed:
+        trace = f"\n{ran.traceback.rstrip()}" if ran.traceback and not debug else ""
+        raise TrialFailed(f"{ran.failed}: {ran.message}{trace}", where=f"set {short_id(group.param_id)}")
+
+
+def _params(group: Group) -> str:
+    return units.shortened_in_middle(canonical_json(group.params), _PARAMS_SHOWN)
+
+
+def _show(ran: Foreground) -> None:
+    terminal.data_fields(_fields(ran))
+    for output in ran.replicates[0]["outputs"] if ran.replicates else ():
+        terminal.data("")
+        terminal.data(f"output {output['name']} of replicate {ran.replicates[0]['replicate']}, first rows")
+        names = [column["name"] for column in output["columns"]]
+        rows = [[_cell(row[name]) for name in names] for row in output["head"]]
+        terminal.data_table(names, rows, right=names)
+
+
+def _fields(ran: Foreground) -> Iterator[tuple[str, str]]:
+    for one in ran.replicates:
+        sizes = (f"{output['name']} {_size(output)}" for output in one["outputs"])
+        yield (
+            f"replicate {one['replicate']}",
+            f"seed {one['seed']}, {units.duration(one['seconds'])}: {'; '.join(sizes)}",
+        )
+    for loss in ran.losses:
+        yield loss["target"], f"{loss['name']} = {loss['loss']:g}"
+
+
+def _size(output: dict[str, Any]) -> str:
+    return f"{units.counted(output['rows'], 'row')}, {units.counted(len(output['columns']), 'column')}"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
