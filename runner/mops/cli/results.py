@@ -143,7 +143,7 @@ def _cell(value: object) -> str:
 def report(
     job: JobArgument,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file, not to report-JOB.html")
+        Path | None, typer.Option("--to", metavar="FILE", help="Write to this file, not to report-JOB.html")
     ] = None,
     weight: WeightOption = None,
     target: OneTargetOption = None,
@@ -158,7 +158,7 @@ def report(
 
     Example:
 
-        mops jobs report waves --out waves.html
+        mops jobs report waves --to waves.html
 
     With several losses and no weights, the report ranks the sets by each loss.
     """

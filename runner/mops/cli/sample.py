@@ -36,7 +36,7 @@ _BEST_SETS = 8
 
 def sample(
     space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
-    out: Annotated[Path, Option("Write this file: .json for a study, .parquet or .csv for sets", "FILE")],
+    to: Annotated[Path, Option("Write this file: .json for a study, .parquet or .csv for sets", "FILE")],
     method: Annotated[Method, Option("Draw with this method; lhs is a Latin hypercube")] = Method.SOBOL,
     n: Annotated[int | None, Option("Draw this many parameter sets; not for a grid", "N", flags="-n")] = None,
     seed: Annotated[int, Option("Set the seed; the same seed gives the same sets", "N", least=0)] = 0,
@@ -65,9 +65,9 @@ def sample(
 
     Example:
 
-        mops study sample space.json --out sets.parquet -n 1000
+        mops study sample space.json --to sets.parquet -n 1000
 
-        mops study sample space.json --around waves --best 8 -n 256 --out next.parquet
+        mops study sample space.json --around waves --best 8 -n 256 --to next.parquet
     """
     weights, near = read_weights(weight), None
     if around is not None:
@@ -79,7 +79,7 @@ def sample(
             hint="name their job: --around JOB",
         )
     fields = _fields(study, {KEY_OF_OPTION.get(name, name): value for name, value in model.given.items()})
-    sampled = sample_space(space, out, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
+    sampled = sample_space(space, to, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
         terminal.say(f"note: {note}")
     if as_json:
@@ -94,7 +94,7 @@ def sample(
         best_sets = units.counted(len(near.sets), "set")
         terminal.say(f"near the best {best_sets} of job {near.job}: {json.dumps(sampled.space)}")
     if fields is None:
-        terminal.say(f'in a study in the same folder: "parameter_sets": "{out.name}"')
+        terminal.say(f'in a study in the same folder: "parameter_sets": "{to.name}"')
 
 
 def _best_of(job: Job, n: int, weights: dict[str, float] | None) -> Around:

@@ -58,7 +58,7 @@ class Report:
         try:
             Path(path).write_text(self.html, encoding="utf-8")
         except OSError as bad:
-            raise not_written(Path(path), "the report", bad, hint="name another file with --out") from bad
+            raise not_written(Path(path), "the report", bad, hint="name another file with --to") from bad
         return Path(path)
 
     def _repr_html_(self) -> str:

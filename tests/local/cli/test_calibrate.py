@@ -221,7 +221,7 @@ def test_several_objectives_give_the_pareto_set(calibrate_lab: CommandLab) -> No
         assert 0.5 <= row["x"] <= 9.5, "between the optima of both losses"
     assert f"Pareto set of {pareto.num_rows} sets" in ran.err
     page = lab.project / "report.html"
-    assert lab.run("jobs", "report", "fit-r3", "--out", page, cwd=lab.project).code == 0
+    assert lab.run("jobs", "report", "fit-r3", "--to", page, cwd=lab.project).code == 0
     text = page.read_text()
     assert "Pareto set: two.low and two.high" in text
     assert "The Pareto set, in the order of two.low." in text
@@ -311,7 +311,7 @@ def test_a_job_with_the_name_of_a_round_is_not_taken_for_it(calibrate_lab: Comma
     assert ran.code == 2
     assert "job 'fit-r2' exists and is not round 2 of calibration 'fit'; what differs: the parameter sets" in ran.err
     page = lab.project / "report.html"
-    assert lab.run("jobs", "report", "fit-r2", "--out", page, cwd=lab.project).code == 0
+    assert lab.run("jobs", "report", "fit-r2", "--to", page, cwd=lab.project).code == 0
     assert "Calibration fit" not in page.read_text()
     assert lab.run("calibrations", "delete", "fit", "--yes", cwd=lab.project).code == 0
     assert "jobs/fit-r2/job.json" in lab.stored(), "it belongs to no calibration"

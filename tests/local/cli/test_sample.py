@@ -37,7 +37,7 @@ def test_every_file_format_contains_the_same_sets(lab: CommandLab, space: Path) 
     """Text that looks like a number stays text in CSV."""
     for name, more in (("s.json", ["--model", "model:run"]), ("s.parquet", []), ("s.csv", [])):
         out = lab.project / name
-        ran = lab.run("study", "sample", space, "--method", "lhs", "-n", 50, "--seed", 3, "--out", out, *more)
+        ran = lab.run("study", "sample", space, "--method", "lhs", "-n", 50, "--seed", 3, "--to", out, *more)
         assert (ran.code, ran.out) == (0, f"{out}\n"), ran.err
     first = sets_of(lab.project / "s.json")
     assert len(first) == 50
@@ -49,7 +49,7 @@ def test_every_file_format_contains_the_same_sets(lab: CommandLab, space: Path) 
 
 def test_a_sampled_study_runs(lab: CommandLab, space: Path) -> None:
     out = lab.project / "sampled.json"
-    arguments = ["--model", "model:run", "--target", "model:score", "--replicates", 2, "--out", out]
+    arguments = ["--model", "model:run", "--target", "model:score", "--replicates", 2, "--to", out]
     ran = lab.run("study", "sample", space, "-n", 8, *arguments)
     assert (ran.code, ran.err) == (0, "8 sets of 5 parameters by sobol, seed 0\n")
     study = json.loads(out.read_text())
@@ -61,7 +61,7 @@ def test_a_sampled_study_runs(lab: CommandLab, space: Path) -> None:
 
 def test_a_study_is_sampled_again_and_keeps_its_other_fields(lab: CommandLab, space: Path) -> None:
     lab.write_study(metadata={"author": "x"}, outputs=["daily"], n_replicates=4)
-    ran = lab.run("study", "sample", space, "--method", "grid", "--study", lab.study, "--out", lab.study, "--overwrite")
+    ran = lab.run("study", "sample", space, "--method", "grid", "--study", lab.study, "--to", lab.study, "--overwrite")
     assert ran.code == 0, ran.err
     study = json.loads(lab.study.read_text())
     assert len(study["parameter_sets"]) == 3 * 5 * 2 * 3
@@ -71,7 +71,7 @@ def test_a_study_is_sampled_again_and_keeps_its_other_fields(lab: CommandLab, sp
 
 def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
     out = lab.project / "s.csv"
-    ran = lab.run("study", "sample", space, "-n", 100, "--out", out, "--json")
+    ran = lab.run("study", "sample", space, "-n", 100, "--to", out, "--json")
     assert ran.json == {
         "path": str(out),
         "sets": 100,
@@ -87,47 +87,47 @@ def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
 NAMES = "end it with .json, .parquet or .csv"
 # Arguments after the space, and the full error; {} is the file to write.
 NO_FOLDER = "the file cannot be written: No such file or directory"
-OTHER = "name another file with --out"
+OTHER = "name another file with --to"
 WRONG: dict[str, tuple[list[object], str]] = {
-    "no number": (["--out", "s.csv"], "'sobol' needs the number of sets\n  at: -n\nhint: add -n, like -n 1024"),
+    "no number": (["--to", "s.csv"], "'sobol' needs the number of sets\n  at: -n\nhint: add -n, like -n 1024"),
     "zero": (
-        ["-n", 0, "--out", "s.csv"],
+        ["-n", 0, "--to", "s.csv"],
         "0 is not a possible number of sets\n  at: -n\nhint: choose 1 to 10,000,000",
     ),
     "a grid's number": (
-        ["-n", 3, "--method", "grid", "--out", "s.csv"],
+        ["-n", 3, "--method", "grid", "--to", "s.csv"],
         "a grid's size follows from the space\n  at: -n\nhint: leave -n out; use 'points'",
     ),
-    "no ending": (["-n", 3, "--out", "s"], f"'s' has no known ending\n  at: s\nhint: {NAMES}"),
+    "no ending": (["-n", 3, "--to", "s"], f"'s' has no known ending\n  at: s\nhint: {NAMES}"),
     "another ending": (
-        ["-n", 3, "--out", "s.x"],
+        ["-n", 3, "--to", "s.x"],
         f"'s.x' has no known ending\n  at: s.x\nhint: {NAMES}",
     ),
     "a study without a model": (
-        ["-n", 3, "--out", "s.json"],
+        ["-n", 3, "--to", "s.json"],
         "the study has no model\n  at: s.json\nhint: add --model or --study",
     ),
     "sets with a model": (
-        ["-n", 3, "--out", "s.csv", "--model", "model:run"],
+        ["-n", 3, "--to", "s.csv", "--model", "model:run"],
         "a .csv file holds only the sets\n  at: s.csv\nhint: write a .json file, or omit the study's fields",
     ),
     "a wrong model": (
-        ["-n", 3, "--out", "s.json", "--model", "model run"],
+        ["-n", 3, "--to", "s.json", "--model", "model run"],
         (
             "the study is not valid\n  $.model: 'model run' is not a module; write 'package.module', 'module:name' or "
             "'path/file.py:name', relative to the project root\n  at: s.json"
         ),
     ),
     "a study that does not exist": (
-        ["-n", 3, "--out", "s.json", "--study", "nothing.json"],
+        ["-n", 3, "--to", "s.json", "--study", "nothing.json"],
         "this study file does not exist\n  at: nothing.json\nhint: name a study file, like study.json",
     ),
     "a folder that does not exist": (
-        ["-n", 4, "--out", "nowhere/s.csv"],
+        ["-n", 4, "--to", "nowhere/s.csv"],
         f"{NO_FOLDER}\n  at: nowhere/s.csv\nhint: create the folder, or {OTHER}",
     ),
     "a file in place of a folder": (
-        ["-n", 4, "--out", "project/space.json/s.csv"],
+        ["-n", 4, "--to", "project/space.json/s.csv"],
         f"the file cannot be written: Not a directory\n  at: project/space.json/s.csv\nhint: {OTHER}",
     ),
 }
@@ -143,7 +143,7 @@ def test_invalid_arguments(lab: CommandLab, space: Path, arguments: list[object]
 
 def test_an_invalid_space_is_an_error_that_lists_every_problem(lab: CommandLab) -> None:
     space = lab.write("space.json", '{"a": {"min": 2, "max": 1}, "b": {"mim": 0, "max": 1}, "c": [1]}')
-    ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
+    ran = lab.run("study", "sample", space, "-n", 3, "--to", "s.csv")
     forms = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
@@ -157,11 +157,11 @@ def test_an_invalid_space_is_an_error_that_lists_every_problem(lab: CommandLab) 
 
 
 def test_a_space_file_that_is_missing_or_not_json(lab: CommandLab) -> None:
-    ran = lab.run("study", "sample", "space.json", "-n", 3, "--out", "s.csv")
+    ran = lab.run("study", "sample", "space.json", "-n", 3, "--to", "s.csv")
     hint = "name a space file, like space.json"
     assert ran.err == f"error: this space file does not exist\n  at: space.json\nhint: {hint}\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
-    ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
+    ran = lab.run("study", "sample", space, "-n", 3, "--to", "s.csv")
     assert (
         ran.err
         == f"error: the space file is not strict JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"
@@ -170,13 +170,13 @@ def test_a_space_file_that_is_missing_or_not_json(lab: CommandLab) -> None:
 
 def test_files_are_replaced_only_on_request(lab: CommandLab, space: Path) -> None:
     out = lab.write("s.csv", "mine")
-    ran = lab.run("study", "sample", space, "-n", 4, "--out", out)
+    ran = lab.run("study", "sample", space, "-n", 4, "--to", out)
     assert (ran.code, ran.err) == (
         2,
         f"error: this file already exists\n  at: {out}\nhint: add --overwrite to replace it\n",
     )
     assert out.read_text() == "mine"
-    assert lab.run("study", "sample", space, "-n", 4, "--out", out, "--overwrite").code == 0
+    assert lab.run("study", "sample", space, "-n", 4, "--to", out, "--overwrite").code == 0
     assert len(sets_of(out)) == 4
 
 
@@ -187,7 +187,7 @@ def test_samples_near_the_best_sets_of_a_job(lab: CommandLab) -> None:
     study = lab.write_study(parameter_sets=sets, targets=["model:score"])
     assert lab.submit("--name", "waves").code == 0
     out = lab.project / "next.json"
-    arguments = ["study", "sample", space, "--around", "waves", "--best", 3, "-n", 16, "--study", study, "--out", out]
+    arguments = ["study", "sample", space, "--around", "waves", "--best", 3, "-n", 16, "--study", study, "--to", out]
     ran = lab.run(*arguments)
     assert ran.code == 0, ran.err
     assert 'near the best 3 sets of job waves: {"x": {"min": 0, "max": 26.0}, "y": {"values": ["a", "b"]}}' in ran.err
@@ -207,10 +207,10 @@ def test_samples_near_the_best_sets_of_a_job(lab: CommandLab) -> None:
 
 def test_a_job_without_losses_has_no_surroundings(lab: CommandLab, space: Path) -> None:
     assert lab.submit("--name", "plain").code == 0
-    ran = lab.run("study", "sample", space, "--around", "plain", "-n", 16, "--out", lab.project / "s.csv")
+    ran = lab.run("study", "sample", space, "--around", "plain", "-n", 16, "--to", lab.project / "s.csv")
     assert ran.code == 2
     assert "job 'plain' has no parameter set with losses" in ran.err
-    ran = lab.run("study", "sample", space, "--around", "nowhere", "-n", 16, "--out", lab.project / "s.csv")
+    ran = lab.run("study", "sample", space, "--around", "nowhere", "-n", 16, "--to", lab.project / "s.csv")
     assert ran.code == 2
     assert "nowhere" in ran.err
 
@@ -219,7 +219,7 @@ def test_a_job_without_losses_has_no_surroundings(lab: CommandLab, space: Path) 
 def test_an_option_for_the_best_sets_needs_their_job(lab: CommandLab, option: list[Any]) -> None:
     """It was ignored."""
     space = lab.write("space.json", '{"x": {"min": 0, "max": 1}}')
-    ran = lab.run("study", "sample", space, "-n", 4, "--out", lab.project / "sets.csv", *option)
+    ran = lab.run("study", "sample", space, "-n", 4, "--to", lab.project / "sets.csv", *option)
     assert (ran.code, ran.out) == (2, "")
     assert f"only a sample near the best sets has {option[0]}" in ran.err
     assert not (lab.project / "sets.csv").exists()

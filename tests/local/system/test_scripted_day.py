@@ -108,7 +108,7 @@ def test_a_day_computes_each_simulation_once_and_again_only_what_a_kill_took(lab
     space, study, more = lab.folder / "space.json", lab.project / "study.json", lab.folder / "more.csv"
     space.write_text(json.dumps(SPACE))
     options = ("--model", "held:simulate", "--target", "scores:order", "--replicates", REPLICATES)
-    day.mops("sample", space, "--out", study, "-n", SETS, *options, verb="study")
+    day.mops("sample", space, "--to", study, "-n", SETS, *options, verb="study")
 
     # Run 32 sets, with a kill in the middle.
     day.killed("day", 35, "submit", study, "--name", "day")
@@ -127,7 +127,7 @@ def test_a_day_computes_each_simulation_once_and_again_only_what_a_kill_took(lab
     assert len(day.needed("longer")) == SETS * ALL_REPLICATES
 
     # Add 10 sets.
-    day.mops("sample", space, "--out", more, "-n", MORE_SETS, "--method", "lhs", "--seed", 7, verb="study")
+    day.mops("sample", space, "--to", more, "-n", MORE_SETS, "--method", "lhs", "--seed", 7, verb="study")
     wider = day.mops("extend", "longer", "--sets", more, "--name", "wider", SLOTS=SLOTS)
     assert simulated(wider) == Counter(day.needed("wider") - day.needed("longer"))
     assert len(day.needed("wider")) == (SETS + MORE_SETS) * ALL_REPLICATES

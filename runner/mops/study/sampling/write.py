@@ -75,7 +75,7 @@ def sample(
     table = drawn.table
     if study is None:
         _check_names(table, out, str(space))
-    replace_file(out, lambda path: write(table, drawn.about, path), hint="name another file with --out")
+    replace_file(out, lambda path: write(table, drawn.about, path), hint="name another file with --to")
     return Sampled(
         path=str(out),
         sets=table.num_rows,
@@ -98,7 +98,7 @@ def _check_names(table: pa.Table, out: Path, space: str) -> None:
         if fault := fault_of_one_column(name, list(cells)):
             problems.append(Problem(json_path("$", name), f"in a CSV file with this column alone, {fault}"))
     if problems:
-        hint = "rename the parameter, or write a study: --out study.json"
+        hint = "rename the parameter, or write a study: --to study.json"
         raise StudyError(f"a {out.suffix} file cannot have these parameters", shown(problems), where=space, hint=hint)
 
 
