@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.stored import calibration_with
-from mops.errors import CorruptRecord
+from mops.errors import CorruptRecord, UsageError
+from mops.figures.choices import Course, choose_course
 from mops.figures.losses import ScoredSets
 from mops.jobs.data import JobData, verify
-from mops.jobs.figure_data import scored_of
+from mops.jobs.figure_data import course_of, declared, is_single_row, scored_of
 from mops.jobs.job import Job
 from mops.jobs.summary import JobSummary, command, reasons_in, summary_of
 from mops.storage.dataset import part_damaged
@@ -93,6 +94,24 @@ class Facts:
     def scored(self) -> ScoredSets:
         """The parameter sets that have a loss."""
         return scored_of(self.data, self.target, self.weights)
+
+    @cached_property
+    def course_of_each(self) -> dict[str, Course | UsageError | None]:
+        """The course of each output, those with data first; an error: why it has no figure; None: no course."""
+        data = declared(self.data.observed)
+        with_data = {output for output, *_ in data}
+        found: dict[str, Course | UsageError | None] = {}
+        for name in sorted(self.data.output_names, key=lambda name: name not in with_data):
+            # Without data, a result with one row for each simulation, such as ``{"time": 3.5}``, has no course.
+            has_course = choose_course({name: self.data.dataset("outputs", name).schema}, data=data) is not None
+            if not has_course or (name not in with_data and is_single_row(self.data, name)):
+                found[name] = None
+                continue
+            try:
+                found[name] = course_of(self.data, name, places=data)
+            except UsageError as several:
+                found[name] = several
+        return found
 
     @cached_property
     def calibration(self) -> Calibration | None:

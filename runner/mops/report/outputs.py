@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mops.errors import MopsError, UsageError
 from mops.figures import charts, course_charts
-from mops.figures.choices import IDENTITY, Course, choose_course, number_columns
+from mops.figures.choices import IDENTITY, Course, number_columns
 from mops.figures.columns import Floats, cell, numbers
 from mops.figures.course_charts import only_text
 from mops.figures.fan import LEAST_FOR_BANDS, MOST_OVERLAID, Fan, have_decades
@@ -18,11 +18,8 @@ from mops.figures.losses import TOTAL, ScoredSets, named
 from mops.figures.spreads import LEAST_VALUES, Spread
 from mops.jobs.figure_data import (
     best_groups,
-    course_of,
     data_of,
-    declared,
     fans_of,
-    is_single_row,
     points_of,
     spreads_of,
 )
@@ -41,29 +38,7 @@ _NAMED = 12  # columns in a note for each reason
 
 def courses(facts: Facts) -> list[Course]:
     """Return what fan charts of a job's outputs show, those with data first."""
-    return _shown(_course_of_each(facts))
-
-
-def _shown(course_of: Mapping[str, Course | UsageError | None]) -> list[Course]:
-    return [course for course in course_of.values() if isinstance(course, Course)][:_OUTPUTS_SHOWN]
-
-
-def _course_of_each(facts: Facts) -> dict[str, Course | UsageError | None]:
-    """Return the course of each output, those with data first; an error: why it has no figure; None: no course."""
-    data = declared(facts.data.observed)
-    with_data = {output for output, *_ in data}
-    found: dict[str, Course | UsageError | None] = {}
-    for name in sorted(facts.data.output_names, key=lambda name: name not in with_data):
-        # Without data, a result with one row for each simulation, such as ``{"time": 3.5, "cost": 20}``, has no course.
-        has_course = choose_course({name: facts.data.dataset("outputs", name).schema}, data=data) is not None
-        if not has_course or (name not in with_data and is_single_row(facts.data, name)):
-            found[name] = None
-            continue
-        try:
-            found[name] = course_of(facts.data, name, places=data)
-        except UsageError as several:
-            found[name] = several
-    return found
+    return [course for course in facts.course_of_each.values() if isinstance(course, Course)][:_OUTPUTS_SHOWN]
 
 
 def outputs(facts: Facts) -> Section | None:
@@ -71,17 +46,18 @@ def outputs(facts: Facts) -> Section | None:
     names = facts.data.output_names
     if not names:
         return None
-    of_each = _course_of_each(facts)
-    width: Width = "half" if sum(len(course.ys) for course in _shown(of_each)) > 1 else "whole"
-    undrawn = [_undrawn(why) for why in of_each.values() if isinstance(why, UsageError)]
+    shown = courses(facts)
+    width: Width = "half" if sum(len(course.ys) for course in shown) > 1 else "whole"
+    undrawn = [_undrawn(why) for why in facts.course_of_each.values() if isinstance(why, UsageError)]
     fans: list[Fan] = []
     figures: list[list[Figure]] = []
     rankings = _rankings(facts)
     best: list[list[Figure]] = [[] for _ in rankings]
-    for course in _shown(of_each):
+    for course in shown:
         try:
             some = [fan for fan in fans_of(facts.data, course) if len(fan.table)]
-            of_best = [best_courses(facts, scored, course, _BEST, width) for scored in rankings]
+            every = fans_of(facts.data, course, by=False) if rankings else []
+            of_best = [best_courses(facts, scored, course, every, _BEST, width) for scored in rankings]
         except UsageError as several:  # of sets that the choice of the course has not read
             undrawn.append(_undrawn(several))
             continue
@@ -90,7 +66,7 @@ def outputs(facts: Facts) -> Section | None:
         has_decades = have_decades(some)
         figures += [_figures(fan, data_of(facts.data.observed, fan), width, has_decades=has_decades) for fan in some]
     notes = [*unshown_data(facts, fans), *undrawn]
-    histograms = spreads(facts, [name for name, course in of_each.items() if course is None])
+    histograms = spreads(facts, [name for name, course in facts.course_of_each.items() if course is None])
     if not figures and not histograms and not undrawn:
         notes.append(Block("note", f"Outputs: {', '.join(names)}. None has numbers for a figure."))
     alone = [one for some in figures if len(some) == 1 for one in some]
@@ -134,10 +110,11 @@ def _fan(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool, sh
     return Figure(chart, fan.lines if is_lines else fan.table, width, 290)
 
 
-def best_courses(facts: Facts, scored: ScoredSets, course: Course, n_best: int, width: Width) -> list[Figure]:
+def best_courses(
+    facts: Facts, scored: ScoredSets, course: Course, every: Sequence[Fan], n_best: int, width: Width
+) -> list[Figure]:
     """Return a figure for each column of a course and each division: all sets, and the best sets before them."""
-    groups = best_groups(scored, n_best)
-    every, best = fans_of(facts.data, course, by=False), fans_of(facts.data, course, by=False, best=groups)
+    best = fans_of(facts.data, course, by=False, best=best_groups(scored, n_best))
     loss, by, figures = named(scored.title(TOTAL)), by_loss(scored), []
     for one, of_best in zip(every, best, strict=True):
         data = data_of(facts.data.observed, one)

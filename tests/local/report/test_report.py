@@ -25,7 +25,7 @@ from job_reads import data_of
 from mops.errors import CorruptRecord, JobFailed
 from mops.figures.charts import shade_limits
 from mops.figures.choices import Course
-from mops.jobs.figure_data import measured_of, scored_of, sensitivity_of
+from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of
 from mops.jobs.job import Job
 from mops.jobs.summary import percent_of
 from mops.report.content import Block, Gallery
@@ -324,7 +324,9 @@ def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_pa
     job = submit(tmp_path, design(40))
     course = Course("daily", "day", ("cases",))
     facts = Facts.of(job)
-    (figure,) = best_courses(facts, scored_of(data_of(job), weights=WEIGHTS), course, 10, "whole")
+    (figure,) = best_courses(
+        facts, scored_of(data_of(job), weights=WEIGHTS), course, fans_of(facts.data, course, by=False), 10, "whole"
+    )
     best = job.best(10, weights=WEIGHTS).to_arrow()["param_id"].to_pylist()
     every = job.outputs("daily").to_pandas()
     by_day = every[every["param_id"].isin(best)].groupby("day")["cases"]
@@ -348,7 +350,9 @@ def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
     facts, scored = Facts.of(job), scored_of(data_of(job), weights=WEIGHTS)
     found = set()
     for n_best in (5, 10, 20, 27, 28):
-        (figure,) = best_courses(facts, scored, Course("daily", "day", ("cases",)), n_best, "whole")
+        course = Course("daily", "day", ("cases",))
+        every = fans_of(facts.data, course, by=False)
+        (figure,) = best_courses(facts, scored, course, every, n_best, "whole")
         ends = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
         is_cut = low < ends[0] or high > ends[1]
         assert ("cut off" in figure.caption) == is_cut
