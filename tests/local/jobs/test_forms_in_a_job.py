@@ -12,6 +12,7 @@ import mops
 from mops.errors import ModelError
 from mops.jobs.following import read_log
 from mops.jobs.job import Job
+from mops.jobs.location import locate
 from mops.jobs.status import JobState, storage_of
 from mops.settings import Settings
 
@@ -109,7 +110,7 @@ def types(job: Job, output: str) -> dict[str, str]:
 
 
 def log_of(name: str) -> str:
-    return "".join(read_log(JobState(storage_of(name, "storage", local=True), name)))
+    return "".join(read_log(JobState(storage_of(name, locate("storage", local=True)), name)))
 
 
 def losses(job: Job) -> dict[str, list[float]]:
