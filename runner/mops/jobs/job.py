@@ -72,6 +72,7 @@ class Job(JobState):
     """
 
     def _read(self) -> JobData:
+        # Who only names parts reads no part, and would not see that `clean` has removed it: see paths and tables.
         return replace(JobData.read(self.files, self.name), source_logs=self._source_logs)
 
     @cached_property
@@ -192,7 +193,7 @@ class Job(JobState):
         JobError
             The job has no output of this name; the error lists its outputs.
         """
-        return self._read().paths(output)
+        return JobData.read(self.files, self.name).paths(output)
 
     def tables(self) -> list[TableSummary]:
         """Return a summary of each table of committed results: the outputs, the losses, the failures.
@@ -202,7 +203,7 @@ class Job(JobState):
         list of TableSummary
             Name, number of rows, size in bytes, folder and paths of the parts.
         """
-        return self._read().tables()
+        return JobData.read(self.files, self.name).tables()
 
     def dataset(self, kind: str, output: str | None = None) -> ds.Dataset:
         """Return committed rows as a pyarrow dataset, for programs that plan their own scans.
