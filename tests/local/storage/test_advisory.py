@@ -22,6 +22,7 @@ from mops.cli.main import app
 from mops.jobs import submit
 from mops.jobs.following import read_log as read_texts
 from mops.jobs.job import Job
+from mops.jobs.launch import Launch
 from mops.jobs.listing import list_jobs
 from mops.settings import Settings
 from mops.storage import advisory
@@ -103,7 +104,7 @@ def read_in_every_way(job: Job) -> None:
     assert job.follower()().groups == 1
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
     view = job.require_no_runner("wait").view
-    submit.changed_settings(job, view, Settings(), None)
+    submit.changed_settings(job, view, Launch.of({"settings": Settings(), "local": True}))
     assert start_size(read_live(job.files, PATHS, 1), ended=False) is None
 
 
