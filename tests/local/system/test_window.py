@@ -13,7 +13,7 @@ from study_lab import StudyLab, betas
 
 from mops.attempt.attempt import job_context, started_children
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.main_loop import Runner
+from mops.attempt.main_loop import MainLoop
 from mops.attempt.text_log import collecting
 from mops.cluster.embedded import EmbeddedCluster, start_embedded
 from mops.jobs.prepare import make_record, prepare
@@ -72,7 +72,7 @@ def test_groups_in_memory_never_exceed_the_batch(
         log = JobLog(files, record.paths)
         log.claim(by="person")
         job = ClaimedJob(files, record, load_groups(files, record.paths), log, context, settings)
-        runner = Runner(cluster, job, text)
+        runner = MainLoop(cluster, job, text)
         drained_before: list[bool] = []
         finish = cluster.finish
         monkeypatch.setattr(cluster, "finish", lambda: (drained_before.append(drained in caplog.text), finish()))
