@@ -66,8 +66,14 @@ class Warm:
         self._send(arguments, environment, cwd, [write for _, write in pipes])
         for _, write in pipes:
             os.close(write)
-        out, err, status = read_all([read for read, _ in pipes], timeout_s)
-        return int(status.split()[1]), out, err
+        reads = [read for read, _ in pipes]
+        status = os.read(reads[2], 64).decode()  # its pid, and perhaps its exit code already
+        try:
+            out, err, rest = read_all(reads, timeout_s)
+        except TimeoutError:
+            os.kill(int(status.split()[0]), signal.SIGKILL)
+            raise
+        return int((status + rest).split()[1]), out, err
 
     def start(
         self,
@@ -132,13 +138,19 @@ class WarmProcess:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Read both pipes to their ends, and wait for the end."""
+        """Read both pipes to their ends, and wait for the end. TimeoutExpired: it was killed after this time."""
         assert self.stdout is not None
         assert self.stderr is not None
+        is_late = threading.Event()
+        timer = threading.Timer(timeout or 240, lambda: (is_late.set(), self.kill()))
+        timer.start()
         with ThreadPoolExecutor(1) as thread:
             err = thread.submit(self.stderr.read)
             out = self.stdout.read()
+        timer.cancel()
         self.wait(timeout)
+        if is_late.is_set():
+            raise subprocess.TimeoutExpired(self.arguments, timeout or 240, out, err.result())
         return out, err.result()
 
     def send_signal(self, number: int) -> None:

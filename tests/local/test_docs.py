@@ -237,7 +237,7 @@ class Step:
     def run(self, folder: Path, environment: dict[str, str]) -> None:
         process: subprocess.Popen[bytes] | WarmProcess
         with tempfile.TemporaryFile() as file:
-            if self.command[0] in ("mops", "python"):
+            if self.command[0] == "mops":  # Python is started anew: a page has to import what it uses
                 process = warm().start(self.command[1:], environment | self.variables, folder, out=file, err=file)
             else:
                 process = subprocess.Popen(self.command, cwd=folder, env=environment, stdout=file, stderr=file)
@@ -259,7 +259,7 @@ class Step:
 def steps(block: Block) -> Iterator[Step]:
     """Yield the commands of a block."""
     if block.language == "python":
-        yield Step(["python", "-c", block.text], block.output)
+        yield Step([sys.executable, "-c", block.text], block.output)
     elif block.language == "bash":
         yield Step(["bash", "-euo", "pipefail", "-c", block.text], block.output)
     else:
@@ -269,7 +269,7 @@ def steps(block: Block) -> Iterator[Step]:
             code = int(follows[1]) if follows[0] == "echo $?" else 0
             if command != "echo $?":
                 # Of such, a shell does nothing but to split it.
-                plain = re.fullmatch(r"((?:[A-Z_]+=\w+ )*)((?:mops|python) [\w\s./:,=@-]+)", command)
+                plain = re.fullmatch(r"((?:[A-Z_]+=\w+ )*)(mops [\w\s./:,=@-]+)", command)
                 words = plain[2].split() if plain else ["bash", "-c", command]
                 variables = dict(one.split("=") for one in plain[1].split()) if plain else {}
                 yield Step(words, output or None, code, exact=block.note == "exact", variables=variables)

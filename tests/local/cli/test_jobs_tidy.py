@@ -144,10 +144,11 @@ def test_a_reader_of_the_log_may_close_the_pipe_early(finished: tuple[CommandLab
     lab, job = finished
     pieces = folder_of(lab.storage, job) / "logs"
     (pieces / "1-99.txt").write_text("a line of some length\n" * 100_000)
-    ran = subprocess.run(
-        f"{MOPS} jobs logs {job} | head -n 1", shell=True, capture_output=True, text=True, env=lab.environment
-    )
-    (pieces / "1-99.txt").unlink()
+    piped = f"{MOPS} jobs logs {job} | head -n 1"
+    try:
+        ran = subprocess.run(piped, shell=True, capture_output=True, text=True, env=lab.environment, timeout=120)
+    finally:
+        (pieces / "1-99.txt").unlink()
     assert CHILDREN.fullmatch(ran.stdout)
     assert ran.stderr == ""
 

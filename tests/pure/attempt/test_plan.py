@@ -376,6 +376,7 @@ def test_a_task_holds_the_groups_that_take_about_a_second(
     n: int, how: dict[str, Any], seconds: float | None, sizes: list[int]
 ) -> None:
     p = plan(n, **how)
+    assert p.finished is (n == 0)
     if seconds is not None:
         p.sizer.add(seconds, 1, 1)
     assert [len(task.groups) for task in send(p)] == sizes
