@@ -110,11 +110,13 @@ def _columns_along(along: str | None, schema: pa.Schema, data: Sequence[tuple[st
 
 def choose_division(parameters: pa.Table) -> str | None:
     """Return what divides figures: the first text or boolean with 2 to 6 values, or such a number that alone varies."""
-    values = {name: len(parameters[name].drop_null().unique()) for name in parameters.column_names}
-    varying = [name for name, n in values.items() if n > 1]
-    words = [name for name in varying if _is_word(parameters.schema.field(name).type)]
-    alone = varying if len(varying) == 1 else []  # a study over one number, such as 3, 4 or 5 doctors
-    return next((name for name in words or alone if values[name] <= MOST_DIVISIONS), None)
+    columns = dict(zip(parameters.column_names, parameters.columns, strict=True))
+    values = {name: len(column.drop_null().unique()) for name, column in columns.items()}
+    words = [name for name, n in values.items() if n > 1 and _is_word(columns[name].type)]
+    # A set without a parameter differs from one that has it.
+    differing = [name for name, n in values.items() if n > 1 or 0 < columns[name].null_count < len(columns[name])]
+    alone = differing if len(differing) == 1 else []  # a study over one number, such as 3, 4 or 5 doctors
+    return next((name for name in words or alone if 1 < values[name] <= MOST_DIVISIONS), None)
 
 
 def _is_word(kind: pa.DataType) -> bool:

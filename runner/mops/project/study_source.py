@@ -75,7 +75,8 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
     parsed = json.loads(text)
     if table is not None:
         parsed["parameter_sets"] = table
-        batches = (json.dumps(_entries(batch), ensure_ascii=False)[1:-1] for batch in table.to_batches(_ROWS_AT_ONCE))
+        filled = (batch for batch in table.to_batches(_ROWS_AT_ONCE) if len(batch))
+        batches = (json.dumps(_entries(batch), ensure_ascii=False)[1:-1] for batch in filled)
         text = f'{text[:-1]}{", " if data else ""}"parameter_sets": [{", ".join(batches)}]}}'
     label = getattr(model, "__name__", None)
     name = label or folder.name

@@ -286,9 +286,13 @@ class _Entries:
         ids = [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
         begin, end = self.offsets[start], self.offsets[stop]
         own = self.seeds.slice(begin, end - begin)
-        if end - begin == len(ids):  # most groups have one entry: all of them at once
-            is_derived = own.is_null().to_numpy(zero_copy_only=False)
-            derived = _derived_seeds([ids[i] for i in np.flatnonzero(is_derived)], self.n_replicates)
+        starts = self.offsets[start:stop] - begin
+        is_derived = np.logical_or.reduceat(own.is_null().to_numpy(zero_copy_only=False), starts)
+        needed = [ids[i] for i in np.flatnonzero(is_derived)]
+        rows = (_derived_seeds([identity], self.n_replicates)[0] for identity in needed)
+        if len(own) == len(ids):  # most groups have one entry: all of them at once
+            derived = _derived_seeds(needed, self.n_replicates)
+            rows = (row for row in derived)
             ordered = np.sort(derived, axis=1)
             if not (ordered[:, 1:] == ordered[:, :-1]).any():
                 counts = np.where(is_derived, self.n_replicates, 1)
@@ -299,11 +303,9 @@ class _Entries:
         repeated: list[int] = []
         ends = [0]
         given = own.to_pylist()
-        for identity, (first, last) in zip(
-            ids, pairwise((self.offsets[start : stop + 1] - begin).tolist()), strict=True
-        ):
+        for first, last in pairwise([*starts.tolist(), len(own)]):
             own_of_group = given[first:last]
-            derived_of_group = _derived_seeds([identity], self.n_replicates)[0].tolist() if None in own_of_group else []
+            derived_of_group = next(rows).tolist() if None in own_of_group else []
             known: dict[int, None] = {}
             for entry, seed in enumerate(own_of_group, int(begin) + first):
                 added = derived_of_group if seed is None else [seed]
@@ -323,9 +325,11 @@ class _Entries:
 
 def _derived_seeds(ids: Sequence[str], n_replicates: int) -> Seeds:
     """Return the seeds of the replicates (`ids_and_seeds.replicate_seed`) of these ids, a row for each."""
-    texts = (f"{identity}:{i}".encode() for identity in ids for i in range(n_replicates))
-    digests = np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in texts]), ">u8")
-    return (digests % 2**32).astype(np.uint64).reshape(len(ids), n_replicates)
+    digests = bytearray()
+    for identity in ids:
+        for i in range(n_replicates):
+            digests += blake2b(f"{identity}:{i}".encode(), digest_size=8).digest()
+    return (np.frombuffer(digests, ">u8") % 2**32).astype(np.uint64).reshape(len(ids), n_replicates)
 
 
 @dataclass
@@ -454,7 +458,8 @@ class GroupBuilder:
         n = len(self.numbers)
         same = {name: seen for name, seen in self.values.items() if seen.n == n > 1 and not seen.varies}
         constants = {name: str(seen.first) for name, seen in same.items()}
-        return StudyGroups(entries, self.kinds, constants), repeated
+        kinds = {name: kinds for name, kinds in self.kinds.items() if kinds}  # without columns that have no value
+        return StudyGroups(entries, kinds, constants), repeated
 
 
 def _canonical_texts(columns: Mapping[str, Column], n_rows: int) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.study.casts import nearest_floats
+from mops.study.casts import converted, nearest_floats
 from mops.study.checks import SEED, SEED_LIMIT, SEED_RIGHT, WHOLE_KINDS, Checks, json_text, kind_of, value_fault
 from mops.study.groups import Column, json_column
 
@@ -266,7 +266,11 @@ def wrong_values(name: str, column: pa.Array) -> Iterator[tuple[int, str]]:
 
 def decoded(column: pa.Array) -> pa.Array:
     """Return a column without a dictionary, which pandas and polars use for categories."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    # Of polars; pyarrow cannot take from an array of views.
+    return converted(column, pa.string() if pa.types.is_string_view(kind) else kind)
 
 
 def arrow_column(column: pa.Array) -> Column:

@@ -50,6 +50,7 @@ LIMIT_KEYS = ("timeout", "memory", "threads", "retries", "import_timeout", "task
 REPLICATES_LIMIT = 1_000_000
 
 _SETS_AT_ONCE = 1024
+_CELLS_AT_ONCE = 1 << 18  # in a list whose sets have different parameters, most cells are empty
 _KEPT = "unknown key, kept with the job and not used"
 _MISSING = object()
 
@@ -243,12 +244,15 @@ def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> Non
         good = [_set(check, f"$.parameter_sets[{i}]", entry) for i, entry in numbered]
         if check.n_problems or builder.full:
             continue
-        names = dict.fromkeys(name for params, _ in good for name in params)
-        columns = {name: json_column([params.get(name) for params, _ in good]) for name in names}
-        for name, column in columns.items():
-            if "str" in column.kinds and name not in first_text:
-                first_text[name] = numbered[0][0] + pc.index(pc.starts_with(column.json, '"'), value=True).as_py()
-        builder.add(columns, [seed for _, seed in good], [i for i, _ in numbered])
+        n_at_once = max(1, _CELLS_AT_ONCE // max(1, len({name for params, _ in good for name in params})))
+        for at in range(0, len(good), n_at_once):
+            some, start = good[at : at + n_at_once], numbered[at][0]
+            names = dict.fromkeys(name for params, _ in some for name in params)
+            columns = {name: json_column([params.get(name) for params, _ in some]) for name in names}
+            for name, column in columns.items():
+                if "str" in column.kinds and name not in first_text:
+                    first_text[name] = start + pc.index(pc.starts_with(column.json, '"'), value=True).as_py()
+            builder.add(columns, [seed for _, seed in some], range(start, start + len(some)))
     for name, number in sorted(first_text.items(), key=itemgetter(1)):
         if len(builder.kinds[name]) > 1:
             check.note(f"$.parameter_sets[{number}]", f"parameter {name!r} is text here, but not in other sets")

@@ -105,6 +105,8 @@ def test_a_number_with_few_values_divides_a_fan_if_nothing_else_varies() -> None
     assert choose_division(table.append_column("rate", pa.array([0.1, 0.2, 0.1, 0.2]))) is None
     assert choose_division(table.append_column("policy", pa.array(list("abab")))) == "policy"
     assert choose_division(pa.table({"r": range(7)})) is None
+    assert choose_division(table.append_column("extra", pa.array([1, None, None, 1]))) is None, "some sets lack it"
+    assert choose_division(pa.table({"r": [1, None]})) is None
 
 
 def test_an_index_column_is_a_time_by_its_name() -> None:

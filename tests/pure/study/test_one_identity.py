@@ -10,12 +10,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import StudyError
 from mops.project.study_source import given_study, read_study
+from mops.storage.backends.base import Spool
+from mops.storage.params_file import encode_groups
 from mops.study.study_file import Study, parse_study
 
 Entry = tuple[dict[str, Any], int | None]  # parameters, and an own seed
@@ -150,3 +153,40 @@ def test_a_parameter_with_1_and_1_0_is_not_the_same_in_all_sets() -> None:
     """They are two parameter sets, and check listed 1 as the same in both."""
     sets = [{"beta": 1, "where": "Genève"}, {"beta": 1.0, "where": "Genève"}]
     assert parse_study({"model": "m:f", "parameter_sets": sets}, where="").groups.constants == {"where": '"Genève"'}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_the_stored_study_of_a_table_with_an_empty_chunk_is_json(place: int, tmp_path: Path) -> None:
+    chunks = [pa.table({"beta": [1, 2]}), pa.table({"beta": [3]})]
+    chunks.insert(place, chunks[0].slice(0, 0))
+    source = given_study({"model": "m:f", "parameter_sets": pa.concat_tables(chunks)}, tmp_path)
+    assert json.loads(source.text)["parameter_sets"] == [{"beta": 1}, {"beta": 2}, {"beta": 3}]
+
+
+@pytest.mark.parametrize("values", [["a", "b"], ["a", None]])
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["b", "a"])], ids=["categories", "enum"])
+def test_categories_of_polars_are_texts(kind: Any, values: list[str | None], tmp_path: Path) -> None:
+    frame = pl.DataFrame({"beta": [1, 2], "policy": pl.Series(values, dtype=kind)})
+    source = given_study({"model": "m:f", "parameter_sets": frame}, tmp_path)
+    groups = parse_study(source.data, where="").groups
+    found = [one.params.get("policy") for one in groups.groups(range(2))]
+    assert found == values
+
+
+def test_a_column_without_a_value_is_no_parameter(tmp_path: Path) -> None:
+    """A job of it ended with an error of Python."""
+    (tmp_path / "sets.csv").write_text("beta,empty\n1,\n2,\n")
+    study = parse_study({"model": "m:f", "parameter_sets": "sets.csv"}, where="", folder=tmp_path)
+    assert list(study.groups.kinds) == ["beta"]
+    stored = pq.read_table(encode_groups(study.groups, Spool()).content.opened())
+    assert "empty" not in stored.column_names
+    assert stored["beta"].to_pylist() == [1, 2]
+
+
+def test_sets_with_different_parameters_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mops.study.study_file._CELLS_AT_ONCE", 10)
+    sets: list[dict[str, Any]] = [{f"p{i}": i, f"q{i}": "x"} for i in range(9)]
+    sets[7]["p0"] = "text"
+    study = parse_study({"model": "m:f", "parameter_sets": sets}, where="")
+    assert [one.params for one in study.groups.groups(range(9))] == sets
+    assert "$.parameter_sets[7]: parameter 'p0' is text here, but not in other sets" in study.warnings
