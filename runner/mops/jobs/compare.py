@@ -18,7 +18,7 @@ from mops.jobs.job import Job
 from mops.parquet.schemas import unified
 from mops.storage.params_file import load_groups
 from mops.study.casts import converted, converted_table, is_list
-from mops.study.groups import IDENTITY_FIELDS, GroupTable
+from mops.study.groups import IDENTITY_FIELDS, PIECE_GROUPS, GroupTable
 from mops.study.ids_and_seeds import short_id
 from mops.task import LOSSES
 
@@ -132,8 +132,8 @@ Read: TypeAlias = Callable[[Numbers], pa.Table]  # returns the rows of some grou
 _SET, _SIMULATION, _LOSS = ("param_id",), ("param_id", "seed"), ("param_id", "target", "name")
 _IDENTITY = {field.name for field in IDENTITY_FIELDS}
 _EXAMPLES = 5
-# The values of one job that are in memory at once. Every read of some groups goes through all parts, so few reads of
-# many groups take less time: a job of 20,000 sets took over 30 s with 256 groups at once.
+# About the values of one job that are in memory at once, if all sets have as many rows. Every read of some groups goes
+# through all parts, so few reads of many groups take less time: a job of 20,000 sets took over 30 s with 256 groups.
 _VALUES_AT_ONCE = 2_000_000
 _BYTES_OF_VALUE = 2  # in a part, at least: a nested value may have many bytes, and equal values have few
 
@@ -164,15 +164,16 @@ def compare(a: Job, b: Job) -> list[Comparison]:
     tables = [load_groups(data.files, data.record.paths) for data in both]
     groups = _Groups.of(*tables)
     n_seeds = [data.record.n_simulations for data in both]
+    n_sets, n_run = [len(table) for table in tables], [len(data.groups_run) for data in both]
     found = [
-        _compare("parameter sets", _SET, [_reads_sets(table) for table in tables], groups, groups.n),
-        _compare("simulations", _SIMULATION, [_reads_seeds(table) for table in tables], groups, n_seeds),
+        _compare("parameter sets", _SET, [_reads_sets(table) for table in tables], groups, n_sets, n_sets),
+        _compare("simulations", _SIMULATION, [_reads_seeds(table) for table in tables], groups, n_seeds, n_sets),
     ]
     for name in dict.fromkeys(name for data in both for name in data.output_names):
         rows = [_rows(data, name) for data in both]
         schema, other = _common(*rows)
         n_values = [_n_values(data.table("outputs", name), schema) for data in both]
-        one = _compare(f"output {name}", _SIMULATION, [_reads(some, schema) for some in rows], groups, n_values)
+        one = _compare(f"output {name}", _SIMULATION, [_reads(some, schema) for some in rows], groups, n_values, n_run)
         if other:
             example = f"only one job has the column, or its types differ: {', '.join(other)}"
             one = replace(one, same=0, different=one.same + one.different, examples=(example, *one.examples))
@@ -180,7 +181,7 @@ def compare(a: Job, b: Job) -> list[Comparison]:
     kept = pa.schema([LOSSES.field(name) for name in (*_LOSS, "loss")])
     losses = [data.dataset("losses") for data in both]
     n_values = [_n_values(data.table("losses"), kept) for data in both]
-    return [*found, _compare("losses", _LOSS, [_reads(rows, kept) for rows in losses], groups, n_values)]
+    return [*found, _compare("losses", _LOSS, [_reads(rows, kept) for rows in losses], groups, n_values, n_run)]
 
 
 def _n_values(table: TableSummary, schema: pa.Schema) -> int:
@@ -193,7 +194,6 @@ class _Groups:
 
     same: Numbers  # for each group of the first job, that of the second job; -1: it has none
     only_b: Numbers
-    n: tuple[int, int]  # of each job
 
     @classmethod
     def of(cls, a: GroupTable, b: GroupTable) -> _Groups:
@@ -201,7 +201,7 @@ class _Groups:
         same = pc.fill_null(pc.index_in(ids_a, ids_b), -1).to_numpy().astype(np.int64)
         is_in_both = np.zeros(len(ids_b), np.bool_)
         is_in_both[same[same >= 0]] = True
-        return cls(same, np.flatnonzero(~is_in_both), (len(ids_a), len(ids_b)))
+        return cls(same, np.flatnonzero(~is_in_both))
 
     def batches(self, n: int) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield at most ``n`` groups of each job, which have the same parameter sets or are in one job only."""
@@ -218,13 +218,16 @@ def _reads_sets(table: GroupTable) -> Read:
 
 def _reads_seeds(table: GroupTable) -> Read:
     def read(groups: Numbers) -> pa.Table:
-        some = table.groups(groups.tolist())
-        seeds = pa.array([seed for group in some for seed in group.seeds], pa.uint64())
-        ids = pa.array([group.param_id for group in some], pa.string())
-        return pa.table(
-            {"param_id": ids.take(np.repeat(np.arange(len(some)), [len(one.seeds) for one in some])), "seed": seeds}
-        )
+        groups = np.sort(groups)
+        parts = [groups[at : at + PIECE_GROUPS] for at in range(0, len(groups), PIECE_GROUPS)]
+        return pa.concat_tables([schema.empty_table(), *map(seeds_of, parts)])
 
+    def seeds_of(groups: Numbers) -> pa.Table:
+        some = table.groups(groups.tolist())  # with all their parameters, so few at once
+        ids = [group.param_id for group in some for _ in group.seeds]
+        return pa.table([ids, [seed for group in some for seed in group.seeds]], schema=schema)
+
+    schema = pa.schema([("param_id", pa.string()), ("seed", pa.uint64())])
     return read
 
 
@@ -265,8 +268,9 @@ def _compare(
     reads: Sequence[Read],
     groups: _Groups,
     n_values: Sequence[int],  # of each job
+    n_sets: Sequence[int],  # of each job: those that have these values
 ) -> Comparison:
-    at_once = min(_VALUES_AT_ONCE * n // max(values, 1) for n, values in zip(groups.n, n_values, strict=True))
+    at_once = min(_VALUES_AT_ONCE * n // max(values, 1) for n, values in zip(n_sets, n_values, strict=True))
     found = Comparison(what, 0, 0, 0, 0, ())
     for batch in groups.batches(max(at_once, 1)):
         a, b = (read(some) for read, some in zip(reads, batch, strict=True))

@@ -24,7 +24,7 @@ from mops.jobs.chosen_groups import (
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, Started, shows_options
 from mops.jobs.new_code import NewCode, WrongOptions, changed_model, given_code, with_code, with_targets
-from mops.jobs.prepare import checked_name, derived_name, listed_files
+from mops.jobs.prepare import checked_name, derived_name, listed_files, unpacked
 from mops.jobs.reuse import failures_of, find_good_simulations
 from mops.jobs.submit import changed_files, changed_settings
 from mops.parquet.encoder import Encoded
@@ -370,6 +370,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
         n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
     )
     its = DerivedFiles(new.params, code.bundle if code else None, copied.table if copied else None)
+    unpacked(files, derived)
     return launch.start(files, derived, lambda: create_derived(files, derived, record.paths, its), changes, on_start)
 
 

@@ -25,7 +25,6 @@ from mops.errors import OptionsError, Problem, RunnerEnded, UsageError
 from mops.jobs.following import Phases, wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
-from mops.jobs.prepare import unpacked
 from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
 from mops.settings import PREFIX, Settings
@@ -161,12 +160,12 @@ class Launch:
         if location.service is not None:
             service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
         elif refused := named.pod.of_a_service:
+            away = {"--local": "leave out --local, in Python local=True", "": "connect to a service: mops connect"}
             by = location.local_by
-            verb = "unset" if by == "MODELOPS_SCHEDULER" else "leave out"
             raise UsageError(
                 f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
                 where="the options of the runner's pod",
-                hint=f"{verb} {by}" if by else "connect to a service: mops connect",
+                hint=away.get(by, f"unset {by}"),
             )
         else:
             service = None
@@ -237,8 +236,7 @@ class Launch:
 
 
 def context_of(files: Files, record: JobRecord, settings: Settings, child: ChildEnvironment) -> JobContext:
-    """Return what the tasks of a job share, and unpack its bundle here."""
-    unpacked(files, record)
+    """Return what the tasks of a job share. The caller has unpacked its bundle on this machine."""
     return child.of(job_context(record.job, record.bundle, files.url, record.spec, settings, job_id=record.id))
 
 

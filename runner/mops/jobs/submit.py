@@ -328,6 +328,7 @@ def resume(
         if service is not None and replaces:
             service.remove_runner(job.name)  # last, when no check can refuse the new runner
 
+    unpacked(job.files, record)
     launch.start(job.files, record, write, changes, on_start, seen=view.k)
     return job
 
@@ -371,6 +372,7 @@ def run(
     if process.unwatched and job_state(job.files, record.paths, view)[0] != "running":
         # A restarted pod has the same request, and knows by its nonce that this claim is its own.
         unseen = RunRequest(view.k, asked.nonce) if asked else RunRequest.behind(view.k)
+    unpacked(job.files, record)
     attempt = Attempt(
         files=job.files,
         record=record,
