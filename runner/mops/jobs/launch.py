@@ -160,12 +160,15 @@ class Launch:
         if location.service is not None:
             service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
         elif refused := named.pod.of_a_service:
-            away = {"--local": "leave out --local, in Python local=True", "": "connect to a service: mops connect"}
-            by = location.local_by
+            hints = {
+                "": "connect to a service: mops connect",
+                "MODELOPS_SCHEDULER": "unset MODELOPS_SCHEDULER",
+                "--local": "leave out --local, in Python local=True",
+            }
             raise UsageError(
                 f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
                 where="the options of the runner's pod",
-                hint=away.get(by, f"unset {by}"),
+                hint=hints.get(location.local_by, f"leave out {location.local_by}"),
             )
         else:
             service = None

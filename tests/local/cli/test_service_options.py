@@ -135,14 +135,14 @@ def test_a_local_job_accepts_no_service_option_and_the_error_names_all(lab: Comm
     )
 
 
-@pytest.mark.parametrize("here", ["--local", "--detach"])
-def test_the_error_names_the_setting_that_makes_the_job_local(connected: CommandLab, here: str) -> None:
+@pytest.mark.parametrize(("here", "in_python"), [("--local", ", in Python local=True"), ("--detach", "")])
+def test_the_error_names_the_setting_that_makes_the_job_local(connected: CommandLab, here: str, in_python: str) -> None:
     refused(
         connected,
         connected.submit(here, "--queue", "small"),
         "only a cluster service has --queue, and this machine runs the job",
         "the options of the runner's pod",
-        f"leave out {here}",
+        f"leave out {here}{in_python}",
     )
 
 
