@@ -14,7 +14,7 @@ from mops.cli.service import connected
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.external import connect_external
 from mops.jobs.job import open_job
-from mops.options import COMMON
+from mops.options import COMMON, Option
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
@@ -31,7 +31,7 @@ def doctor(
     storage: StorageOption = None,
     local: Annotated[
         bool,
-        typer.Option("--local", help="Check this machine even when connected to a service", rich_help_panel=COMMON),
+        Option("Check this machine even when connected to a service", panel=COMMON),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

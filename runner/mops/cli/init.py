@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
+from mops.options import Option
 from mops.project.new_study import STUDY, Template, write_study
 
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the new study")] = Path(),
-    template: Annotated[Template, typer.Option(help="Write a model of this kind")] = Template.FUNCTION,
+    template: Annotated[Template, Option("Write a model of this kind")] = Template.FUNCTION,
 ) -> None:
     """Make a new study from a template.
 

@@ -31,6 +31,7 @@ from mops.jobs.ranking import RANKED_BY
 from mops.jobs.status import Status
 from mops.jobs.summary import so_far
 from mops.jobs.table import Format
+from mops.options import Option
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted, shortened_in_middle
 
@@ -39,18 +40,16 @@ def results(
     job: JobArgument,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Export one file for each output and table into this folder"),
+        Option("Export one file for each output and table into this folder", "FOLDER"),
     ] = None,
     file_format: Annotated[
-        Format | None, typer.Option("--format", help="Set the format of exported files (default: parquet)")
+        Format | None, Option("Set the format of exported files (default: parquet)", flags="--format")
     ] = None,
     params: Annotated[
-        bool, typer.Option("--params/--no-params", help="Add a column for each parameter to exported tables")
+        bool, Option("Add a column for each parameter to exported tables", flags="--params/--no-params")
     ] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that exist")] = False,
-    best: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Show the N parameter sets with the smallest losses")
-    ] = None,
+    overwrite: Annotated[bool, Option("Replace exported files that exist")] = False,
+    best: Annotated[int | None, Option("Show the N parameter sets with the smallest losses", "N", least=1)] = None,
     weight: WeightOption = None,
     target: OneTargetOption = None,
     storage: StorageOption = None,
@@ -142,9 +141,7 @@ def _cell(value: object) -> str:
 
 def report(
     job: JobArgument,
-    out: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write to this file, not to report-JOB.html")
-    ] = None,
+    out: Annotated[Path | None, Option("Write to this file, not to report-JOB.html", "FILE", flags="--to")] = None,
     weight: WeightOption = None,
     target: OneTargetOption = None,
     storage: StorageOption = None,
@@ -198,7 +195,7 @@ _LINE_CHARACTERS = 400  # of a traceback
 
 def failures(
     job: JobArgument,
-    every: Annotated[bool, typer.Option("--all", help="Show every cause, not only the 10 most frequent")] = False,
+    every: Annotated[bool, Option("Show every cause, not only the 10 most frequent", flags="--all")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,

@@ -24,7 +24,7 @@ from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
 from mops.jobs.status import CANCEL_REQUESTED, OPEN_STATES, JobMoment, JobState, Status, seen_text, storage_of
 from mops.jobs.summary import line_of, runner_of
-from mops.options import SERVICE
+from mops.options import SERVICE, Option
 from mops.storage.job_records import read_options
 from mops.storage.progress_record import Progress
 from mops.study.ids_and_seeds import short_id
@@ -94,7 +94,7 @@ def _number(value: float) -> str:
 
 
 def list_(
-    state: Annotated[list[str] | None, typer.Option(metavar="STATES", help="Show only jobs in these states")] = None,
+    state: Annotated[list[str] | None, Option("Show only jobs in these states", "STATES")] = None,
     limit: Annotated[
         int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Show only this many of the newest jobs")
     ] = None,
@@ -158,9 +158,7 @@ def _row(job: Listed, phases: Mapping[str, Phase], *, with_reused: bool) -> tupl
 
 def status(
     job: JobArgument,
-    losses: Annotated[
-        bool, typer.Option("--losses", help="Show how each loss is spread, and the five best parameter sets")
-    ] = False,
+    losses: Annotated[bool, Option("Show how each loss is spread, and the five best parameter sets")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -407,17 +405,13 @@ def screen(
 
 def logs(
     job: JobArgument,
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="Print the log of this attempt only")] = None,
+    attempt: Annotated[int | None, Option("Print the log of this attempt only", "N")] = None,
     tail: Annotated[
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Print only this many last lines")
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the job ends")] = False,
-    pod: Annotated[
-        bool, typer.Option("--pod", help="Print the output of the runner's newest pod", rich_help_panel=SERVICE)
-    ] = False,
-    workers: Annotated[
-        bool, typer.Option("--workers", help="Print the output of the workers' pods", rich_help_panel=SERVICE)
-    ] = False,
+    pod: Annotated[bool, Option("Print the output of the runner's newest pod", panel=SERVICE)] = False,
+    workers: Annotated[bool, Option("Print the output of the workers' pods", panel=SERVICE)] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
 ) -> None:

@@ -128,7 +128,7 @@ def check(
     project: ProjectOption = None,
     *,
     process: ProcessOptions,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model")] = True,
+    run: Annotated[bool, Option("Run a simulation, or only import the model", flags="--run/--no-run")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Check a study and its model, and print what submit would run.

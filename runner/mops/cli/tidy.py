@@ -14,6 +14,7 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.location import locate, service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
 from mops.jobs.removal import clean as clean_job
+from mops.options import Option
 from mops.storage.files import Files
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def clean(
     job: JobArgument,
     last_attempt: Annotated[
         bool,
-        typer.Option("--last-attempt", help="Also remove files of the last attempt; cancel an interrupted job"),
+        Option("Also remove files of the last attempt; cancel an interrupted job"),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them")] = False,
+    dry_run: Annotated[bool, Option("List the files without removing them")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,

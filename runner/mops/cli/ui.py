@@ -13,6 +13,7 @@ from mops.cli import terminal
 from mops.cli.options import LocalOption, StorageOption
 from mops.errors import UsageError
 from mops.jobs.location import locate
+from mops.options import Option
 
 _LIBRARIES = ("jinja2", "starlette", "uvicorn")
 
@@ -21,11 +22,9 @@ def ui(
     port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="Use this port of this machine; 0: any free port")
     ] = 8750,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Show jobs, and change nothing")] = False,
-    behind_login: Annotated[
-        bool, typer.Option("--behind-login", help="Serve other machines too, without a token; needs --read-only")
-    ] = False,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the URL, and open no browser")] = False,
+    read_only: Annotated[bool, Option("Show jobs, and change nothing")] = False,
+    behind_login: Annotated[bool, Option("Serve other machines too, without a token; needs --read-only")] = False,
+    no_open: Annotated[bool, Option("Print the URL, and open no browser")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
 ) -> None:
