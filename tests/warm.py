@@ -141,8 +141,8 @@ class WarmProcess:
         """Read both pipes to their ends, and wait for the end. TimeoutExpired: it was killed after this time."""
         assert self.stdout is not None
         assert self.stderr is not None
-        is_late = threading.Event()
-        timer = threading.Timer(timeout or 240, lambda: (is_late.set(), self.kill()))
+        limit_s, is_late = timeout or 240.0, threading.Event()
+        timer = threading.Timer(limit_s, lambda: (is_late.set(), self.kill()))
         timer.start()
         with ThreadPoolExecutor(1) as thread:
             err = thread.submit(self.stderr.read)
@@ -150,7 +150,7 @@ class WarmProcess:
         timer.cancel()
         self.wait(timeout)
         if is_late.is_set():
-            raise subprocess.TimeoutExpired(self.arguments, timeout or 240, out, err.result())
+            raise subprocess.TimeoutExpired(self.arguments, limit_s, out, err.result())
         return out, err.result()
 
     def send_signal(self, number: int) -> None:

@@ -137,12 +137,17 @@ def delete_(
     files = locate(storage, local=local).open()
     found = plan_deletion(files.brief(), jobs)
     say_plan(found)
-    if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} permanently?", option="--yes")):
-        terminal.say("nothing was deleted")
-        raise typer.Exit(1)
+    _ask_to_delete(units.counted(len(found), "job"), yes=yes)
     done = delete_jobs(files, found, local=local)
     if as_json:
         terminal.data_json([asdict(deleted) for deleted in done])
+
+
+def _ask_to_delete(what: str, *, yes: bool) -> None:
+    """Exit with 1 if a person does not confirm a deletion; ``yes``: do not ask."""
+    if not (yes or terminal.confirmed(f"delete {what} permanently?", option="--yes")):
+        terminal.say("nothing was deleted")
+        raise typer.Exit(1)
 
 
 def say_plan(plan: Iterable[DeletionPlan]) -> None:
@@ -218,10 +223,7 @@ def delete_calibrations(
     for one in records:
         terminal.say(f"calibration {one.name}: {units.counted(len(one.begun()), 'round')}")
     say_plan(plan)
-    what = f"{units.counted(len(records), 'calibration')} with {units.counted(len(plan), 'job')}"
-    if not (yes or terminal.confirmed(f"delete {what} permanently?", option="--yes")):
-        terminal.say("nothing was deleted")
-        raise typer.Exit(1)
+    _ask_to_delete(f"{units.counted(len(records), 'calibration')} with {units.counted(len(plan), 'job')}", yes=yes)
     done = delete_jobs(files, plan, local=local)
     for one in records:
         one.remove()

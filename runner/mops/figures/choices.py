@@ -109,7 +109,11 @@ def _columns_along(along: str | None, schema: pa.Schema, data: Sequence[tuple[st
 
 
 def choose_division(parameters: pa.Table) -> str | None:
-    """Return what divides figures: the first text or boolean with 2 to 6 values, or such a number that alone varies."""
+    """Return the parameter that divides figures; None: none does.
+
+    It is the first text or boolean with 2 to 6 values. Without one, it is the only parameter that varies, if it has 2
+    to 6 values.
+    """
     columns = dict(zip(parameters.column_names, parameters.columns, strict=True))
     values = {name: len(column.drop_null().unique()) for name, column in columns.items()}
     words = [name for name, n in values.items() if n > 1 and _is_word(columns[name].type)]

@@ -119,7 +119,7 @@ class ExtendedGroups:
 def _entries(piece: GroupChunk) -> Iterator[_Entry]:
     offsets, seeds = piece.offsets.tolist(), piece.seeds.tolist()
     for i, (identity, params) in enumerate(zip(piece.ids.to_pylist(), piece.params.to_pylist(), strict=True)):
-        yield _Entry(identity, params, seeds[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]])
+        yield _Entry(identity, params, seeds[offsets[i] : offsets[i + 1]])
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def test_the_tables_of_a_derived_job_read_the_log_of_their_source_once(project: 
     folder = f"{folder_of('results', 'first').relative_to('results')}/log/"
     reads = {path: n for path, n in counts.of(".json").items() if path.startswith(folder)}
     assert set(reads.values()) == {1}, reads
+    assert again.tables()[0].rows == 8
 
 
 def test_replicates_for_sets_with_explicit_seeds_are_refused_with_what_to_do(project: Path) -> None:
