@@ -115,7 +115,7 @@ class WorkingFolder:
             return True
         if not self.changed:
             return False
-        for _ in range(20):
+        for _ in range(100):  # a second: on a busy machine, the other program is slow
             if not os.path.lexists(self._own):
                 return True
             links = (f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries)
