@@ -18,10 +18,10 @@ from mops.calibration.prepare import Begun, begin
 from mops.calibration.rounds import differs_from_round, entries_of, kept_seeds, outcomes_in
 from mops.calibration.stored import Fitted
 from mops.errors import JobError, JobFailed
-from mops.jobs.following import Phases
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
 from mops.jobs.prepare import listed_files, with_sets
+from mops.jobs.runners import Phases
 from mops.jobs.submit import differing_code, resume, submit_prepared
 from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.storage.job_records import job_exists

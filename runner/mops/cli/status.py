@@ -19,9 +19,10 @@ from mops import units
 from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.errors import UsageError
-from mops.jobs.following import Phases, phases_of, progress_of, read_log, with_runner
+from mops.jobs.following import progress_of, read_log
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
+from mops.jobs.runners import Phases, Runners, service_and_phase, with_runner
 from mops.jobs.status import CANCEL_REQUESTED, OPEN_STATES, JobMoment, JobState, Status, seen_text, storage_of
 from mops.jobs.summary import line_of, runner_of
 from mops.options import SERVICE, Option
@@ -115,10 +116,12 @@ def list_(
     """
     files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
-    runners = phases_of(files, local=local)
-    found = list_jobs(files.brief(), states, limit, phases=runners)
+    runners = Runners(files, local=local)
+    found = list_jobs(files.brief(), states, limit, phases=runners.phases)
     open_ones = {job.job for job in found if job.state in OPEN_STATES}
-    phases = {job: phase for job, phase in runners().items() if job in open_ones} if open_ones else {}
+    phases = {job: phase for job, phase in runners.phases().items() if job in open_ones} if open_ones else {}
+    if runners.error:
+        terminal.say(f"warning: {runners.warning}")
     if as_json:
         kubernetes = {job: {"kubernetes": asdict(phase)} for job, phase in phases.items()}
         terminal.data_json([asdict(job) | kubernetes.get(job.job, {}) for job in found])
@@ -176,8 +179,7 @@ def status(
     """
     found = JobState(storage_of(job, locate(storage, local=local)), job)
     moment = JobMoment.read(found.files, job)
-    service = None if moment.view.complete else service_with(found.files, local=local)
-    phase = service.phase(job) if service else None
+    service, phase = (None, None) if moment.view.complete else service_and_phase(found.files, job, local=local)
     if phase is not None:  # the runner may have finished the job before Kubernetes answered
         moment = JobMoment.read(found.files, job)
     now = with_runner(moment.status, phase)
@@ -192,7 +194,7 @@ def status(
             from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as above
 
             summary = loss_summary_of(data)
-    cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
+    cluster = service.dedicated_state(job) if service and phase and phase.is_known and not phase.over else ""
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
         finished = {
@@ -246,7 +248,7 @@ def _fields(
         yield "child processes", now.children
     if now.sizing:
         yield "batch size", now.sizing
-    yield from job_text.steps_of(job, now, reasons, is_waiting=phase is not None and not phase.over)
+    yield from job_text.steps_of(job, now, reasons, is_waiting=phase is not None and phase.is_known and not phase.over)
 
 
 def _origins(now: Status) -> Iterator[tuple[str, str]]:
@@ -287,7 +289,10 @@ def watch(
     from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow: 0.3 s, and the other commands here need none
 
     found = open_job(job, storage, local=local)
-    follow(found, service_with(found.files, local=local), as_json=as_json)
+    service, phase = service_and_phase(found.files, job, local=local)
+    if phase is not None and not phase.is_known:
+        terminal.say(f"warning: Kubernetes does not answer, so watch reads the storage alone: {phase.reason}")
+    follow(found, service, as_json=as_json)
 
 
 def follow(

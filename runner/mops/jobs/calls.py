@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from mops.errors import UsageError, known_name
 from mops.jobs.conditions import Where
-from mops.jobs.following import phases_of
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import described, locate
+from mops.jobs.runners import Runners
 from mops.jobs.scan import Computed, Selection
 from mops.jobs.table import Table
 from mops.service import profile as profiles
@@ -142,7 +142,12 @@ def jobs(
     Raises
     ------
     UsageError
-        A state is unknown. This and errors of the storage and of Kubernetes are raised when the table is read.
+        A state is unknown. This and errors of the storage are raised when the table is read.
+
+    Warns
+    -----
+    UserWarning
+        Kubernetes does not answer, when the table is read: the states are those of the storage.
 
     Examples
     --------
@@ -154,7 +159,10 @@ def jobs(
 
 
 def _jobs(files: Files, states: list[str], limit: int | None, where: Where | None, local: bool) -> Computed:
-    listed = list_jobs(files.brief(), states, limit, phases=phases_of(files, local=local))
+    runners = Runners(files, local=local)
+    listed = list_jobs(files.brief(), states, limit, phases=runners.phases)
+    if runners.error:
+        warnings.warn(runners.warning, UserWarning, stacklevel=4)
     rows = [_row(job) for job in listed]
     return Computed(pa.Table.from_pylist(rows, schema=JOBS), Selection(where=where))
 

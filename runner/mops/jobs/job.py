@@ -17,10 +17,11 @@ from mops.attempt.display import bar
 from mops.errors import MopsError, UsageError, known_name
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData, TableSummary, kept_outputs, verify
-from mops.jobs.following import Phases, follow, read_log, wait_for
+from mops.jobs.following import follow, read_log, wait_for
 from mops.jobs.location import locate, service_with
 from mops.jobs.ranking import RANKED_BY, ranked
 from mops.jobs.removal import delete, plan_deletion
+from mops.jobs.runners import Phases
 from mops.jobs.scan import Computed, Parameters, Rows, Selection
 from mops.jobs.status import JobState, Status, storage_of
 from mops.jobs.summary import Reason, line_of
@@ -108,7 +109,7 @@ class Job(JobState):
         >>> job.wait().status().state
         'succeeded'
         """
-        wait_for(self, Phases(self.name, self._service()), on_progress)
+        wait_for(self, Phases.of(self.files, self.name, local=self.local), on_progress)
         return self
 
     def watch(self) -> Status:
@@ -116,7 +117,7 @@ class Job(JobState):
 
         Ctrl-C stops this call, and the job continues.
         """
-        return follow(self, Phases(self.name, self._service()), None)
+        return follow(self, Phases.of(self.files, self.name, local=self.local), None)
 
     def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
         """Return the log of the job, with what the model printed.

@@ -22,9 +22,10 @@ from typing import Any, BinaryIO, TypeAlias, TypedDict, TypeVar
 from mops.attempt.attempt import Attempt, job_context
 from mops.attempt.display import displayed
 from mops.errors import OptionsError, Problem, RunnerEnded, UsageError
-from mops.jobs.following import Phases, wait_for
+from mops.jobs.following import wait_for
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
+from mops.jobs.runners import Phases
 from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
 from mops.settings import PREFIX, Settings

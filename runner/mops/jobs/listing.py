@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, OtherFormat, UsageError, known_name
-from mops.jobs.following import with_later_phase
+from mops.jobs.runners import with_later_phase
 from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -164,7 +164,7 @@ def list_jobs(
     limit: int | None = None,
     *,
     contains: str = "",  # only jobs whose names contain this text, in upper or lower case
-    # Returns the phase of each job's runner, as `phases_of`. Called for each running job that may be in the list.
+    # Returns the phase of each job's runner, as `Runners.phases`. Called for each running job that may be in the list.
     phases: Callable[[], Mapping[str, Phase]] = dict,
 ) -> list[Listed]:
     """Return the jobs of a storage, newest first; unreadable jobs come last. An unknown state is a UsageError."""

@@ -19,7 +19,8 @@ class Phase(ObjectState):
     """The phase of a runner's Job.
 
     The word is ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
-    ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed`` or ``gone``.
+    ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed``, ``gone`` or
+    ``unknown`` (Kubernetes does not answer).
     """
 
     pod: str = ""  # the newest; empty: there is none
@@ -29,6 +30,11 @@ class Phase(ObjectState):
         times = "once" if self.restarts == 1 else f"{self.restarts} times"
         restarts = f", its pod ended {times} before" if self.restarts and not self.over else ""
         return f"{super().__str__()}{restarts}"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether Kubernetes has told the phase."""
+        return self.word != "unknown"
 
     @property
     def over(self) -> bool:

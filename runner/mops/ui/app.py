@@ -26,6 +26,7 @@ from starlette.routing import Route
 from mops.errors import InternalError, JobError, MopsError, UsageError
 from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
+from mops.jobs.runners import Runners
 from mops.report.render import LIBRARIES, render
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
@@ -33,7 +34,6 @@ from mops.storage.paths import NamePaths
 from mops.ui import pages
 from mops.ui.access import Access, Guard
 from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, SharedReads
-from mops.ui.runners import Runners
 from mops.ui.views import ACTIONS, Action, job_view, jobs_view, list_query
 
 logger = logging.getLogger(__name__)

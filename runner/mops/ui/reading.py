@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from mops.errors import MopsError
-from mops.jobs.following import last_lines, phase_text, with_runner
+from mops.jobs.following import last_lines
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
+from mops.jobs.runners import READ_SHARE, Runners, phase_text, with_runner
 from mops.jobs.status import JobMoment, Status
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS
 from mops.storage.joblog.log import JobLog
 from mops.storage.progress_record import Progress
 from mops.storage.samples import read_samples
-from mops.ui.runners import READ_SHARE, Runners
 
 T = TypeVar("T")
 

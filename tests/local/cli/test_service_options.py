@@ -18,6 +18,7 @@ import yaml
 
 from mops.k8s.chart import ServiceConfig
 from mops.service.profile import Profile
+from waiting import until
 
 from .command_lab import CommandLab, Ran
 
@@ -222,6 +223,29 @@ def test_a_service_that_cannot_be_reached(connected: CommandLab) -> None:
         "check the context: kubectl cluster-info",
         code=4,
     )
+
+
+def test_without_kubernetes_the_states_are_those_of_the_storage(lab: CommandLab) -> None:
+    """Regression: list, status and watch printed nothing, although the storage has everything."""
+    lab.write_study(parameter_sets=[{"x": 1, "sleep": 60}])
+    with lab.start("jobs", "submit", lab.study, "--name", "job", "--local") as process:
+        until(lambda: lab.stored() and lab.run("jobs", "status", "job").out.count("running"))
+        process.kill()
+    service = json.dumps(SERVICE | {"storage": str(lab.storage)})
+    lab.connect(Profile(namespace="studies", service=ServiceConfig.parse(service, "here")))
+    lab.environment["KUBECONFIG"] = str(kubeconfig(lab.root, "https://127.0.0.1:1"))
+    what = "the Kubernetes cluster at 127.0.0.1:1 is out of reach (Connection refused)"
+    listed, shown, watched = (lab.run("jobs", *verb) for verb in (["list"], ["status", "job"], ["watch", "job"]))
+    assert (listed.code, listed.out.split("\n")[1].split()[:2]) == (0, ["job", "interrupted"])
+    assert listed.err.startswith("warning: Kubernetes does not say which runners are alive, so states are those of")
+    assert what in listed.err
+    assert (shown.code, shown.err) == (0, "")
+    assert f"Kubernetes      unknown: {what}" in shown.out
+    assert "check the context: kubectl cluster-info" in shown.out
+    assert "mops jobs resume job" in shown.out
+    assert json.loads(lab.run("jobs", "status", "job", "--json").out)["kubernetes"]["word"] == "unknown"
+    assert watched.err == f"warning: Kubernetes does not answer, so watch reads the storage alone: {what}\n"
+    assert (watched.code, watched.out.startswith("job: interrupted after")) == (1, True)
 
 
 # A service that has changed since mops connect

@@ -13,16 +13,16 @@ import mops
 from mops.cli import status
 from mops.cli.status import list_ as list_command
 from mops.errors import UsageError
-from mops.jobs import following
+from mops.jobs import runners
 from mops.jobs.job import Job
 from mops.jobs.listing import OLD_RECORDS, RECORD_SECONDS, JobLists, Listed, list_jobs
+from mops.jobs.runners import Runners
 from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, NamePaths
 from mops.ui.reading import JobReader, ListQuery, ListReader
-from mops.ui.runners import Runners
 
 AT = "2026-01-0{}T00:00:00+00:00"
 
@@ -254,8 +254,7 @@ class KilledRunners:
 def test_every_view_of_a_job_shows_the_same_state_when_its_pod_has_ended(tmp_path, monkeypatch, capsys):
     """Regression: `mops jobs list` said interrupted, and `mops jobs status` and mops.jobs() said running."""
     service = KilledRunners()
-    for module in (following, status):
-        monkeypatch.setattr(module, "service_with", lambda files, *, local: service)
+    monkeypatch.setattr(runners, "service_with", lambda files, *, local: service)
     files = Files.open(str(tmp_path))
     for name in ("waves", "tides"):
         created(files, name)
@@ -284,7 +283,7 @@ def test_status_shows_the_end_of_a_job_that_finishes_before_kubernetes_answers(t
             ended(files, job, record, "cancelled")
             return super().phase(name)
 
-    monkeypatch.setattr(status, "service_with", lambda files, *, local: Slow())
+    monkeypatch.setattr(runners, "service_with", lambda files, *, local: Slow())
     status.status("waves", storage=str(tmp_path), as_json=True)
     assert json.loads(capsys.readouterr().out)["state"] == "cancelled"
 

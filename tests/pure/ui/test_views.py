@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mops.jobs.following import phase_text, with_runner
 from mops.jobs.listing import Listed
+from mops.jobs.runners import phase_text, with_runner
 from mops.jobs.status import Status
 from mops.jobs.summary import TONES, Reason, summary_of
 from mops.k8s.job_phase import Phase

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from mops.jobs.runners import Runners
 from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
-from mops.ui.runners import Runners
 
 
 def test_a_change_during_a_read_is_read_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_a_change_during_a_read_is_read_at_the_next_call(monkeypatch: pytest.Mon
         changes.clear()
         return found
 
-    monkeypatch.setattr("mops.ui.runners.service_with", lambda *_, **__: SimpleNamespace(phases=phases))
+    monkeypatch.setattr("mops.jobs.runners.service_with", lambda *_, **__: SimpleNamespace(phases=phases))
     runners = Runners(Files.open("memory://runners"), local=False)
     runners.phases()
     assert runners.phases() == {"waves": Phase("pending")}
