@@ -114,9 +114,26 @@ def test_a_missing_storage_is_refused_with_what_to_set(tmp_path: Path) -> None:
     assert "storage.pvc.enabled=true" in said
 
 
-@pytest.mark.parametrize("name", ["AZURE_STORAGE_ACCOUNT_KEY", "db_password", "Credentials"])
+@pytest.mark.parametrize("url", ["s3://studies", "abfs:/typo", "abfs:///typo", "memory://x", "studies", "file:///x"])
+def test_a_storage_that_mops_refuses_is_refused(tmp_path: Path, url: str) -> None:
+    said = refused(tmp_path, {"storage": {"url": url}})
+    assert "storage/url" in said
+    assert "does not match pattern" in said
+
+
+def test_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
+    """It would have been in the ConfigMap that every client reads."""
+    said = refused(tmp_path, {"storage": {"url": "abfs://studies/mops?sig=c2VjcmV0"}})
+    assert "storage.url: abfs://studies/mops?... contains credentials" in said
+    assert "c2VjcmV0" not in said
+
+
+@pytest.mark.parametrize("name", ["AZURE_STORAGE_KEY", "db_password", "Credentials"])
 def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) -> None:
-    assert f"'{name}'" in refused(tmp_path, {"storage": {"env": {name: "abc"}}})
+    said = refused(tmp_path, {"storage": {"env": {name: "c2VjcmV0"}}})
+    assert f"storage.env: every client of the service would read {name}" in said
+    assert "storage.runner.existingSecret=SECRET" in said
+    assert "c2VjcmV0" not in said
 
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "ui"])

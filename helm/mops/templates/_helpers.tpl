@@ -111,8 +111,16 @@ imagePullSecrets:
   value: /tmp/.cache
 {{- end }}
 
+{{- /* Whether the name of a variable sounds like a secret, whose value every client could read; empty: it does not. */}}
+{{- define "mops.isSecret" -}}
+{{- if regexMatch "(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|CONNECTION_STRING" . }}true{{ end -}}
+{{- end }}
+
 {{- define "mops.storageEnv" -}}
 {{- range $name, $value := .Values.storage.env }}
+{{- if include "mops.isSecret" $name -}}
+{{- fail (printf "\n\nstorage.env: every client of the service would read %s.\nPut it into a Secret of this namespace, and name the Secret: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" $name) -}}
+{{- end }}
 - name: {{ $name }}
   value: {{ $value | quote }}
 {{- end }}
@@ -122,7 +130,7 @@ imagePullSecrets:
 {{- define "mops.extraEnv" -}}
 {{- $component := .component -}}
 {{- range (index .root.Values .component).extraEnv -}}
-{{- if and (hasKey . "value") (regexMatch "(?i)KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING" .name) -}}
+{{- if and (hasKey . "value") (include "mops.isSecret" .name) -}}
 {{- fail (printf "\n\n%s.extraEnv: %s has a value that every client of the service would read.\nPut it into a Secret of this namespace, and name that: {name: %s, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}.\n" $component .name .name) -}}
 {{- end -}}
 {{- end -}}
@@ -146,7 +154,9 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "mops.storage.url" -}}
-{{- if .Values.storage.url -}}
+{{- if regexMatch "[?]" .Values.storage.url -}}
+{{- fail (printf "\n\nstorage.url: %s?... contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (splitList "?" .Values.storage.url | first)) -}}
+{{- else if .Values.storage.url -}}
 {{ .Values.storage.url }}
 {{- else if .Values.storage.pvc.enabled -}}
 /storage

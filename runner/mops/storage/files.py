@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -216,6 +217,8 @@ def canonical_url(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else None:
+        case None if re.match("[a-z][a-z0-9]+:/", url):
+            what = "a URL has '://' after the kind of its storage"
         case None:
             return _folder(url)
         case "file" if rest.startswith("/"):
