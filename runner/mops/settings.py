@@ -130,7 +130,10 @@ class Settings(BaseModel):
     )
     scheduler: str | None = Field(None, description="address of a Dask scheduler (tcp://host:8786); unset: none")
     cluster_timeout: float = Field(
-        300.0, gt=0, allow_inf_nan=False, description="seconds to wait for a lost scheduler or a first worker"
+        300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds to wait for a lost scheduler or a first worker; unset in a service's pod: without end",
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
     metrics_port: int | None = Field(

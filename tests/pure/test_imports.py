@@ -33,7 +33,7 @@ FLOORS: dict[str, set[str]] = {
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},
     "recovery": {"units", "system", "child"},
-    "storage": {"mops", "errors", "verdicts", "system", "options", "study", "parquet", "project"},
+    "storage": {"mops", "errors", "units", "verdicts", "system", "options", "study", "parquet", "project"},
     "worker": {
         *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "recovery"),
         "storage",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import os
 import secrets
 import signal
@@ -172,6 +173,8 @@ class Attempt:
     # A request to end the job as failed if its model cannot run, for a runner whose output no person watches. None:
     # leave the job as it is, because a person sees the error.
     unseen: RunRequest | None = None
+    # Wait for the cluster without end: this process would only be started again, and a wait is no failure.
+    is_patient: bool = False
     grace_s: float = GRACE_SECONDS  # how long running simulations may continue after a signal
 
     def create_only(self, *, other_packages: bool = False) -> None:
@@ -227,7 +230,9 @@ class Attempt:
                 from mops.attempt.main_loop import MainLoop  # noqa: PLC0415
                 from mops.attempt.metrics import serving_metrics  # noqa: PLC0415
 
-                cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
+                patience = {"cluster_timeout": math.inf} if self.is_patient else {}
+                settings = self.settings.model_copy(update=patience)
+                cluster = stack.enter_context(connected_cluster(self.context, settings, self.pods))
                 check_import(pool, other_packages=False)
             if self.context.slots is None:
                 close_pool(self.context.run_id)  # simulations run on the cluster's workers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mops.study.entry_point import loss_labels
 from mops.study.ids_and_seeds import short_id
-from mops.units import bytes_text, duration, rate, to_go
+from mops.units import bytes_text, duration, rate
 
 if TYPE_CHECKING:
     from mops.storage.progress_record import BestLoss, Progress, SlowStep
@@ -40,7 +40,7 @@ def figures(now: Progress) -> str:
     ]
     if now.rate:
         parts.append(rate(now.rate))
-    if text := to_go(now.seconds_left, len(now.slow)):
+    if text := now.outlook:
         parts.append(text)
     if now.memory_bytes:
         parts.append(bytes_text(now.memory_bytes))

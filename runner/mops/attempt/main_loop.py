@@ -354,9 +354,18 @@ class MainLoop:
             if task is not None and (released := frozenset(Ranges.joined(step.released)).intersection(task.units)):
                 self._tasks_in_flight.release(task, released)
 
+    def _waits_for(self) -> str:
+        """Return what must come before anything can run; empty: nothing."""
+        if not self._cluster.is_connected:
+            return "the Dask scheduler"
+        return "" if self._cluster.slots else "workers"
+
     def _publish_progress(self) -> None:
         n_slow, n_left = len(self._slow.found), self._progress.now.left - self._n_reused_left
         self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
+        waits_for = self._waits_for()
+        if waits_for != self._progress.now.waits_for:
+            self._progress.set(waits_for=waits_for, waits_since=time.time() if waits_for else 0.0)
         self._progress.set(
             in_flight=self._plan.groups_in_flight,
             slots=self._plan.share.slots,
@@ -364,7 +373,7 @@ class MainLoop:
             sizing=self._concurrency.explanation,
             next_commit_s=self.committer.next_commit_s,
             slow=self._slow.found,
-            seconds_left=self._time_left.seconds,
+            seconds_left=None if waits_for else self._time_left.seconds,
         )
         try:
             self._on_progress(self._progress.look())

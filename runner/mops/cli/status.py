@@ -229,6 +229,8 @@ def _fields(
         yield "error", now.error.what
     if now.state == "running" and now.cancel_requested:
         yield "", CANCEL_REQUESTED
+    if now.state == "running" and now.live is not None and now.live.waits_for:
+        yield "", now.live.outlook
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
     yield "submitted", units.moment(now.created)

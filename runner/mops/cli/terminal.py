@@ -26,7 +26,7 @@ from rich.text import Text
 
 from mops.attempt.display import best_losses, figures, slow_text
 from mops.errors import MopsError, UsageError
-from mops.units import bytes_text, counted, duration, printable, rate, to_go, without_varying
+from mops.units import bytes_text, counted, duration, printable, rate, without_varying
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ def fields_of(
 
 
 def _end(now: Progress, time_s: float) -> Iterator[str]:
-    if text := to_go(now.seconds_left, len(now.slow)):
+    if text := now.outlook:
         yield text
     left = now.seconds_left
     if not left or now.slow:

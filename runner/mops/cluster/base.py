@@ -98,6 +98,10 @@ class Cluster(Protocol):
         """The id of the attempt's pools of child processes; :meth:`reconnect` replaces it."""
 
     @property
+    def timeout_s(self) -> float:
+        """How long to wait for a lost scheduler or a first worker until the attempt ends."""
+
+    @property
     def is_connected(self) -> bool:
         """Whether the connection that the tasks in flight were sent on still works."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -74,6 +75,7 @@ class EmbeddedCluster:
     """A :class:`mops.cluster.base.Cluster` and its only connection; ``run_id`` names the attempt."""
 
     is_connected = True
+    timeout_s = math.inf
     workers = 1
     addresses = frozenset({THIS_MACHINE})
     errors: tuple[type[Exception], ...] = ()

@@ -21,7 +21,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
 from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
 from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
-from mops.cluster.shares import WEIGHTS, OtherJobs
+from mops.cluster.shares import WEIGHTS, OtherJobs, at_most
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -91,7 +91,7 @@ class ExternalCluster:
         pods: Pods | None,  # None: the workers are not pods, or Kubernetes cannot be asked
     ):
         self._address, self._run_id, self._job_name = address, run_id, job
-        self._threads, self._timeout_s = settings.sim_threads, settings.cluster_timeout
+        self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
         self._weight = WEIGHTS[settings.priority]
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
         self._request: ShareRequest | None = None
@@ -216,15 +216,15 @@ class ExternalCluster:
 
     def _wait_until(self, condition: Callable[[], object], problem: str) -> None:
         """Wait until a condition holds, and log the problem every 30 s; ClusterError: too long, or stopped."""
-        every_s, closing = min(_WATCH_SECONDS, self._timeout_s), self._closing
-        for poll in polls(every_s, self._timeout_s, stopped=closing.is_set, pause=closing.wait, log_at_once=True):
+        every_s, closing = min(_WATCH_SECONDS, self.timeout_s), self._closing
+        for poll in polls(every_s, self.timeout_s, stopped=closing.is_set, pause=closing.wait, log_at_once=True):
             if condition():
                 return
-            left_s = self._timeout_s - poll.waited_s
+            left_s = self.timeout_s - poll.waited_s
             if poll.log_is_due and left_s > 0:
-                logger.warning("%s; waiting up to %.0f s", problem, left_s)
+                logger.warning("%s; waiting%s", problem, at_most(left_s))
         raise ClusterError(
-            f"{problem} (waited {self._timeout_s:g} s)",
+            f"{problem} (waited {self.timeout_s:g} s)",
             where=self._address,
             hint="start the cluster, or correct MODELOPS_SCHEDULER",
         )

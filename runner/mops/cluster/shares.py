@@ -117,7 +117,7 @@ class ClusterCapacity:
         It has at least one slot, so that tasks wait for the first worker that comes. ClusterError: no worker was there
         for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
         """
-        counted, timeout_s = self._cluster.slots, self._settings.cluster_timeout
+        counted, timeout_s = self._cluster.slots, self._cluster.timeout_s
         if counted:
             self.reset_timeout()
         elif time.monotonic() - self._last_worker_at > timeout_s:
@@ -127,7 +127,7 @@ class ClusterCapacity:
                 hint=f"start workers, then continue the job: mops jobs resume {self._job}",
             )
         elif not self._is_empty:
-            logger.warning("%s: no workers are left; waiting up to %g s for one", self._job, timeout_s)
+            logger.warning("%s: no workers are left; waiting%s for one", self._job, at_most(timeout_s))
         self._is_empty = not counted
         if counted and counted != self.slots:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
@@ -145,6 +145,11 @@ class ClusterCapacity:
     def reset_timeout(self) -> None:
         """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""
         self._last_worker_at = time.monotonic()
+
+
+def at_most(seconds: float) -> str:
+    """Return the end of a wait, for people; empty: it has none."""
+    return "" if math.isinf(seconds) else f" up to {seconds:.0f} s"
 
 
 class FairQueue:

@@ -70,9 +70,10 @@ class Phases:
 
 
 def phase_or_unknown(service: Service, job: str) -> Phase:
-    """Return the phase of a job's runner; ``unknown`` if Kubernetes does not answer."""
+    """Return the phase of a job's runner, and what it waits for; ``unknown`` if Kubernetes does not answer."""
     try:
-        return service.phase(job)
+        phase = service.phase(job)
+        return replace(phase, reason=service.lacks(job)) if phase.word == "running" else phase
     except MopsError as refused:
         return _unknown(refused)
 

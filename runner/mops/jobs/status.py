@@ -23,7 +23,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.progress_record import Progress, RunnerError, SlowStep, read_live
-from mops.units import counted, duration, to_go
+from mops.units import counted, duration
 from mops.verdicts import Counts
 
 # A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted.
@@ -107,9 +107,8 @@ class Status:
         return [*map(slow_text, self.slow[:_SLOW_SHOWN]), *others]
 
     def to_go(self, time_s: float) -> str:
-        """Return how long the job still takes at a time (s since the epoch), for people; empty: unknown."""
-        live = self.live
-        return to_go(live.aged(time_s).seconds_left, len(live.slow)) if live else ""
+        """Return what the job waits for, or how long it still takes at a time (s since the epoch); empty: unknown."""
+        return self.live.aged(time_s).outlook if self.live else ""
 
     @property
     def all_failed(self) -> bool:

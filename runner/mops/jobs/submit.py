@@ -383,6 +383,7 @@ def run(
         asked=asked,
         pods=process.pods,
         unseen=unseen,
+        is_patient=process.unwatched and "cluster_timeout" not in settings.model_fields_set,
         grace_s=simulations_grace(process.grace_s),
     )
     return attempt.run()

@@ -304,6 +304,17 @@ class Service:
         events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
         return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
 
+    def lacks(self, job: str) -> str:
+        """Return which pods of the shared Dask cluster a job's runner waits for, for people; empty: none is missing."""
+        if self._dedicated_name(job):
+            return ""
+        for component, what in ((names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")):
+            pods = self.pods(component)
+            if not any(pod.ready for pod in pods):
+                states = [f"{pod.name} is {pod}" for pod in pods[:1]]
+                return f"waits for {what}: {', '.join([*states, 'no pod is ready'])}"
+        return ""
+
     @contextmanager
     def scheduler(self) -> Iterator[str]:
         """Forward the Dask scheduler to this machine while the body runs; yield its address here."""

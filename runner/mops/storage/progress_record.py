@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field
@@ -19,6 +20,7 @@ from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.json_records import JsonCodec, StoredCount, StoredNumber, StoredTime
 from mops.storage.paths import JobPaths
+from mops.units import to_go
 from mops.verdicts import Counts
 
 
@@ -100,6 +102,9 @@ class Progress:
         The name of the job, and its simulations.
     rate
         Simulations per second over the last 20 s; 0 before the first result. In a sample: since the one before.
+    waits_for, waits_since
+        What the runner waits for before anything can run: ``workers`` or ``the Dask scheduler``; empty: nothing. Since
+        when (s since the epoch).
     seconds_left
         Seconds until the end, without what runs much longer than others; None: unknown.
     seconds
@@ -153,6 +158,8 @@ class Progress:
     peak_bytes: StoredCount = 0
     in_flight: _Count32 = 0
     slots: _Count32 = 0
+    waits_for: str = ""
+    waits_since: StoredTime = 0.0
     seconds_left: StoredNumber | None = None
     window: StoredCount = 0
     children: str = ""
@@ -179,6 +186,13 @@ class Progress:
     def left(self) -> int:
         """Simulations that have neither succeeded nor failed."""
         return self.total - self.finished.simulations
+
+    @property
+    def outlook(self) -> str:
+        """What the runner waits for, or how long the job still takes, for people; empty: unknown."""
+        if self.waits_for:
+            return f"waits for {self.waits_for} since {datetime.fromtimestamp(self.waits_since):%H:%M:%S}"
+        return to_go(self.seconds_left, len(self.slow))
 
     def aged(self, now: float) -> Progress:
         """Return the record as a reader shows it later: with less time left."""

@@ -143,6 +143,8 @@ class SimConnection:
 class SimCluster:
     """A cluster that a test controls."""
 
+    timeout_s = 300.0
+
     def __init__(self, slots: int, workers: int):
         self.connection: Any = SimConnection()
         self.all_workers = [f"tcp://worker-{i}" for i in range(workers)]

@@ -6,7 +6,9 @@ import logging
 import pickle
 import re
 import signal
+import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -484,3 +486,25 @@ def test_a_closed_attempt_keeps_no_task_and_takes_no_late_result(tmp_path: Path)
     lab.answer(second)
     assert tasks_in_flight._flights == {}
     assert not tasks_in_flight._ready
+
+
+def test_the_progress_says_what_the_runner_waits_for_and_since_when(tmp_path: Path) -> None:
+    """Regression: a job without workers or scheduler was "running, 2 min to go"."""
+    lab = started(RunnerLab(tmp_path, [1] * 40))
+    assert lab.runner.look().waits_for == ""
+    there, lab.cluster.all_workers = lab.cluster.all_workers, []
+    began = time.time()
+    for _ in range(2):
+        lab.turn()
+        now = lab.runner.look()
+        assert (now.waits_for, now.seconds_left) == ("workers", None)
+        assert now.waits_since == pytest.approx(began, abs=5)
+        began = now.waits_since
+        assert now.outlook == f"waits for workers since {datetime.fromtimestamp(began):%H:%M:%S}"
+    lab.cluster.all_workers = there
+    lab.cluster.cut()
+    lab.turn()
+    assert lab.runner.look().waits_for == "the Dask scheduler"
+    lab.finish()
+    lab.turn()
+    assert lab.runner.look().waits_for == ""

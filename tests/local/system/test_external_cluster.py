@@ -493,12 +493,13 @@ def test_a_runner_waits_for_a_cluster_without_workers(lab: StudyLab, tmp_path: P
 def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(100), targets=["scores:order"])
     dask.hold_after(10)
-    runner = lab.submit(CHECKPOINT_SECONDS=0, CLUSTER_TIMEOUT=3)
+    runner = lab.submit(CHECKPOINT_SECONDS=0, CLUSTER_TIMEOUT=8)
     wait_for(lambda: lab.exists() and len(lab.view().committed) > 3, of=runner)
     for worker in list(dask.workers):
         dask.kill(worker)
+    wait_for(lambda: lab.job().status().to_go(time.time()).startswith("waits for workers since "), of=runner)
     assert runner.wait() == 4, runner.said
-    assert "has had no workers for 3 s" in runner.said
+    assert "has had no workers for 8 s" in runner.said
     assert lab.job().status().state == "interrupted"
     dask.let_go()
     dask.add_worker()

