@@ -15,7 +15,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 import yaml
-from service_lab import MOPS, Ran, Service, wait_for
+from service_lab import MOPS, Ran, Service, assert_same_rows, begun, wait_for, write_study
 
 from mops.errors import ServiceError
 from mops.k8s.client import Kubernetes
@@ -158,6 +158,26 @@ def test_a_service_without_workers_is_reported_with_the_command_to_scale(service
         assert "0 workers connected" in told.out
         assert f"kubectl scale deployment mops-worker --namespace {service.namespace} --replicas 2" in told.err
         assert "no worker answers" in service.mops("doctor", code=1).err
+
+
+def test_a_job_without_workers_says_what_it_waits_for_and_runs_when_they_come(service: Service) -> None:
+    """Regression: it was "submitted", or "running, 2 min to go", and after 45 minutes its pods had failed too often."""
+    study = write_study(service, "waits", sets=60, seconds=0.5)
+
+    def shows(text: str) -> None:
+        wait_for(
+            lambda: text in service.mops("jobs", "status", "waits").out, said=lambda: service.what_is_wrong("waits")
+        )
+
+    with scaled(service, "worker", 0):
+        service.submit(study, "waits", CHECKPOINT_SECONDS="0")
+        shows("running: waits for workers: no pod is ready")
+    begun(service, "waits")
+    with scaled(service, "worker", 0):
+        shows("waits for workers since ")
+    service.wait("waits")
+    assert service.status("waits")["attempt"] == 1
+    assert_same_rows(service, study, "waits")
 
 
 def test_without_a_scheduler_the_status_shows_what_kubernetes_knows(service: Service) -> None:
