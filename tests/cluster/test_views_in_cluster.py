@@ -160,6 +160,24 @@ def test_a_service_without_workers_is_reported_with_the_command_to_scale(service
         assert "no worker answers" in service.mops("doctor", code=1).err
 
 
+def test_a_quota_that_refuses_workers_is_named_and_a_modeller_gets_a_hint_for_modellers(service: Service) -> None:
+    """Regression: the advice was to scale the Deployment, although its replicas were set."""
+    with scaled(service, "worker", 0), person(service, "modeller") as env:
+        account = f"{service.namespace}:modeller"
+        service.kubectl("create", "rolebinding", "modeller", "--role", "mops-client", "--serviceaccount", account)
+        wait_for(lambda: not service.pods("worker"))
+        service.kubectl("create", "quota", "few", "--hard=pods=1")
+        try:
+            service.kubectl("scale", "deployment/mops-worker", "--replicas=2")
+            refused = "Kubernetes refuses their pods: exceeded quota: few"
+            wait_for(lambda: refused in service.mops("cluster", "status").err)
+            assert "hint: raise the quota, or lower worker.cpu" in service.mops("cluster", "status").err
+            assert "hint: ask the cluster's operator to start workers" in service.mops("cluster", "status", **env).err
+        finally:
+            service.kubectl("delete", "quota", "few")
+            service.kubectl("scale", "deployment/mops-worker", "--replicas=0")
+
+
 def test_a_job_without_workers_says_what_it_waits_for_and_runs_when_they_come(service: Service) -> None:
     """Regression: it was "submitted", or "running, 2 min to go", and after 45 minutes its pods had failed too often."""
     study = write_study(service, "waits", sets=60, seconds=0.5)
@@ -171,7 +189,7 @@ def test_a_job_without_workers_says_what_it_waits_for_and_runs_when_they_come(se
 
     with scaled(service, "worker", 0):
         service.submit(study, "waits", CHECKPOINT_SECONDS="0")
-        shows("running: waits for workers: no pod is ready")
+        shows("running: waits for workers: there is no pod")
     begun(service, "waits")
     with scaled(service, "worker", 0):
         shows("waits for workers since ")

@@ -248,6 +248,7 @@ def _as_json(service: Service, now: ServiceOverview) -> dict[str, object]:
         "runners": now.runners,
         "versions": now.versions,
         "findings": _dicts(now.dask.findings) if now.dask else None,
+        "refused": now.refused,
         "faults": [{"what": fault.what, "where": fault.where, "hint": fault.hint} for fault in now.faults],
     }
 
@@ -316,7 +317,15 @@ def _advise(service: Service, now: ServiceOverview) -> None:
     for finding in now.dask.findings if now.dask else ():
         terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
     if now.workers == []:
-        about = service.profile.service.release, service.profile.namespace
-        scale = "kubectl scale deployment {}-worker --namespace {} --replicas 2".format(*about)
-        terminal.say("warning: the service has no workers, so no job can run")
-        terminal.say(f"hint: {scale}")
+        why = f": Kubernetes refuses their pods: {now.refused}" if now.refused else ", so no job can run"
+        terminal.say(f"warning: the service has no workers{why}")
+        terminal.say(f"hint: {_start_workers(service, now)}")
+
+
+def _start_workers(service: Service, now: ServiceOverview) -> str:
+    release, namespace = service.profile.service.release, service.profile.namespace
+    if not service.kubernetes.may("patch", "deployments/scale", "apps"):
+        return "ask the cluster's operator to start workers"
+    if now.refused:
+        return f"raise the quota, or lower worker.cpu and worker.memory: kubectl describe quota --namespace {namespace}"
+    return f"kubectl scale deployment {release}-worker --namespace {namespace} --replicas 2"

@@ -156,6 +156,17 @@ def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: S
     return str(max(found, key=event_time, default={}).get("message", ""))
 
 
+def refused_pods(events: Sequence[Object], deployment: str) -> str:
+    """Return why Kubernetes makes no pods of a Deployment, such as a quota; empty: no event says so."""
+    sets = {event.get("involvedObject", {}).get("name", "") for event in events}
+    found = [
+        message_of_events(events, "ReplicaSet", name, ("FailedCreate",))
+        for name in sorted(sets)
+        if name.startswith(f"{deployment}-")
+    ]
+    return next(filter(None, found), "").partition("is forbidden: ")[2]
+
+
 def event_time(event: Object) -> str:
     """Return when an event was last seen, as a text that sorts by time."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or "")

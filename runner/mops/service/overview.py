@@ -49,6 +49,7 @@ class ServiceOverview:
     runners: Mapping[str, int] | None  # in each phase (job_phase.Phase)
     dask: Dask | None
     faults: Sequence[MopsError]  # why parts are missing
+    refused: str = ""  # why Kubernetes makes no pods of workers; empty: there are some, or no event says so
 
     @property
     def versions(self) -> dict[str, Mapping[str, str]]:
@@ -75,8 +76,9 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
     runners = None if phases is None else Counter(phase.word for phase in phases.values())
     # A cluster out of reach fails each question with the same error.
+    refused = "" if pods != [] else _answer(lambda: service.refused(names.WORKER), faults)
     distinct = list({fault.what: fault for fault in faults}.values())
-    return ServiceOverview(scheduler, workers, runners, dask, distinct)
+    return ServiceOverview(scheduler, workers, runners, dask, distinct, refused or "")
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:

@@ -19,7 +19,7 @@ from mops.k8s import chart, dedicated, names
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
 from mops.k8s.job_phase import GONE, Phase, phase_of
-from mops.k8s.pod_state import PodState, is_running, newest, state_of
+from mops.k8s.pod_state import PodState, is_running, newest, refused_pods, state_of
 from mops.k8s.runner_job import Request, runner_job
 from mops.options import flag_of
 from mops.service import profile as profiles
@@ -304,6 +304,10 @@ class Service:
         events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
         return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
 
+    def refused(self, component: str) -> str:
+        """Return why Kubernetes makes no pods of a component, such as a quota; empty: no event says so."""
+        return refused_pods(self.kubernetes.events(), f"{self.profile.service.release}-{component}")
+
     def lacks(self, job: str) -> str:
         """Return which pods of the shared Dask cluster a job's runner waits for, for people; empty: none is missing."""
         if self._dedicated_name(job):
@@ -311,8 +315,8 @@ class Service:
         for component, what in ((names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")):
             pods = self.pods(component)
             if not any(pod.ready for pod in pods):
-                states = [f"{pod.name} is {pod}" for pod in pods[:1]]
-                return f"waits for {what}: {', '.join([*states, 'no pod is ready'])}"
+                why = f"{pods[0].name} is {pods[0]}" if pods else self.refused(component)
+                return f"waits for {what}: {why or 'there is no pod'}"
         return ""
 
     @contextmanager

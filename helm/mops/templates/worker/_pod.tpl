@@ -63,6 +63,9 @@ spec:
           cpu: {{ .Values.worker.cpu | default .Values.worker.threads | quote }}
           memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
         limits:
+          {{- with .Values.worker.cpuLimit }}
+          cpu: {{ . | quote }}
+          {{- end }}
           memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
       securityContext:
         {{- include "mops.securityContext" . | nindent 8 }}
