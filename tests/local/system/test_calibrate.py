@@ -107,7 +107,7 @@ def assert_same_as_uninterrupted(study: StudyLab, *more: str, code: int = NO_POS
     assert again.calls == []
 
 
-@pytest.mark.parametrize("method", ["importance", "tpe", "cmaes"])
+@pytest.mark.parametrize("method", ["importance", "tpe"])
 def test_a_kill_before_or_after_each_record_loses_and_repeats_no_simulation(study: StudyLab, method: str) -> None:
     code = NO_POSTERIOR if method == "importance" else 0
     program = study.folder / "killed.py"

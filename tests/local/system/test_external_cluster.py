@@ -29,7 +29,7 @@ from mops.task import Task
 from rows import rows_of
 from soak import generator, repeats, spread
 
-WAYS: list[dict[str, object]] = spread([{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}], 2)
+WAYS: list[dict[str, object]] = spread([{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}], 1)
 KILLS_OF_A_JOB, SCHEDULER_KILLS = repeats(10), repeats(5)
 
 

@@ -103,16 +103,15 @@ def test_without_retries_a_greedy_set_is_not_retried(study: StudyLab) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("most", ["5", "10%"])
-def test_a_hopeless_job_ends_early_and_keeps_its_rows(lab: StudyLab, most: str) -> None:
+def test_a_hopeless_job_ends_early_and_keeps_its_rows(lab: StudyLab) -> None:
     lab.write("fails:run", [{"i": i} for i in range(2000)])
     code = (
         "import time\n\ndef run(params, seed):\n    time.sleep(0.02)\n    if params['i'] % 2:\n"
         "        raise ValueError('no')\n    return {'x': [seed]}\n"
     )
     (lab.project / "fails.py").write_text(code)
-    runner = lab.run(exit_code=1, MAX_FAILURES=most, SLOTS=2, TASK_SECONDS=0.1)
-    assert f"more than MODELOPS_JOB_MAX_FAILURES={most}" in runner.said
+    runner = lab.run(exit_code=1, MAX_FAILURES="10%", SLOTS=2, TASK_SECONDS=0.1)
+    assert "more than MODELOPS_JOB_MAX_FAILURES=10%" in runner.said
     status = lab.job().status()
     assert status.state == "failed"
     assert 0 < status.counts.simulations < 2000
@@ -156,7 +155,7 @@ def test_an_attempt_after_an_out_of_memory_attempt_starts_with_half_the_window(
 @pytest.mark.timeout(180)
 def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of: Callable[[int], Path]) -> None:
     """Four concurrent simulations would use 1.6 GiB of 1.3 GiB, so each would exceed a quarter of the memory."""
-    lab.write("heavy:run", [{"i": i} for i in range(40)])
+    lab.write("heavy:run", [{"i": i} for i in range(16)])
     code = (
         "import time\n\ndef run(params, seed):\n    held = []\n    for _ in range(35):\n"
         "        held.append(b'x' * (10 << 20))\n        time.sleep(0.01)\n    return {'x': list(range(5000))}\n"
@@ -169,7 +168,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     assert re.search(
         r"batch size: 1 of \d+ simulations at once \(up to [34]\d\d MiB each, [\d.,]+ [MG]iB on a worker\)", said
     ), said
-    assert len(lab.job().outputs("output")) == 40 * 5000
+    assert len(lab.job().outputs("output")) == 16 * 5000
     live = json.loads((lab.storage / lab.paths().live(1)).read_text())
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
@@ -182,7 +181,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
 
 @pytest.mark.timeout(180)
 def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -> None:
-    lab.write("leaks:run", [{"i": i} for i in range(60)])
+    lab.write("leaks:run", [{"i": i} for i in range(32)])
     code = (
         "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\n"
         "def run(params, seed):\n    ctypes.memset(libc.malloc(72_000_000), 1, 72_000_000)\n"
@@ -191,7 +190,7 @@ def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -
     (lab.project / "leaks.py").write_text(code)
     settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}
     lab.run("recycled", **settings)
-    assert len(lab.job("recycled").outputs("output")) == 60
+    assert len(lab.job("recycled").outputs("output")) == 32
     runner = lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
     failures = lab.job("kept").failures().to_arrow().to_pylist()
     assert {row["reason"] for row in failures} == {"oom"}
