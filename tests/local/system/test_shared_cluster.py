@@ -197,8 +197,9 @@ def test_a_job_of_high_priority_gets_most_slots_and_a_normal_job_continues(
     assert (high.wait(), normal.wait()) == (0, 0)
 
 
-def test_a_killed_job_does_not_change_the_rows_of_another_and_frees_its_share(
-    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
+@pytest.mark.parametrize("way", ["killed", "cancelled"])
+def test_a_job_that_ends_early_does_not_change_the_rows_of_another_and_frees_its_share(
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch, way: str
 ) -> None:
     one, two = labs
     one.write("paced:simulate", sets(300, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
@@ -207,7 +208,11 @@ def test_a_killed_job_does_not_change_the_rows_of_another_and_frees_its_share(
     goes = two.submit("two", CHECKPOINT_SECONDS=0, TASK_SECONDS=0.3)
     watch.until(lambda: two.exists("two") and len(two.view("two").committed) > 3, of=goes)
     meet(watch, of=stays)
-    goes.signal(signal.SIGKILL)
+    if way == "killed":
+        goes.signal(signal.SIGKILL)
+    else:
+        assert two.start("cancel", "two").wait() == 0
+        assert goes.wait() == 130, goes.said
     watch.until(lambda: "two" not in watch.said[-1] and not watch.in_flight[-1].get("two"), of=stays)
     watch.until(lambda: watch.in_flight[-1].get("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, of=stays)
     dask.let_go()
