@@ -194,7 +194,7 @@ def status(
             from mops.jobs.figure_data import loss_summary_of  # noqa: PLC0415 - as above
 
             summary = loss_summary_of(data)
-    cluster = service.dedicated_state(job) if service and phase and phase.is_known and not phase.over else ""
+    cluster = service.dedicated_state(job) if service and phase and phase.has_runner else ""
     if as_json:
         kubernetes = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
         finished = {
@@ -250,7 +250,7 @@ def _fields(
         yield "child processes", now.children
     if now.sizing:
         yield "batch size", now.sizing
-    yield from job_text.steps_of(job, now, reasons, is_waiting=phase is not None and phase.is_known and not phase.over)
+    yield from job_text.steps_of(job, now, reasons, is_waiting=phase is not None and phase.has_runner)
 
 
 def _origins(now: Status) -> Iterator[tuple[str, str]]:

@@ -48,7 +48,10 @@ class Phases:
     @classmethod
     def of(cls, files: Files, job: str, *, local: bool) -> Self:
         """Return the phases of a job's runner on the connected service, if there is one and it can be reached."""
-        return cls(job, service_and_phase(files, job, local=local)[0])
+        try:
+            return cls(job, service_with(files, local=local))
+        except MopsError:  # the storage alone tells the state
+            return cls(job, None)
 
     @property
     def text(self) -> str:

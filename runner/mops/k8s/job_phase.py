@@ -41,6 +41,11 @@ class Phase(ObjectState):
         """Whether no pod runs or will run."""
         return self.word in ("ended", "failed", "gone")
 
+    @property
+    def has_runner(self) -> bool:
+        """Whether Kubernetes says that a pod runs or will run."""
+        return self.is_known and not self.over
+
     def is_of(self, host: str) -> bool:
         """Tell whether the newest pod has this host name: that of the pod, or the first 63 characters of it."""
         return bool(host) and self.pod.startswith(host)

@@ -5,7 +5,7 @@ Objects are plain dictionaries, as Kubernetes writes them (v1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mops.k8s.chart import Object
@@ -148,23 +148,22 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
-    found = []
-    for event in events:
-        about = event.get("involvedObject", {})
-        if event.get("reason") in reasons and (about.get("kind"), about.get("name")) == (kind, name):
-            found.append(event)
-    return str(max(found, key=event_time, default={}).get("message", ""))
+    return _last_message(events, kind, name.__eq__, reasons)
 
 
 def refused_pods(events: Sequence[Object], deployment: str) -> str:
     """Return why Kubernetes makes no pods of a Deployment, such as a quota; empty: no event says so."""
-    sets = {event.get("involvedObject", {}).get("name", "") for event in events}
-    found = [
-        message_of_events(events, "ReplicaSet", name, ("FailedCreate",))
-        for name in sorted(sets)
-        if name.startswith(f"{deployment}-")
-    ]
-    return next(filter(None, found), "").partition("is forbidden: ")[2]
+    message = _last_message(events, "ReplicaSet", lambda name: name.startswith(f"{deployment}-"), ("FailedCreate",))
+    return message.partition("is forbidden: ")[2] or message
+
+
+def _last_message(events: Sequence[Object], kind: str, is_named: Callable[[str], bool], reasons: Sequence[str]) -> str:
+    found = []
+    for event in events:
+        about = event.get("involvedObject", {})
+        if event.get("reason") in reasons and about.get("kind") == kind and is_named(about.get("name", "")):
+            found.append(event)
+    return str(max(found, key=event_time, default={}).get("message", ""))
 
 
 def event_time(event: Object) -> str:

@@ -194,7 +194,7 @@ class JobReader:
             *self._causes,
             joined_tail(self._lines, now.live.lines if now.live else [], LOG_LINES),
             phase_text(now, phase),
-            is_waiting=phase is not None and not phase.over,
+            is_waiting=phase is not None and phase.has_runner,
             causes_error=self._causes_error,
             last=moment.last_live,
             version=version,

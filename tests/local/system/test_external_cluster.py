@@ -501,6 +501,10 @@ def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLa
     assert runner.wait() == 4, runner.said
     assert "has had no workers for 8 s" in runner.said
     assert lab.job().status().state == "interrupted"
+    in_pod = lab.start("run", "job", "--pod")
+    wait_for(lambda: "has no workers; waiting" in " ".join(in_pod.said.split()), of=in_pod)
+    assert "waiting up to" not in " ".join(in_pod.said.split()), "a pod waits without end"
+    in_pod.kill_all()
     dask.let_go()
     dask.add_worker()
     again = lab.resume()

@@ -19,6 +19,7 @@ from mops.k8s.pod_state import (
     last_end,
     newest,
     pending,
+    refused_pods,
     serving,
     state_of,
     waiting,
@@ -247,6 +248,22 @@ def test_the_last_event_decides_even_without_a_last_timestamp() -> None:
     for events in ([new, old], [old, new]):
         assert phase_of(job(), [waits("ContainerCreating")], events).reason == "new"
     assert event_time({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('pods "mops-worker-5-x" is forbidden: exceeded quota: few, used: pods=1', "exceeded quota: few, used: pods=1"),
+        ("admission webhook denied the request: no owner", "admission webhook denied the request: no owner"),
+    ],
+)
+def test_the_newest_refusal_of_a_deployments_pods_is_its_reason(message: str, reason: str) -> None:
+    """Regression: the event of a ReplicaSet from before an upgrade, or nothing if the text had another form."""
+    old = event("FailedCreate", "old", "ReplicaSet", "mops-worker-1", at="2026-11-21T10:00:01Z")
+    new = event("FailedCreate", message, "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
+    other = event("FailedCreate", "other", "ReplicaSet", "mops-workers-9", at="2026-11-21T10:00:03Z")
+    assert refused_pods([old, new, other], "mops-worker") == reason
+    assert refused_pods([other], "mops-worker") == ""
 
 
 def test_an_event_without_an_involved_object_is_ignored() -> None:
