@@ -91,7 +91,7 @@ def test_a_detached_job_starts_with_closed_streams(lab: CommandLab) -> None:
 @pytest.mark.parametrize("is_ignored", [False, True], ids=["hangup", "ignored"])
 def test_a_closed_terminal_costs_no_finished_simulation(lab: CommandLab, is_ignored: bool) -> None:
     """A write to a closed terminal fails with EIO, also in the handler of SIGHUP."""
-    n, seconds = (10, 0.3) if is_ignored else (300, 0.5)  # the hangup comes before the end, also on a busy machine
+    n, seconds = (10, 0.3) if is_ignored else (30, 0.5)  # the hangup comes before the end, also on a busy machine
     lab.write_study(parameter_sets=[{"x": x, "sleep": seconds} for x in range(n)])
     around = ("sh", "-c", f"trap '{'' if is_ignored else '-'}' HUP; exec \"$@\"", "-")
     terminal = Terminal(lab, "jobs", "submit", lab.study, "--name", "job", around=around)
