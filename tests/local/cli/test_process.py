@@ -93,7 +93,7 @@ def test_a_closed_terminal_costs_no_finished_simulation(lab: CommandLab, is_igno
     """A write to a closed terminal fails with EIO, also in the handler of SIGHUP."""
     n, seconds = (10, 0.3) if is_ignored else (30, 0.5)  # the hangup comes before the end, also on a busy machine
     lab.write_study(parameter_sets=[{"x": x, "sleep": seconds} for x in range(n)])
-    around = ("sh", "-c", f"trap '{'' if is_ignored else '-'}' HUP; exec \"$@\"", "-")
+    around = ("env", f"--{'ignore' if is_ignored else 'default'}-signal=HUP")  # whatever this process does with it
     terminal = Terminal(lab, "jobs", "submit", lab.study, "--name", "job", around=around)
     terminal.wait_for("running")
     wait_for(lab, "job", lambda status: status["live"] is not None and status["counts"]["simulations_good"] > 0)
