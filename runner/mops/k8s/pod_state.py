@@ -5,7 +5,7 @@ Objects are plain dictionaries, as Kubernetes writes them (v1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mops.k8s.chart import Object
@@ -148,22 +148,30 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
-    return _last_message(events, kind, name.__eq__, reasons)
+    found = []
+    for event in events:
+        about = event.get("involvedObject", {})
+        if event.get("reason") in reasons and (about.get("kind"), about.get("name")) == (kind, name):
+            found.append(event)
+    return str(max(found, key=event_time, default={}).get("message", ""))
 
 
 def refused_pods(events: Sequence[Object], deployment: str) -> str:
     """Return why Kubernetes makes no pods of a Deployment, such as a quota; empty: no event says so."""
-    message = _last_message(events, "ReplicaSet", lambda name: name.startswith(f"{deployment}-"), ("FailedCreate",))
+    of_deployment = [
+        event
+        for event in events
+        if (about := event.get("involvedObject", {})).get("kind") in ("Deployment", "ReplicaSet")
+        and f"{about.get('name', '')}-".startswith(f"{deployment}-")
+    ]
+    # A refusal is over after a later event: pods were made, or the Deployment was scaled. Kubernetes renews the event
+    # of a refusal at each try. Of events in one second, the refusal is the later one.
+    newest = max(of_deployment, key=lambda event: (event_time(event), event.get("reason") == _REFUSED), default={})
+    message = str(newest.get("message", "")) if newest.get("reason") == _REFUSED else ""
     return message.partition("is forbidden: ")[2] or message
 
 
-def _last_message(events: Sequence[Object], kind: str, is_named: Callable[[str], bool], reasons: Sequence[str]) -> str:
-    found = []
-    for event in events:
-        about = event.get("involvedObject", {})
-        if event.get("reason") in reasons and about.get("kind") == kind and is_named(about.get("name", "")):
-            found.append(event)
-    return str(max(found, key=event_time, default={}).get("message", ""))
+_REFUSED = "FailedCreate"
 
 
 def event_time(event: Object) -> str:

@@ -266,6 +266,22 @@ def test_the_newest_refusal_of_a_deployments_pods_is_its_reason(message: str, re
     assert refused_pods([other], "mops-worker") == ""
 
 
+@pytest.mark.parametrize(
+    ("reason", "kind", "name"),
+    [
+        ("SuccessfulCreate", "ReplicaSet", "mops-worker-5"),
+        ("SuccessfulDelete", "ReplicaSet", "mops-worker-5"),
+        ("ScalingReplicaSet", "Deployment", "mops-worker"),
+    ],
+)
+def test_a_refusal_of_pods_is_over_after_another_event_of_the_deployment(reason: str, kind: str, name: str) -> None:
+    """Regression: a service without replicas named a quota that had refused its pods ten minutes before."""
+    refusal = event("FailedCreate", "no", "ReplicaSet", "mops-worker-5", at="2026-11-21T10:00:02Z")
+    assert refused_pods([refusal, event(reason, "done", kind, name, at="2026-11-21T10:00:03Z")], "mops-worker") == ""
+    for at in ("2026-11-21T10:00:01Z", "2026-11-21T10:00:02Z"):
+        assert refused_pods([event(reason, "done", kind, name, at=at), refusal], "mops-worker") == "no"
+
+
 def test_an_event_without_an_involved_object_is_ignored() -> None:
     nameless = {"reason": "FailedMount", "message": "no"}
     assert phase_of(job(), [waits("ContainerCreating")], [nameless]).word == "starting"
