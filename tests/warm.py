@@ -12,6 +12,8 @@ command from a shell. Two things differ: what Python reads at its start (``PYTHO
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import fcntl
 import functools
 import gc
@@ -28,11 +30,15 @@ import sys
 import termios
 import threading
 import types
+import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 HEADER_BYTES = 8
+VARIABLE = "WARM_CHILDREN"
+"""Names the socket of the program of warm_children.py, for commands that tests start."""
 
 
 class Warm:
@@ -155,7 +161,8 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -194,6 +201,43 @@ def warm_dask() -> Warm:
     from programs import environment
 
     return Warm(environment(), "dask")
+
+
+@functools.cache
+def warm_children() -> str:
+    """Start the program of warm_children.py, which ends with this process, and return the name of its socket."""
+    from mops.worker.environment import environment
+
+    name = f"mops-warm-children-{uuid.uuid4()}"
+    lifeline, ours = os.pipe()
+    ready, theirs = os.pipe()
+    subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("warm_children.py")), name, str(lifeline), str(theirs)],
+        env=environment({}, n_threads=1, python=None),
+        pass_fds=(lifeline, theirs),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(lifeline)
+    os.close(theirs)
+    atexit.register(os.close, ours)
+    assert os.read(ready, 1), "the process that forks children has not started"
+    os.close(ready)
+    return name
+
+
+def reapers(name: str) -> types.SimpleNamespace:
+    """Return what ``mops.worker.processes`` uses of ``subprocess``, with reapers from the program with this socket."""
+
+    def start(argv: list[str], *, pass_fds: Sequence[int], **_: object) -> WarmProcess:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect("\0" + name)
+        body = json.dumps([argv, dict(os.environ), str(Path.cwd())]).encode()
+        socket.send_fds(connection, [len(body).to_bytes(HEADER_BYTES, "big")], list(pass_fds))
+        connection.sendall(body)
+        return WarmProcess(argv, connection.detach())
+
+    return types.SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 def read_all(fds: list[int], timeout_s: float) -> list[str]:
@@ -257,6 +301,10 @@ def become(fds: list[int], environment: dict[str, str], cwd: str) -> None:
         os.close(fd)
     os.environ.clear()
     os.environ.update(environment)
+    if name := os.environ.pop(VARIABLE, None):
+        from mops.worker import processes
+
+        processes.subprocess = reapers(name)  # type: ignore[assignment]
     os.chdir(cwd)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     if os.environ.get("PYTHONUNBUFFERED"):

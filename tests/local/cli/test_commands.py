@@ -155,6 +155,7 @@ def test_cancel_stops_a_job_from_another_process(lab: CommandLab) -> None:
     assert lab.run("jobs", "status", "called-off", "--json").json["state"] == "cancelled"
 
 
+@pytest.mark.usefixtures("real_children")
 def test_ctrl_c_while_the_model_is_imported_writes_nothing(lab: CommandLab) -> None:
     begun = lab.root / "begun"
     begins = f"import time\nfrom pathlib import Path\nPath({str(begun)!r}).touch()\ntime.sleep(600)\n"

@@ -288,6 +288,7 @@ def test_json_has_the_failure(study: CommandLab) -> None:
     assert found["traceback"].startswith("Traceback (most recent call last)")
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_signal_that_ends_the_command_ends_its_process_and_removes_its_folders(
     study: CommandLab, terminal: tuple[int, int]
 ) -> None:
@@ -302,5 +303,6 @@ def test_a_signal_that_ends_the_command_ends_its_process_and_removes_its_folders
         os.kill(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in err) == (128 + signal.SIGTERM, False)
+    assert below
     assert [one.pid for one in below if alive(one.pid)] == []
     assert list(folder.iterdir()) == []

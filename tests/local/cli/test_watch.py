@@ -252,6 +252,7 @@ def test_through_a_pipe_each_change_is_one_line(gated: CommandLab, running: Proc
     assert running.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.usefixtures("real_children")
 def test_as_json_each_line_is_an_object_and_the_last_one_has_the_final_state(gated: CommandLab) -> None:
     gated.write_study(parameter_sets=[{"x": x, "fails": True} for x in (1, 2, 3)], n_replicates=1)
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:

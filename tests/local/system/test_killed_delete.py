@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 from study_lab import Runner, StudyLab, betas, wait_for
@@ -54,5 +53,5 @@ def kill_it(folder: Path, deleter: Runner, kill: int) -> None:
         wait_for(lambda: (folder / "deleted.json").exists() or not folder.exists())
     else:
         wait_for(lambda: not folder.exists() or sum(1 for _ in (folder / "events").glob("*")) < N_FILES - 1000 * kill)
-    deleter.signal(signal.SIGKILL)
+    deleter.process.kill()  # it may have ended
     deleter.process.wait()
