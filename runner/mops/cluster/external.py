@@ -19,7 +19,7 @@ from dask.base import annotate
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
-from mops.cluster.dask_calls import CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
+from mops.cluster.dask_calls import CONNECT_SECONDS, CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
 from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
 from mops.cluster.shares import WEIGHTS, OtherJobs, at_most
 from mops.cluster.worker_losses import (
@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 GivenUp = Callable[[Any], bool]
 
+_NO_CLUSTER = "start the cluster, or correct MODELOPS_SCHEDULER"
 _YIELD_SECONDS = 0.25  # between two lists of fetched results, at most
 _WATCH_SECONDS = 2.0
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
@@ -97,6 +98,7 @@ class ExternalCluster:
         self._request: ShareRequest | None = None
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
+        self._hint = "see what the service lacks: mops cluster status" if pods else _NO_CLUSTER
         self._closing = threading.Event()
         self.slots = self.workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
@@ -177,7 +179,7 @@ class ExternalCluster:
             self._connection.calls.close()
         try:
             # Results do not pass through the scheduler where the workers can be reached.
-            client = new_client(self._address, direct_to_workers=True)
+            client = new_client(self._address, min(CONNECT_SECONDS, self.timeout_s), direct_to_workers=True)
         except CONNECTION_ERRORS:
             return False
         self._connection = DaskConnection(DaskCalls(client))
@@ -226,7 +228,7 @@ class ExternalCluster:
         raise ClusterError(
             f"{problem} (waited {self.timeout_s:g} s)",
             where=self._address,
-            hint="start the cluster, or correct MODELOPS_SCHEDULER",
+            hint=self._hint,
         )
 
     def count_slots(self) -> int:

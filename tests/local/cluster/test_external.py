@@ -10,11 +10,13 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 
 from mops.cluster.base import RunsAgain
-from mops.cluster.dask_calls import DaskCalls
+from mops.cluster.dask_calls import DaskCalls, new_client
 from mops.cluster.external import _MOST_SILENCES, ExternalCluster, connect_external
-from mops.errors import NoAnswer
+from mops.errors import ClusterError, NoAnswer
+from mops.k8s.pod_ends import Pods
 from mops.settings import Settings
 from mops.worker.dask_worker import topic_of
+from programs import free_port
 from waiting import until
 
 
@@ -29,6 +31,34 @@ def address() -> Iterator[str]:
 def cluster(address: str) -> Iterator[ExternalCluster]:
     with connect_external(address, "run", Settings()) as connected:
         yield connected
+
+
+@pytest.mark.parametrize(
+    ("pods", "hint"),
+    [
+        (None, "start the cluster, or correct MODELOPS_SCHEDULER"),
+        (Pods(""), "see what the service lacks: mops cluster status"),
+    ],
+    ids=["own cluster", "service"],
+)
+def test_a_scheduler_that_is_not_there_is_waited_for_as_long_as_asked(
+    pods: Pods | None, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each attempt to connect took 10 s, whatever MODELOPS_JOB_CLUSTER_TIMEOUT said."""
+    limits: list[float] = []
+
+    def limited(address: str, timeout_s: float, **named: Any) -> Client:
+        limits.append(timeout_s)
+        return new_client(address, timeout_s, **named)
+
+    monkeypatch.setattr("mops.cluster.external.new_client", limited)
+    settings = Settings(cluster_timeout=0.5)
+    with (
+        pytest.raises(ClusterError) as refused,
+        connect_external(f"tcp://127.0.0.1:{free_port()}", "run", settings, pods=pods),
+    ):
+        pass
+    assert (refused.value.hint, set(limits)) == (hint, {0.5})
 
 
 def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_nothing(cluster: ExternalCluster) -> None:
