@@ -34,7 +34,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 HEADER_BYTES = 8
 VARIABLE = "WARM_CHILDREN"
@@ -107,10 +107,8 @@ class Warm:
         return process
 
     def _send(self, arguments: list[str], environment: dict[str, str], cwd: Path, fds: list[int]) -> None:
-        body = json.dumps([arguments, environment, str(cwd)]).encode()
         with self._lock:
-            socket.send_fds(self._socket, [len(body).to_bytes(HEADER_BYTES, "big")], fds)
-            self._socket.sendall(body)
+            send_request(self._socket, [arguments, environment, str(cwd)], fds)
 
     def close(self) -> None:
         self._socket.close()
@@ -212,7 +210,7 @@ def warm_children() -> str:
     lifeline, ours = os.pipe()
     ready, theirs = os.pipe()
     subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("warm_children.py")), name, str(lifeline), str(theirs)],
+        [sys.executable, str(Path(__file__).with_name("warm_children.py")), name, str(lifeline), str(theirs)],
         env=environment({}, n_threads=1, python=None),
         pass_fds=(lifeline, theirs),
         cwd="/",
@@ -232,12 +230,27 @@ def reapers(name: str) -> types.SimpleNamespace:
     def start(argv: list[str], *, pass_fds: Sequence[int], **_: object) -> WarmProcess:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect("\0" + name)
-        body = json.dumps([argv, dict(os.environ), str(Path.cwd())]).encode()
-        socket.send_fds(connection, [len(body).to_bytes(HEADER_BYTES, "big")], list(pass_fds))
-        connection.sendall(body)
+        send_request(connection, [argv, dict(os.environ), str(Path.cwd())], list(pass_fds))
         return WarmProcess(argv, connection.detach())
 
     return types.SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+
+
+def send_request(connection: socket.socket, request: list[object], fds: list[int]) -> None:
+    body = json.dumps(request).encode()
+    socket.send_fds(connection, [len(body).to_bytes(HEADER_BYTES, "big")], fds)
+    connection.sendall(body)
+
+
+def receive_request(connection: socket.socket) -> tuple[list[Any], list[int]]:
+    """Return a request and its descriptors; EOFError: the other side has closed the connection."""
+    head, fds, _, _ = socket.recv_fds(connection, HEADER_BYTES, 4)
+    if not head:
+        raise EOFError
+    body, size = b"", int.from_bytes(head, "big")
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    return json.loads(body), fds
 
 
 def read_all(fds: list[int], timeout_s: float) -> list[str]:
@@ -264,12 +277,10 @@ def serve(requests: socket.socket) -> list[str]:
     """Fork two processes per command: one runs it, the other waits for it. Return the arguments in the first."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
-        head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 4)
-        if not head:
+        try:
+            request, fds = receive_request(requests)
+        except EOFError:
             os._exit(0)
-        body, size = b"", int.from_bytes(head, "big")
-        while len(body) < size:
-            body += requests.recv(size - len(body))
         if os.fork() == 0:
             break
         for fd in fds:
@@ -284,7 +295,7 @@ def serve(requests: socket.socket) -> list[str]:
         os._exit(0)
     os.setsid()
     os.write(status, f"{os.getpid()}\n".encode())
-    arguments, environment, cwd = json.loads(body)
+    arguments, environment, cwd = request
     become(fds, environment, cwd)
     return list(arguments)
 

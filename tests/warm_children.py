@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import signal
@@ -26,6 +25,7 @@ import threading
 import traceback
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -34,8 +34,7 @@ import mops.child.main
 from mops.child.outputs import as_tables
 from mops.system.signals import STOP_SIGNALS
 from mops.worker import reaper_main
-
-HEADER_BYTES = 8
+from warm import receive_request
 
 
 def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
@@ -49,6 +48,8 @@ _AT_START = _read_at_start(os.environ)
 
 def main() -> None:
     name, lifeline, ready = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    sys.path.remove(str(Path(__file__).parent))  # a real child has neither the folder of tests nor its modules
+    del sys.modules["warm"]
     as_tables({"warm": np.zeros(1)}, 0)  # pyarrow imports pandas
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # pytest's
@@ -76,10 +77,7 @@ def main() -> None:
 
 def _become_reaper(connection: socket.socket) -> tuple[list[str], int]:
     """Fork once more: the first process waits for the second, in which this returns the arguments and the socket."""
-    head, (fd,), _, _ = socket.recv_fds(connection, HEADER_BYTES, 1)
-    body, size = b"", int.from_bytes(head, "big")
-    while len(body) < size:
-        body += connection.recv(size - len(body))
+    (argv, variables, folder), (fd,) = receive_request(connection)
     if pid := os.fork():
         os.close(fd)
         connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
@@ -90,7 +88,6 @@ def _become_reaper(connection: socket.socket) -> tuple[list[str], int]:
     os.close(null)
     connection.sendall(f"{os.getpid()}\n".encode())
     connection.close()
-    argv, variables, folder = json.loads(body)
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
