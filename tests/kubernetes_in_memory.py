@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mops.errors import ServiceError
+from mops.k8s import names
+
 Object = dict[str, Any]
 
 
@@ -17,9 +20,11 @@ class Kubernetes:
         self._serves, self._takes = serves, takes
         self.objects: dict[tuple[str, str], Object] = {}
         self.n_created = 0
-        self.config: Object | None = None
+        self.config: Object | None = {"metadata": {"name": "mops-client", "uid": "uid-0"}}
         """The ConfigMap of the release."""
         self.all_pods: list[Object] = []
+        self.refuses = False  # whether a quota refuses new Jobs
+        self.has_kueue = True
 
     def may(self, *_: str) -> bool:
         return True
@@ -48,10 +53,16 @@ class Kubernetes:
         for job in self.jobs({}):
             job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
 
-    def create(self, manifest: Object) -> Object:
+    def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        if self.refuses:
+            raise ServiceError("exceeded quota: jobs", where=self.where)
+        if dry_run:
+            return manifest
         self.n_created += 1
         made = json.loads(json.dumps(manifest))
         made["metadata"]["uid"] = f"uid-{self.n_created}"
+        if self.has_kueue and names.QUEUE in made["metadata"].get("labels", {}):
+            made["spec"]["suspend"] = True
         if self._takes:
             made["status"] = {"phase": "Pending"}  # without end: the race of the operator
         return self.objects.setdefault((made["kind"], made["metadata"]["name"]), made)

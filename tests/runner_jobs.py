@@ -51,6 +51,7 @@ REQUEST = Request(
     job="malaria-261121-0f3a",
     number=1,
     release="mops",
+    service_uid="0f3a2f0e-6d5c-4a8e-9a55-0c9a4bd1a111",
     namespace="studies",
     storage="abfs://studies/mops",
     scheduler="tcp://mops-scheduler.studies.svc:8786",

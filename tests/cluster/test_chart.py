@@ -208,6 +208,17 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
         assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
+@pytest.mark.parametrize(("threads", "cpu"), [(1, "750m"), (2, "1500m"), (16, "12000m")])
+def test_a_worker_leaves_its_node_some_of_as_many_processors_as_it_has_slots(
+    tmp_path: Path, threads: int, cpu: str
+) -> None:
+    """The default of two processors did not fit a node of two."""
+    worker = {"threads": threads, "memory": "64Gi"}
+    assert rendered(tmp_path, {"worker": worker}).container("worker")["resources"]["requests"]["cpu"] == cpu
+    given = rendered(tmp_path, {"worker": worker | {"cpu": "3"}})
+    assert given.container("worker")["resources"]["requests"]["cpu"] == "3"
+
+
 @BOTH
 def test_every_mount_has_a_volume_and_home_is_writable(all_of: Rendered) -> None:
     runner = all_of.client["runner"]
@@ -451,7 +462,7 @@ def test_a_worker_has_time_left_to_close_after_its_hook(tmp_path: Path) -> None:
 
 def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_ports: list[int]) -> None:
     """Straight after `helm install` the connection is refused, and the program ended with a traceback."""
-    (pod,) = rendered(tmp_path).of("Pod").values()
+    pod = rendered(tmp_path).of("Pod")["mops-test"]
     (container,) = pod["spec"]["containers"]
     *python, program, url = container["args"]
     assert python == ["python", "-c"]
@@ -470,6 +481,33 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
         ):
             assert process.communicate(timeout=60) == (f"http://{place}: workers connected: 1\n", "")
     assert process.returncode == 0
+
+
+@BOTH
+def test_helm_test_probes_the_storage_with_all_that_a_runner_has(all_of: Rendered) -> None:
+    pod, runner = all_of.of("Pod")["mops-test-storage"], all_of.client["runner"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert pod["metadata"]["labels"] == runner["labels"]
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert container["args"] == ["python", "-m", "mops.storage.probe", all_of.client["storage"]]
+    assert spec["serviceAccountName"] == runner["serviceAccount"]
+    for of_pod, of_runner in (("securityContext", "podSecurityContext"), *((n, n) for n in ("volumes", "affinity"))):
+        assert spec.get(of_pod) == runner.get(of_runner)
+    for name in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
+        assert container.get(name) == runner.get(name)
+
+
+@BOTH
+def test_an_upgrade_first_starts_its_image_on_the_nodes_of_the_scheduler(all_of: Rendered) -> None:
+    """A wrong image stopped the scheduler of running jobs."""
+    pod = all_of.of("Pod")["mops-image-check"]
+    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["spec"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert pod["spec"]["containers"][0]["image"] == scheduler["containers"][0]["image"]
+    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "serviceAccountName"):
+        assert pod["spec"].get(name) == scheduler.get(name)
+    selector = all_of.of("Service")["mops-scheduler"]["spec"]["selector"]
+    assert not selector.items() <= pod["metadata"]["labels"].items()
 
 
 # Memory

@@ -50,6 +50,12 @@ labels:
 {{- end }}
 {{- end }}
 
+{{- /* Helm prints what a hook's pod has printed (from Helm 3.17), and keeps a pod that has failed. */}}
+{{- define "mops.hook" -}}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}
+
 {{- /* 10001 is the user of the image. */}}
 {{- define "mops.podSecurityContext" -}}
 runAsNonRoot: true

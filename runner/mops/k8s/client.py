@@ -99,10 +99,15 @@ class Kubernetes:
             found = self._api.get(kind, label_selector=chosen or None, field_selector=fields, raw=True)
             return list(found)
 
-    def create(self, manifest: Object) -> Object:
-        """Create an object in the namespace and return it. AlreadyThere: an object of this name exists."""
+    def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        """Create an object in the namespace, or (dry_run) only let Kubernetes check it; return it as Kubernetes has it.
+
+        AlreadyThere: an object of this name exists.
+        """
         with translated(f"{self.where}: create {_what(manifest)}"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
+            if dry_run:
+                new.endpoint += "?dryRun=All"  # kr8s has no argument for it
             new.create()
             return dict(new.raw.to_dict())
 

@@ -98,13 +98,19 @@ def _refused(code: int, message: str, where: str) -> ServiceError:
         what = f"Kubernetes rejected your credentials (401): {message}"
         return ServiceError(what, where=where, hint="log in to the cluster again")
     if code == 403:
-        hint = "ask the cluster's operator to add you to clients.subjects of the chart's values"
-        return Forbidden(f"Kubernetes does not allow this (403): {message}", where=where, hint=hint)
+        return Forbidden(f"Kubernetes does not allow this (403): {message}", where=where, hint=_hint_for(message))
     if code == 409:
         return AlreadyThere(message, where=where, hint="list the Jobs: kubectl get jobs")
     if code in (400, 422):
         return ServiceError(f"Kubernetes refused this: {message}", where=where, hint=_EVENTS_HINT)
     return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)
+
+
+def _hint_for(refusal: str) -> str:
+    """Return what helps against a 403: permissions are missing, or a quota or policy of the namespace refuses."""
+    if 'User "' in refusal and " cannot " in refusal:  # as the API server words missing permissions
+        return "ask the cluster's operator to add you to clients.subjects of the chart's values"
+    return "ask the cluster's operator about the quota or policy that this names"
 
 
 _EVENTS_HINT = "look for the reason: kubectl get events"

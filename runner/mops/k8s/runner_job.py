@@ -38,6 +38,9 @@ class Request:
     job: str
     number: int  # of the Job; the first is 1
     release: str
+    service_uid: (
+        str  # of the release's ConfigMap, with which Kubernetes removes the Job: no runner outlives its service
+    )
     namespace: str
     storage: str
     scheduler: str
@@ -98,6 +101,14 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
             "namespace": request.namespace,
             "labels": {**labels, **queue},
             "annotations": {names.STORAGE: request.storage, **cluster_name},
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "name": names.client_name(request.release),
+                    "uid": request.service_uid,
+                }
+            ],
         },
         "spec": _non_empty(
             backoffLimit=pod.backoff_limit,

@@ -12,7 +12,7 @@ from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import CONFIG_KEY, Object
 from mops.service import profile as profiles
 from mops.service.profile import Profile
-from mops.service.service import Service, forbidden
+from mops.service.service import Service
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -76,7 +76,11 @@ def _find(wanted: Wanted) -> Profile:
         if not kubernetes.may(verb, resource, group)
     ]
     if missing:
-        raise forbidden(missing, kubernetes.where)
+        raise ServiceError(
+            f"you lack permissions that mops needs: {', '.join(missing)}",
+            where=kubernetes.where,
+            hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
+        )
     profile = Profile(
         namespace=kubernetes.namespace,
         context=kubernetes.context,  # by name, because another one may be the current one later

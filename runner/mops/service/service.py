@@ -92,17 +92,22 @@ class Service:
         """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it."""
         # Every command that starts a runner does this first: a runner would not start with an image, a Secret or an
         # account that the upgrade has removed.
+        found = self._config_map()
+        where = f"{self.kubernetes.where}: ConfigMap {found['metadata']['name']}"
+        service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
+
+    def _config_map(self) -> Object:
+        """Return the ConfigMap in which the chart describes this service."""
         name = names.client_name(self.profile.service.release)
-        where = f"{self.kubernetes.where}: ConfigMap {name}"
         found = self.kubernetes.config_map(name)
         if found is None:
             raise ServiceError(
                 f"service {self.profile.service.release!r} no longer exists: its ConfigMap is absent",
-                where=where,
+                where=f"{self.kubernetes.where}: ConfigMap {name}",
                 hint="connect to another service with 'mops connect', or add --local to run on this machine",
             )
-        service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
-        return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
+        return found
 
     def with_options(self, options: PodOptions) -> Service:
         """Return the service for one job whose runner's pod has these options."""
@@ -149,13 +154,24 @@ class Service:
                 where=files.url,
                 hint=f"leave out --storage to use the service's storage ({self.storage}), or add --local",
             )
-        if not self.kubernetes.may("create", "jobs", "batch"):
-            raise forbidden(["create jobs.batch"], self.kubernetes.where)
         build_spec = None
         if self.dedicated_size is not None:
             self.check_dedicated()
             build_spec = dedicated.spec_builder()
-        yield lambda environment, asked: self._start(files, job, environment, asked, build_spec)
+
+        wanted = self._request(files, job, build_spec)
+        # Missing permissions, a quota or a policy refuse here, before the job exists.
+        self.kubernetes.create(runner_job(self.pod, wanted), dry_run=True)
+
+        def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:
+            settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+            request = replace(wanted, number=self._next_number(job), environment=settings, asked=asked)
+            made = self.kubernetes.create(runner_job(self.pod, request))
+            if self.pod.queue and not made["spec"].get("suspend"):  # Kueue suspends each Job that names a queue
+                logger.warning("no Kueue has taken the job into queue %r: it starts at once", self.pod.queue)
+            return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
+
+        yield start
 
     def check_dedicated(self) -> None:
         """Refuse dedicated Dask clusters if this service or its Kubernetes does not support them."""
@@ -187,9 +203,8 @@ class Service:
             return self.profile.service.worker.selector
         return {names.DASK_CLUSTER: cluster, names.DASK_COMPONENT: names.WORKER}
 
-    def _start(
-        self, files: Files, job: str, environment: Mapping[str, str], asked: str, build_spec: dedicated.BuildSpec | None
-    ) -> KubernetesRunner:
+    def _request(self, files: Files, job: str, build_spec: dedicated.BuildSpec | None) -> Request:
+        """Return the next start of a job's runner, without the settings and the person's request."""
         service, namespace = self.profile.service, self.profile.namespace
         cluster: list[Object] = []
         cluster_name, scheduler = None, service.scheduler
@@ -199,27 +214,26 @@ class Service:
             scheduler = dedicated.scheduler_address(cluster_name, namespace)
             labels = {names.JOB: job} | names.labels(self._owner_and_study)
             cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
+        return Request(
+            job=job,
+            number=self._next_number(job),
+            release=service.release,
+            service_uid=self._config_map()["metadata"]["uid"],
+            namespace=namespace,
+            storage=files.url,
+            scheduler=scheduler,
+            labels=self._owner_and_study,
+            dedicated=cluster,
+            workers=self._worker_labels(cluster_name),
+        )
+
+    def _next_number(self, job: str) -> int:
         of_job = names.of_job(job)
         there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
         # A pod on a node that does not answer outlives its Job, and must not be mistaken for a pod of the next Job.
         there += [pod["metadata"]["labels"].get(names.POD_OF_JOB, "") for pod in self.kubernetes.pods(of_job)]
         tails = (name.rpartition("-")[2] for name in there)
-        settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-        request = Request(
-            job=job,
-            number=1 + max((int(tail) for tail in tails if tail.isdigit()), default=0),
-            release=service.release,
-            namespace=namespace,
-            storage=files.url,
-            scheduler=scheduler,
-            environment=settings,
-            asked=asked,
-            labels=self._owner_and_study,
-            dedicated=cluster,
-            workers=self._worker_labels(cluster_name),
-        )
-        self.kubernetes.create(runner_job(self.pod, request))
-        return KubernetesRunner(job, names.runner_name(job, request.number), namespace)
+        return 1 + max((int(tail) for tail in tails if tail.isdigit()), default=0)
 
     def dedicated_state(self, job: str) -> str:
         """Return the state of a job's dedicated Dask cluster; empty: it has none."""
@@ -345,13 +359,4 @@ def another_version(service: chart.ServiceConfig) -> str:
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:
     return UsageError(
         what, where="--dedicated", hint=f"leave out --dedicated, or ask the cluster's operator to set {value}"
-    )
-
-
-def forbidden(missing: list[str], where: str) -> ServiceError:
-    """Return the error for missing permissions."""
-    return ServiceError(
-        f"you lack permissions that mops needs: {', '.join(missing)}",
-        where=where,
-        hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
     )

@@ -329,13 +329,13 @@ def test_a_refused_take_over_keeps_the_old_runner(
         resume(job, service, take_over=True, env={"MODE": "broken"})
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
 
-    def another_command(*_: str) -> bool:
+    def another_command(_: str) -> Object | None:
         submitted = job.record.options
         keep_options(job.files, job.record, KeptOptions(0, submitted), replace(submitted, env={"MODE": "a"}))
-        return True
+        return in_memory(service).config
 
     with monkeypatch.context() as patch:
-        patch.setattr(in_memory(service), "may", another_command)
+        patch.setattr(in_memory(service), "config_map", another_command)
         with pytest.raises(JobError, match="another command has changed the options"):
             resume(job, service, take_over=True, env={"MODE": "b"})
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
@@ -349,7 +349,7 @@ def test_a_refused_take_over_keeps_the_old_runner(
 def upgraded(service: Service, **changes: Any) -> Object:
     """Return the ConfigMap of an upgraded chart."""
     described = service.profile.service.model_dump(mode="json", by_alias=True)
-    return {"data": {CONFIG_KEY: json.dumps(described | changes)}}
+    return {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: json.dumps(described | changes)}}
 
 
 def test_a_runner_starts_with_the_current_values_of_the_chart(service: Service) -> None:
@@ -362,13 +362,33 @@ def test_a_runner_starts_with_the_current_values_of_the_chart(service: Service) 
 
 
 def test_a_removed_service_is_an_error(service: Service) -> None:
+    in_memory(service).config = None
     with pytest.raises(ServiceError, match="service 'mops' no longer exists"):
         service.renewed()
 
 
+def test_a_job_that_kubernetes_refuses_is_not_made(service: Service, study: Path) -> None:
+    """It stayed in the storage as `submitted`, without a runner."""
+    in_memory(service).refuses = True
+    with pytest.raises(ServiceError, match="exceeded quota"):
+        submit.submit(study, name="waves", location=at(service), wait=False)
+    in_memory(service).refuses = False
+    submit.submit(study, name="waves", location=at(service), wait=False)  # the name is free
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_queue_without_kueue_is_reported(
+    service: Service, study: Path, caplog: pytest.LogCaptureFixture, is_there: bool
+) -> None:
+    in_memory(service).has_kueue = is_there
+    submit.submit(study, name="waves", location=at(service), wait=False, pod=PodOptions(queue="small"))
+    said = "no Kueue has taken the job into queue 'small': it starts at once"
+    assert caplog.messages == ([] if is_there else [said])
+
+
 @pytest.mark.parametrize("text", ["", "{}", "not JSON"])
 def test_an_unreadable_description_is_an_error_with_its_configmap(service: Service, text: str) -> None:
-    in_memory(service).config = {"data": {CONFIG_KEY: text}}
+    in_memory(service).config = {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: text}}
     with pytest.raises(UsageError, match="does not describe a mops service") as raised:
         service.renewed()
     assert "ConfigMap mops-client" in str(raised.value.where)

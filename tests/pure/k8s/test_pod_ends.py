@@ -249,7 +249,7 @@ def test_a_runner_that_was_oom_killed_is_recognized(pod: str, expected: str, clo
 
 @pytest.mark.parametrize(("workers", "options"), [({"a": "1", "b": "2"}, ["--workers", "a=1,b=2"]), ({}, [])])
 def test_a_runner_gets_the_labels_of_its_workers_as_an_option(workers: dict[str, str], options: list[str]) -> None:
-    request = Request("job", 1, "mops", "studies", "abfs://a/b", "tcp://s:8786", workers=workers)
+    request = Request("job", 1, "mops", "uid", "studies", "abfs://a/b", "tcp://s:8786", workers=workers)
     spec = runner_job(RunnerPod(image="mops", service_account="mops-runner"), request)["spec"]["template"]["spec"]
     assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", "--grace", "60", *options]
 

@@ -60,7 +60,7 @@ spec:
         - {name: nanny, containerPort: 8790}
       resources:
         requests:
-          cpu: {{ .Values.worker.cpu | default .Values.worker.threads | quote }}
+          cpu: {{ .Values.worker.cpu | default (printf "%dm" (mul 750 (int64 .Values.worker.threads))) | quote }}
           memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
         limits:
           {{- with .Values.worker.cpuLimit }}
