@@ -107,10 +107,12 @@ def dry_run(service: Service, objects: list[dict[str, Any]]) -> Ran:
     return service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
 
 
-def test_helm_test_reaches_the_scheduler_and_counts_workers(service: Service) -> None:
+def test_helm_test_reaches_the_scheduler_and_the_storage_and_says_so(service: Service) -> None:
     ran = service.run("helm", "test", "mops", "-n", service.namespace, "--timeout", "2m")
     assert ran.code == 0, ran.out + ran.err
-    assert "Phase:          Succeeded" in ran.out
+    assert ran.out.count("Phase:          Succeeded") == 2
+    assert f"{service.url}: this account can create, read, list and remove files" in ran.out + ran.err
+    assert "workers connected: 2" in ran.out + ran.err
 
 
 @pytest.fixture

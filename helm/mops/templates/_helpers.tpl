@@ -50,7 +50,7 @@ labels:
 {{- end }}
 {{- end }}
 
-{{- /* Helm prints what a hook's pod has printed (from Helm 3.17), and keeps a pod that has failed. */}}
+{{- /* Helm prints what a hook's pod has printed (from Helm 3.18), and keeps a pod that has failed. */}}
 {{- define "mops.hook" -}}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 helm.sh/hook-output-log-policy: hook-succeeded,hook-failed

@@ -1,0 +1,95 @@
+"""What the operator of a service does to it, while jobs run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from service_lab import CHART, Service, assert_same_rows, begun, installed, wait_for, write_study
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def operated(cluster: dict[str, str]) -> Iterator[Service]:
+    """Install a service of its own: these tests change and remove it."""
+    with installed("mops-operated", cluster) as found:
+        yield found
+
+
+def test_a_quota_of_jobs_refuses_a_submit_and_leaves_no_job(operated: Service) -> None:
+    """The job stayed in the storage as `submitted`, without a runner."""
+    study = write_study(operated, "refused", sets=2, seconds=0)
+    operated.kubectl("create", "quota", "no-jobs", "--hard=count/jobs.batch=0")
+    try:
+        wait_for(lambda: "count/jobs.batch" in operated.kubectl("get", "quota", "no-jobs", "-o", "jsonpath={.status}"))
+        told = operated.mops("jobs", "submit", study, "--name", "refused", code=4)
+    finally:
+        operated.kubectl("delete", "quota", "no-jobs")
+    assert "exceeded quota: no-jobs" in told.err
+    assert "hint: ask the cluster's operator about the quota or policy that this names" in told.err
+    assert "refused" not in operated.mops("jobs", "list").out
+    operated.submit(study, "refused")
+    operated.wait("refused")
+
+
+def test_a_queue_without_kueue_is_reported_and_the_job_runs(operated: Service) -> None:
+    study = write_study(operated, "unqueued", sets=2, seconds=0)
+    told = operated.mops("jobs", "submit", study, "--name", "unqueued", "--queue", "small")
+    assert "no Kueue has taken the job into queue 'small': it starts at once" in told.err
+    operated.wait("unqueued")
+
+
+def test_helm_test_says_why_runners_cannot_write_to_the_storage(operated: Service) -> None:
+    reading = {"runner": {"existingSecret": "storage-workers"}}  # a token that only reads
+    storage = operated.values["storage"]
+    operated.values["storage"] = storage | reading
+    try:
+        operated.helm("upgrade")
+        ran = operated.run("helm", "test", "mops", "-n", operated.namespace, "--timeout", "3m")
+    finally:
+        operated.values["storage"] = storage
+        operated.helm("upgrade")
+    assert ran.code != 0
+    said = ran.out + ran.err
+    assert "error: the storage refuses" in said, said
+    assert f"at: {operated.url}/probe/" in said
+
+
+def test_an_upgrade_to_a_wrong_image_is_refused_and_jobs_run_on(operated: Service) -> None:
+    """The upgrade stopped the scheduler, and then could not start it."""
+    study = write_study(operated, "upgraded", sets=60, seconds=0.5)
+    operated.submit(study, "upgraded", CHECKPOINT_SECONDS="0")
+    begun(operated, "upgraded")
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
+    values = operated.home / "values.yaml"
+    wrong = ("--set", "image.tag=absent", "--timeout", "20s")
+    ran = operated.run("helm", "upgrade", "mops", CHART, "-n", operated.namespace, "-f", str(values), "--wait", *wrong)
+    assert ran.code != 0
+    assert "pre-upgrade hooks failed" in ran.err
+    check = operated.kubectl("get", "pod", "mops-image-check", "-o", "jsonpath={.status.containerStatuses[0].state}")
+    assert "ErrImageNeverPull" in check
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in operated.objects("pods")}
+    assert before.items() <= after.items()
+    operated.wait("upgraded")
+    assert operated.status("upgraded")["attempt"] == 1
+    assert_same_rows(operated, study, "upgraded")
+    operated.helm("upgrade")
+    assert "mops-image-check" not in operated.kubectl("get", "pods", "-o", "name")
+
+
+def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(operated: Service) -> None:
+    """Runners outlived their service, with its credentials."""
+    study = write_study(operated, "orphan", sets=40, seconds=0.5)
+    operated.submit(study, "orphan", CHECKPOINT_SECONDS="0")
+    begun(operated, "orphan")
+    removed = operated.run("helm", "uninstall", "mops", "-n", operated.namespace, "--wait")
+    assert removed.code == 0, removed.err
+    wait_for(lambda: not operated.objects("jobs", "mops/job") and not operated.objects("pods", "mops/job"))
+    done = operated.committed("orphan")
+    operated.helm("install")
+    operated.mops("jobs", "resume", "orphan", "--take-over")  # its last sign of life counts for 45 s
+    operated.wait("orphan")
+    assert operated.status("orphan")["attempt"] == 2
+    assert done >= 4
+    assert_same_rows(operated, study, "orphan")
