@@ -31,10 +31,19 @@ POD = RunnerPod.model_validate(
         "env": [
             {"name": "HOME", "value": "/tmp"},
             {"name": "XDG_CACHE_HOME", "value": "/tmp/.cache"},
+            {"name": "DASK_CONFIG", "value": "/etc/mops/dask"},
             {"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": "studies"},
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}}],
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}},
+            {"name": "dask-config", "configMap": {"name": "mops-dask"}},
+            {"name": "tls", "secret": {"secretName": "mops-tls"}},
+        ],
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "dask-config", "mountPath": "/etc/mops/dask", "readOnly": True},
+            {"name": "tls", "mountPath": "/etc/mops/tls", "readOnly": True},
+        ],
         "labels": {
             "app.kubernetes.io/name": "mops",
             "app.kubernetes.io/instance": "mops",
@@ -54,7 +63,7 @@ REQUEST = Request(
     service_uid="0f3a2f0e-6d5c-4a8e-9a55-0c9a4bd1a111",
     namespace="studies",
     storage="abfs://studies/mops",
-    scheduler="tcp://mops-scheduler.studies.svc:8786",
+    scheduler="tls://mops-scheduler.studies.svc:8786",
     environment={"MODELOPS_JOB_BATCH_SIZE": "400"},
     labels={names.OWNER: "ada", names.STUDY: "malaria"},
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -21,11 +22,12 @@ import psutil
 import pytest
 import yaml
 from chart_lab import CHART, EVERYTHING, MINIMAL, Object, Rendered, helm, helm_program, refused, rendered
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Security
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mops
+from mops.cluster.dask_calls import security_of
 from mops.cluster.doctor import Scheduler, Worker, findings
 from mops.k8s import dedicated as dedicated_objects
 from mops.k8s import names
@@ -346,11 +348,15 @@ def test_there_is_no_autoscaler_of_workers(all_of: Rendered) -> None:
 
 
 def config_folder(found: Rendered, folder: Path) -> Path:
-    """Write the configuration of Dask that a pod gets."""
-    written = folder / "dask"
+    """Write the configuration of Dask that a pod gets, and the certificate that the chart makes."""
+    written, tls = folder / "dask", folder / "tls"
     written.mkdir()
     for name, text in found.of("ConfigMap")["mops-dask"]["data"].items():
-        (written / name).write_text(text)
+        (written / name).write_text(text.replace("/etc/mops/tls", str(tls)))
+    for secret in found.of("Secret").values():
+        tls.mkdir()
+        for name, encoded in secret["data"].items():
+            (tls / name).write_bytes(base64.b64decode(encoded))
     return written
 
 
@@ -393,6 +399,13 @@ def command(container: Object, ports: dict[str, int], env: dict[str, str]) -> li
     return [str(BIN / word) if word in {"dask", "python"} else word for word in words.split()]
 
 
+def security(found: Rendered) -> Security | None:
+    """Return the security of a client; None: the chart does not encrypt."""
+    for secret in found.of("Secret").values():
+        return security_of({name: base64.b64decode(text).decode() for name, text in secret["data"].items()})
+    return None
+
+
 @contextmanager
 def running(arguments: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(arguments, env=os.environ | env, start_new_session=True) as process:
@@ -405,13 +418,14 @@ def running(arguments: list[str], env: dict[str, str]) -> Iterator[subprocess.Po
                 process.kill()
 
 
+@pytest.mark.parametrize("encrypted", [True, False], ids=["tls", "tcp"])
 def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
-    tmp_path: Path, unused_ports: list[int]
+    tmp_path: Path, unused_ports: list[int], encrypted: bool
 ) -> None:
     """They run as processes of this machine. Then the hook retires the worker, which exits."""
-    found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}})
+    found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}, "tls": {"enabled": encrypted}})
     ports = dict(zip(("8786", "8787", "8788", "8789", "8790"), unused_ports, strict=True))
-    address = f"tcp://127.0.0.1:{ports['8786']}"
+    address = f"{'tls' if encrypted else 'tcp'}://127.0.0.1:{ports['8786']}"
     names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x"}
     own = {entry["name"]: entry["value"] for entry in found.container("worker")["env"] if "value" in entry}
     env = own | names | {"DASK_CONFIG": str(config_folder(found, tmp_path)), "HOME": str(tmp_path)}
@@ -421,7 +435,7 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
         running(command(found.container("scheduler"), ports, env), env),
         running([word.replace("/tmp/dask", str(tmp_path)) for word in worker], env) as process,
     ):
-        with Client(address, timeout=30, set_as_default=False) as client:
+        with Client(address, timeout=30, set_as_default=False, security=security(found)) as client:
             client.wait_for_workers(1, timeout=60)
             (facts,) = client.scheduler_info(n_workers=-1)["workers"].values()
             assert facts["name"] == "mops-worker-x"
@@ -432,7 +446,7 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
             with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
                 assert answer.read() == b"ok"
         doctor = [BIN / "mops", "doctor"]
-        env_of_doctor = os.environ | {"MODELOPS_SCHEDULER": address}
+        env_of_doctor = os.environ | {"MODELOPS_SCHEDULER": address, "DASK_CONFIG": env["DASK_CONFIG"]}
         looked = subprocess.run(doctor, env=env_of_doctor, capture_output=True, text=True, timeout=60)
         assert looked.returncode == 0, looked.stdout + looked.stderr
         hook = {"command": found.container("worker")["lifecycle"]["preStop"]["exec"]["command"]}
@@ -508,6 +522,36 @@ def test_an_upgrade_first_starts_its_image_on_the_nodes_of_the_scheduler(all_of:
         assert pod["spec"].get(name) == scheduler.get(name)
     selector = all_of.of("Service")["mops-scheduler"]["spec"]["selector"]
     assert not selector.items() <= pod["metadata"]["labels"].items()
+
+
+# Encryption
+
+
+def test_the_certificate_serves_scheduler_workers_and_clients(tmp_path: Path) -> None:
+    """Python 3.13 and newer check the form of certificates strictly."""
+    found = rendered(tmp_path)
+    (secret,) = found.of("Secret").values()
+    assert (secret["metadata"]["name"], secret["type"]) == ("mops-tls", "kubernetes.io/tls")
+    config_folder(found, tmp_path)
+    tls = tmp_path / "tls"
+    for purpose in ("sslserver", "sslclient"):
+        check = ("openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", tls / "ca.crt", tls / "tls.crt")
+        assert subprocess.run(check, capture_output=True, check=True, timeout=60).stdout.endswith(b": OK\n")
+    assert sorted(secret["data"]) == ["ca.crt", "tls.crt", "tls.key"], "the key of the authority is nowhere"
+
+
+def test_a_secret_of_the_operator_is_used_and_encryption_can_be_switched_off(tmp_path: Path) -> None:
+    own = rendered(tmp_path, {"tls": {"existingSecret": "dask-tls"}})
+    assert own.of("Secret") == {}
+    assert own.client["tlsSecret"] == "dask-tls"
+    pods = {name: pod["spec"]["volumes"] for name, pod in own.pods() if "volumes" in pod["spec"]}
+    secrets = {name: [one["secret"]["secretName"] for one in found if "secret" in one] for name, found in pods.items()}
+    with_it = ("mops-scheduler", "mops-worker", "client's worker", "client's scheduler", "mops-test-storage")
+    assert {name for name, found in secrets.items() if found == ["dask-tls"]} == set(with_it)
+    off = rendered(tmp_path, {"tls": {"enabled": False}})
+    assert off.of("Secret") == {}
+    assert not [one for _, pod in off.pods() for one in pod["spec"].get("volumes", ()) if "secret" in one]
+    assert (off.client["scheduler"], off.client.get("tlsSecret")) == ("tcp://mops-scheduler.studies.svc:8786", None)
 
 
 # Memory
@@ -751,8 +795,11 @@ def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     }
     without = rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING)
     assert rules(without, "mops-runner") == RUNNER | dedicated("create", "get", "delete")
-    assert rules(found, "mops-client") == CLIENT
-    assert rules(everything, "mops-client") == CLIENT | dedicated("get", "list", "watch")
+    certificate = {("", "secrets=mops-tls", "get")}
+    assert rules(found, "mops-client") == CLIENT | certificate
+    own = {("", "secrets=dask-tls", "get")}
+    assert rules(everything, "mops-client") == CLIENT | own | dedicated("get", "list", "watch")
+    assert rules(rendered(tmp_path, {"tls": {"enabled": False}}), "mops-client") == CLIENT
     assert found.of("ClusterRole") == everything.of("ClusterRole") == {}
 
 
@@ -832,7 +879,8 @@ def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
         "release": "mops",
         "namespace": "studies",
         "storage": "abfs://studies/mops",
-        "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+        "scheduler": "tls://mops-scheduler.studies.svc:8786",
+        "tlsSecret": "mops-tls",
         "dashboard": {"service": "mops-scheduler", "port": 8787},
         "dedicated": {"enabled": False, "workers": 2, "networkPolicy": True, "egress": False},
         "runner": {
@@ -844,9 +892,21 @@ def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
             "securityContext": client["runner"]["securityContext"],
             "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
             "ports": [{"name": "metrics", "containerPort": 9095}],
-            "env": [{"name": "HOME", "value": "/tmp"}, {"name": "XDG_CACHE_HOME", "value": "/tmp/.cache"}],
-            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}}],
-            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            "env": [
+                {"name": "HOME", "value": "/tmp"},
+                {"name": "XDG_CACHE_HOME", "value": "/tmp/.cache"},
+                {"name": "DASK_CONFIG", "value": "/etc/mops/dask"},
+            ],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}},
+                {"name": "dask-config", "configMap": {"name": "mops-dask"}},
+                {"name": "tls", "secret": {"secretName": "mops-tls"}},
+            ],
+            "volumeMounts": [
+                {"name": "tmp", "mountPath": "/tmp"},
+                {"name": "dask-config", "mountPath": "/etc/mops/dask", "readOnly": True},
+                {"name": "tls", "mountPath": "/etc/mops/tls", "readOnly": True},
+            ],
             "labels": labels_of(found, "runner"),
             "backoffLimit": 6,
             "ttlSecondsAfterFinished": 604800,

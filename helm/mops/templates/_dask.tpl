@@ -1,4 +1,4 @@
-{{- /* Dask's configuration for scheduler and workers, and its place in a container. */}}
+{{- /* Dask's configuration for scheduler, workers and runners, and its place in a container. */}}
 
 {{- define "mops.daskConfig" -}}
 {{- $own := include "mops.daskDefaults" . | fromYaml -}}
@@ -14,6 +14,10 @@ Profile: Dask's own profiler sees threads that wait for child processes. It doub
 */}}
 {{- define "mops.daskDefaults" -}}
 distributed:
+  {{- if .Values.tls.enabled }}
+  comm:
+    {{- include "mops.tls.config" . | nindent 4 }}
+  {{- end }}
   scheduler:
     worker-saturation: 1.0
     http:
@@ -53,10 +57,12 @@ checksum/dask-config: {{ include "mops.daskConfig" . | sha256sum }}
 - name: dask-config
   mountPath: /etc/mops/dask
   readOnly: true
+{{- include "mops.tlsMount" . }}
 {{- end }}
 
 {{- define "mops.daskVolume" -}}
 - name: dask-config
   configMap:
     name: {{ include "mops.name" (dict "root" . "component" "dask") }}
+{{- include "mops.tlsVolume" . }}
 {{- end }}

@@ -201,7 +201,7 @@ metadata:
 {{- end }}
 
 {{- define "mops.scheduler.address" -}}
-tcp://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
+{{ ternary "tls" "tcp" .Values.tls.enabled }}://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
 {{- end }}
 
 {{- /* Pods of this release, by component, as peers of a NetworkPolicy: (list $ "worker" "runner"). */}}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar, cast
 
-from distributed import CancelledError, Client, Future, SchedulerPlugin
+from distributed import CancelledError, Client, Future, SchedulerPlugin, Security
 from distributed.client import ClosedClientError
 from distributed.versions import VersionMismatchWarning
 from distributed.worker import get_data_from_worker
@@ -210,24 +210,44 @@ def _no_answer(when: str) -> NoAnswer:
     return NoAnswer(f"the Dask cluster does not answer {when}", hint="look at the load and the log of its scheduler")
 
 
-def new_client(address: str, timeout_s: float = CONNECT_SECONDS, *, direct_to_workers: bool | None = None) -> Client:
+def new_client(
+    address: str,
+    timeout_s: float = CONNECT_SECONDS,
+    *,
+    direct_to_workers: bool | None = None,
+    security: Security | None = None,  # None: as Dask's configuration says
+) -> Client:
     """Connect to a scheduler, and silence Dask's log: the errors of mops say the same about tasks and connections."""
     names = [name for name in list(logging.root.manager.loggerDict) if name.startswith("distributed.")]
     for name in ("distributed", "tornado.application", *names):  # for callbacks in Dask's event loop
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return Client(address, timeout=timeout_s, set_as_default=False, direct_to_workers=direct_to_workers)
+    options = {"direct_to_workers": direct_to_workers, "security": security}
+    return Client(address, timeout=timeout_s, set_as_default=False, **options)
+
+
+def security_of(certificate: Mapping[str, str]) -> Security:
+    """Return what encrypts a client's connections; the certificate as for :func:`connect_to_look`."""
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate["ca.crt"],  # Dask also takes the text
+        tls_client_cert=certificate["tls.crt"],
+        tls_client_key=certificate["tls.key"],
+    )
 
 
 @contextmanager
-def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[DaskCalls]:
+def connect_to_look(
+    address: str, timeout_s: float = CONNECT_SECONDS, *, certificate: Mapping[str, str] | None = None
+) -> Iterator[DaskCalls]:
     """Connect to a running cluster to inspect it. It may have no workers, or other versions of mops and Dask.
 
+    ``certificate`` has the texts ``ca.crt``, ``tls.crt`` and ``tls.key``; None: Dask's configuration decides.
     ClusterError: the scheduler does not answer, or the connection breaks.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VersionMismatchWarning)  # the caller reports it
-            client = new_client(address, timeout_s)
+            client = new_client(address, timeout_s, security=security_of(certificate) if certificate else None)
         with closing(DaskCalls(client)) as calls:
             yield calls
     except NoAnswer as silent:

@@ -90,6 +90,8 @@ class ServiceConfig(ChartModel):
     # variables (no secrets) that give access to the storage
     storage_env: Annotated[dict[str, str], Field(alias="storageEnv")] = {}
     scheduler: str  # its address inside the cluster
+    # the Secret with the certificate for Dask's connections; None: they are not encrypted
+    tls_secret: Annotated[str | None, Field(alias="tlsSecret")] = None
     dashboard: Dashboard
     runner: RunnerPod
     worker: Workers

@@ -6,6 +6,7 @@ Objects are plain dictionaries, as Kubernetes writes them; runner_job.py and job
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import tempfile
@@ -24,7 +25,7 @@ import kr8s
 import yaml
 from kr8s.asyncio.objects import Pod as AsyncPod
 from kr8s.asyncio.objects import Service as AsyncService
-from kr8s.objects import ConfigMap, Event, Job, Pod, new_class, object_from_spec
+from kr8s.objects import ConfigMap, Event, Job, Pod, Secret, new_class, object_from_spec
 
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
@@ -71,6 +72,13 @@ class Kubernetes:
             found.refresh()
             return dict(found.raw.to_dict())
         return None
+
+    def secret(self, name: str) -> dict[str, str]:
+        """Return the texts in a Secret, by key."""
+        with translated(f"{self.where}: get Secret {name}"):
+            found = self._named(Secret, name)
+            found.refresh()
+            return {key: base64.b64decode(value).decode() for key, value in found.raw.get("data", {}).items()}
 
     def config_maps(self, labels: dict[str, str]) -> list[Object]:
         """Return the ConfigMaps with these labels."""

@@ -77,9 +77,10 @@ def spec_builder() -> BuildSpec:
     return make_cluster_spec  # type: ignore[no-any-return]
 
 
-def scheduler_address(name: str, namespace: str) -> str:
+def scheduler_address(service: ServiceConfig, name: str, namespace: str) -> str:
     """Return the address of a cluster's scheduler, inside Kubernetes."""
-    return f"tcp://{name}-scheduler.{namespace}.svc:8786"
+    scheme = service.scheduler.partition("://")[0]  # encrypted as the shared cluster is
+    return f"{scheme}://{name}-scheduler.{namespace}.svc:8786"
 
 
 def objects(
@@ -118,7 +119,7 @@ def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, lab
     # The operator sets DASK_WORKER_NAME and DASK_SCHEDULER_ADDRESS unless the template does. The name must be the
     # operator's, which removes workers by it. The address must be ours, because the operator's needs the domain
     # cluster.local.
-    worker = _pod(service.worker.pod_template, {"DASK_SCHEDULER_ADDRESS": scheduler_address(name, namespace)})
+    worker = _pod(service.worker.pod_template, {"DASK_SCHEDULER_ADDRESS": scheduler_address(service, name, namespace)})
     scheduler = _pod(service.scheduler_pod_template, {"DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION": _TARGET_DURATION})
     # The cluster's name, size, idle timeout and Service stay; the operator finds ports in the Service.
     return {

@@ -83,7 +83,8 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
 
 def dask_of(service: Service, sim_threads: int) -> Dask:
     """Return Dask's view of a service."""
-    with service.scheduler() as address, connect_to_look(address) as calls:
+    certificate = service.certificate()
+    with service.scheduler() as address, connect_to_look(address, certificate=certificate) as calls:
         there = connected(calls)
         scheduler, workers, findings = examine(calls, sim_threads)
     return Dask(scheduler, there, workers, findings)

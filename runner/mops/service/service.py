@@ -211,7 +211,7 @@ class Service:
         if build_spec is not None:
             assert self.dedicated_size is not None
             cluster_name = names.cluster_name(job, secrets.token_hex(3))
-            scheduler = dedicated.scheduler_address(cluster_name, namespace)
+            scheduler = dedicated.scheduler_address(service, cluster_name, namespace)
             labels = {names.JOB: job} | names.labels(self._owner_and_study)
             cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
         return Request(
@@ -332,6 +332,11 @@ class Service:
                 why = f"{pods[0].name} is {pods[0]}" if pods else self.refused(component)
                 return f"waits for {what}: {why or 'there is no pod'}"
         return ""
+
+    def certificate(self) -> Mapping[str, str] | None:
+        """Return the certificate for Dask's connections, as a Secret has it; None: they are not encrypted."""
+        name = self.profile.service.tls_secret
+        return self.kubernetes.secret(name) if name else None
 
     @contextmanager
     def scheduler(self) -> Iterator[str]:

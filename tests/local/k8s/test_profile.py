@@ -276,5 +276,6 @@ def test_a_service_needs_no_secret() -> None:
     named = {name for part in (ServiceConfig, chart.RunnerPod, chart.Workers) for name in part.model_fields}
     assert not {name for name in named if any(word in name for word in ("secret", "key", "token", "password"))} - {
         "image_pull_secrets",  # names of Secrets
+        "tls_secret",
         "mount_token",
     }

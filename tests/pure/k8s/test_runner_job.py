@@ -142,7 +142,7 @@ def test_settings_of_the_user_replace_those_of_the_chart() -> None:
 def test_the_urls_of_storage_and_scheduler_and_the_metrics_port_are_variables() -> None:
     found = variables(job())
     assert found["MODELOPS_STORAGE"] == "abfs://studies/mops"
-    assert found["MODELOPS_SCHEDULER"] == "tcp://mops-scheduler.studies.svc:8786"
+    assert found["MODELOPS_SCHEDULER"] == "tls://mops-scheduler.studies.svc:8786"
     assert found["MODELOPS_METRICS_PORT"] == "9095"
     assert "MODELOPS_METRICS_PORT" not in variables(job(POD.model_copy(update={"ports": []})))
 

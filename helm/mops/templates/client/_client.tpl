@@ -13,6 +13,7 @@ pods. Empty values are left out.
   "storage" (include "mops.storage.url" .)
   "storageEnv" .Values.storage.env
   "scheduler" (include "mops.scheduler.address" .)
+  "tlsSecret" (ternary (include "mops.tls.secret" .) "" .Values.tls.enabled)
   "dashboard" (dict "service" $scheduler "port" 8787)
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
@@ -42,7 +43,7 @@ pods. Empty values are left out.
   "ports" (list (dict "name" "metrics" "containerPort" 9095))
   "env" (include "mops.client.runnerEnv" . | fromYamlArray)
   "envFrom" (include "mops.envFrom" $scope | fromYamlArray)
-  "volumes" (printf "%s\n%s" (include "mops.tmpVolume" $scope) (include "mops.storageVolume" .) | fromYamlArray)
+  "volumes" (printf "%s\n%s\n%s" (include "mops.tmpVolume" $scope) (include "mops.daskVolume" .) (include "mops.storageVolume" .) | fromYamlArray)
   "volumeMounts" (include "mops.client.runnerMounts" . | fromYamlArray)
   "labels" (include "mops.podLabels" $scope | fromYaml)
   "annotations" $values.annotations
@@ -61,6 +62,7 @@ pods. Empty values are left out.
 
 {{- define "mops.client.runnerEnv" -}}
 {{- include "mops.homeEnv" . }}
+{{ include "mops.daskEnv" . }}
 {{ include "mops.storageEnv" . | trim }}
 {{ include "mops.extraEnv" (dict "root" . "component" "runner") }}
 {{- end }}
@@ -68,6 +70,7 @@ pods. Empty values are left out.
 {{- define "mops.client.runnerMounts" -}}
 - name: tmp
   mountPath: /tmp
+{{ include "mops.daskMount" . }}
 {{- if .Values.storage.pvc.enabled }}
 - name: storage
   mountPath: /storage
