@@ -330,7 +330,7 @@ def test_the_client_knows_the_rights_of_the_user(service: Service, kubernetes: K
 
 def suspended(service: Service, name: str) -> dict[str, Any]:
     manifest = runner_job(POD, REQUEST)
-    manifest["metadata"] |= {"name": name, "namespace": service.namespace}
+    manifest["metadata"] = {"name": name, "namespace": service.namespace}  # without an owner, which would not exist
     manifest["spec"]["suspend"] = True
     return manifest
 
