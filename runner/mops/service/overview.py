@@ -87,7 +87,14 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
     with service.scheduler() as address, connect_to_look(address, certificate=certificate) as calls:
         there = connected(calls)
         scheduler, workers, findings = examine(calls, sim_threads)
-    return Dask(scheduler, there, workers, findings)
+    return Dask(scheduler, there, workers, [*([] if certificate else [_NOT_ENCRYPTED]), *findings])
+
+
+_NOT_ENCRYPTED = Finding(
+    "scheduler",
+    "its connections are not encrypted: whoever reaches its port can run code on scheduler, workers and runners",
+    "tls.enabled=true in the chart's values",
+)
 
 
 def joined(pods: Sequence[PodState], workers: Sequence[ConnectedWorker]) -> list[WorkerView]:

@@ -1,0 +1,158 @@
+"""What docs/explanation/trust.md says is refused, tried on the real Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from service_lab import ROOT, Service, assert_same_rows, begun, wait_for, write_study
+from test_chart_in_cluster import MAY, allowed
+from test_views_in_cluster import person
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+PAGE = ROOT / "docs" / "explanation" / "trust.md"
+
+REFUSED = {
+    "another pod of the cluster": {
+        "use the Dask scheduler (port 8786) and the workers": "test_another_pod_cannot_take_part_in_dask",
+        "run code on the scheduler, on workers and in runners": "test_another_pod_cannot_take_part_in_dask",
+        "read the credentials of workers and of runners": "test_another_pod_has_no_rights_in_the_namespace",
+        "read other Secrets of the namespace": "test_another_pod_has_no_rights_in_the_namespace",
+        "end or delete jobs of other modellers": "test_another_pod_has_no_rights_in_the_namespace",
+        "change Deployments and Roles": "test_another_pod_has_no_rights_in_the_namespace",
+    },
+    "a modeller": {"change Deployments and Roles": "test_a_modeller_has_exactly_the_rights_of_the_role"},
+    "a model, on a worker": {"change Deployments and Roles": "test_a_model_has_at_most_the_rights_of_a_runner"},
+}
+"""The cells of the table that say "no", and the test of each."""
+
+
+def test_each_no_of_the_table_has_a_test() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    found = {
+        column: {row[0] for row in rows if row[number] == "no"} for number, column in enumerate(head) if number > 0
+    }
+    assert found == {column: set(checked) for column, checked in REFUSED.items()}
+    assert {name for checked in REFUSED.values() for name in checked.values()} <= set(globals())
+
+
+# Another pod
+
+ASK = """
+import asyncio, os, sys
+from distributed import Security
+from distributed.comm import connect
+
+def tls(ca, cert, key):
+    return Security(require_encryption=True, tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key)
+
+async def ask(address, security):
+    comm = await connect(address, timeout=5, **security.get_connection_args("client"))
+    await comm.write({"op": "identity", "reply": True})
+    return (await comm.read())["type"]
+
+def answer(address, security):
+    try:
+        return asyncio.run(asyncio.wait_for(ask(address, security), 10))
+    except (OSError, asyncio.TimeoutError):
+        return "refused"
+
+own, foreign = tls(os.environ["CA"], os.environ["CERT"], os.environ["KEY"]), Security.temporary()
+for place in sys.argv[1:]:
+    print(answer(f"tls://{place}", own), answer(f"tls://{place}", foreign), answer(f"tcp://{place}", Security()))
+"""
+"""Prints for each address what it answers to its own certificate, to one of another authority, and to none."""
+
+
+@pytest.fixture
+def outside(service: Service) -> Iterator[str]:
+    """Create a namespace that knows nothing of the service."""
+    name = f"outside-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
+    assert service.run("kubectl", "create", "namespace", name).code == 0
+    yield name
+    service.run("kubectl", "delete", "namespace", name, "--timeout=120s")
+
+
+def test_another_pod_cannot_take_part_in_dask(service: Service, outside: str) -> None:
+    """Without encryption, a pod that reached port 8786 could run code everywhere in the service."""
+    secret = json.loads(service.kubectl("get", "secret", "mops-tls", "-o", "json"))["data"]
+    workers = [pod["status"]["podIP"] for pod in service.objects("pods", "app.kubernetes.io/component=worker")]
+    places = [f"mops-scheduler.{service.namespace}.svc:8786", f"{workers[0]}:8789", f"{workers[0]}:8790"]
+    keys = {"CA": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}
+    decode = (
+        "import base64, os\nfor n in ('CA', 'CERT', 'KEY'): os.environ[n] = base64.b64decode(os.environ[n]).decode()\n"
+    )
+    container: dict[str, Any] = {
+        "name": "ask",
+        "image": service.env["MOPS_TEST_SIR_IMAGE"],
+        "imagePullPolicy": "Never",
+        "args": ["python", "-c", decode + ASK, *places],
+        "env": [{"name": name, "value": secret[key]} for name, key in keys.items()],
+    }
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ask", "namespace": outside}, "spec": spec}
+    created = service.run("kubectl", "create", "-f", "-", text=yaml.safe_dump(pod))
+    assert created.code == 0, created.err
+    in_it = ("kubectl", "-n", outside)
+    phase = (*in_it, "get", "pod", "ask", "-o", "jsonpath={.status.phase}")
+    wait_for(lambda: service.run(*phase).out in ("Succeeded", "Failed"))
+    said = service.run(*in_it, "logs", "ask").out
+    assert [line.split() for line in said.splitlines()] == [
+        ["Scheduler", "refused", "refused"],
+        ["Worker", "refused", "refused"],
+        ["Nanny", "refused", "refused"],
+    ], said
+
+
+def test_another_pod_has_no_rights_in_the_namespace(service: Service) -> None:
+    assert allowed(service, "system:serviceaccount:default:default") == set()
+
+
+# Those inside
+
+
+def test_a_modeller_has_exactly_the_rights_of_the_role(service: Service) -> None:
+    with person(service, "someone"):
+        account = f"{service.namespace}:someone"
+        service.kubectl("create", "rolebinding", "someone", "--role", "mops-client", "--serviceaccount", account)
+        found = allowed(service, f"system:serviceaccount:{account}")
+        reads = {("get", "services"), ("get", "pods/log"), ("list", "events")}
+        jobs = {(verb, "jobs.batch") for verb in ("create", "get", "list", "watch", "patch", "delete")}
+        pods = {(verb, "pods") for verb in ("get", "list", "watch")}
+        assert found == reads | jobs | pods | {("get", "pods/portforward"), ("create", "pods/portforward")}
+        who = ("auth", "can-i", f"--as=system:serviceaccount:{account}", "get")
+        assert service.run("kubectl", "-n", service.namespace, *who, "secret/mops-tls").out == "yes\n"
+        assert service.run("kubectl", "-n", service.namespace, *who, "secret/storage").out == "no\n"
+
+
+def test_a_model_has_at_most_the_rights_of_a_runner(service: Service) -> None:
+    rights = MAY["mops-worker"] | MAY["mops-runner"]
+    assert not {(verb, kind) for verb, kind in rights if verb not in ("get", "list", "watch") or "secrets" in kind}
+    for account in ("mops-worker", "mops-runner"):
+        assert allowed(service, f"system:serviceaccount:{service.namespace}:{account}") == MAY[account]
+
+
+def test_a_new_certificate_reaches_a_running_job(service: Service) -> None:
+    """As the chart's README says: delete the Secret, upgrade, restart scheduler and workers."""
+    study = write_study(service, "renewed", sets=150, seconds=0.5)
+    service.submit(study, "renewed", CHECKPOINT_SECONDS="0")
+    begun(service, "renewed")
+    before = service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}")
+    service.helm("upgrade")
+    assert service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}") == before, "an upgrade keeps it"
+    service.kubectl("delete", "secret", "mops-tls")
+    service.helm("upgrade")
+    assert service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}") != before
+    service.kubectl("rollout", "restart", "deployment/mops-scheduler", "deployment/mops-worker")
+    service.kubectl("rollout", "status", "deployment/mops-scheduler", "--timeout=180s")
+    service.kubectl("rollout", "status", "deployment/mops-worker", "--timeout=180s")
+    service.mops("cluster", "status")
+    service.wait("renewed")
+    assert service.status("renewed")["attempt"] == 1
+    assert_same_rows(service, study, "renewed")
