@@ -54,8 +54,11 @@ def tls(ca, cert, key):
 
 async def ask(address, security):
     comm = await connect(address, timeout=5, **security.get_connection_args("client"))
-    await comm.write({"op": "identity", "reply": True})
-    return (await comm.read())["type"]
+    try:
+        await comm.write({"op": "identity", "reply": True})
+        return (await comm.read())["type"]
+    finally:
+        await comm.close()
 
 def answer(address, security):
     try:
@@ -140,7 +143,7 @@ def test_a_model_has_at_most_the_rights_of_a_runner(service: Service) -> None:
 
 def test_a_new_certificate_reaches_a_running_job(service: Service) -> None:
     """As the chart's README says: delete the Secret, upgrade, restart scheduler and workers."""
-    study = write_study(service, "renewed", sets=150, seconds=0.5)
+    study = write_study(service, "renewed", sets=100, seconds=0.5)
     service.submit(study, "renewed", CHECKPOINT_SECONDS="0")
     begun(service, "renewed")
     before = service.kubectl("get", "secret", "mops-tls", "-o", "jsonpath={.data}")
