@@ -35,6 +35,17 @@ def kubernetes(service: Service) -> Kubernetes:
 
 
 @contextmanager
+def granted(service: Service, name: str, account: str, *rights: str) -> Iterator[None]:
+    """Give an account rights for the body of the with statement."""
+    service.kubectl("create", "role", name, *rights)
+    service.kubectl("create", "rolebinding", name, "--role", name, "--serviceaccount", account)
+    try:
+        yield
+    finally:
+        service.kubectl("delete", "role,rolebinding", name)
+
+
+@contextmanager
 def person(service: Service, name: str, *role: str) -> Iterator[dict[str, str]]:
     """Create a user with a role; yield the environment of the user."""
     service.kubectl("create", "serviceaccount", name)
@@ -211,7 +222,9 @@ def test_without_a_scheduler_the_status_shows_what_kubernetes_knows(service: Ser
 
 def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_knows(service: Service) -> None:
     """kr8s retried without end and without a pause."""
-    with person(service, "seer", *SEES) as env:
+    certificate = ("--verb=get", "--resource=secrets", "--resource-name=mops-tls")
+    account = f"{service.namespace}:seer"
+    with person(service, "seer", *SEES) as env, granted(service, "certificate", account, *certificate):
         began = time.monotonic()
         told = service.mops("cluster", "status", code=4, **env)
         assert time.monotonic() - began < 60
