@@ -72,11 +72,16 @@ def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     def connects() -> bool:
         if server.poll() is not None:
             raise NoAzuriteError(f"Azurite does not answer: {log.read_text()[-500:]}")
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        return False
+        return answers(port)
 
     until(connects, 120, said=log.read_text)
+
+
+def answers(port: int) -> bool:
+    """Tell whether a server of this host accepts connections."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def required() -> bool:

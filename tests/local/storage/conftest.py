@@ -6,10 +6,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TypeAlias
+from urllib.parse import quote, urlsplit
 
 import azurite
+import httpx
 import pytest
+import s3_server
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 from fsspec.implementations.memory import MemoryFileSystem
@@ -102,6 +105,44 @@ def azure(azurite_port: int, monkeypatch: pytest.MonkeyPatch) -> AzureStorage:
     return AzureStorage(f"abfs://{name}/some/prefix", service.create_container(name), azurite_port)
 
 
+@dataclass
+class S3Storage:
+    url: str
+    port: int
+    kind: str = "s3"
+    shared: bool = True
+
+    def _ask(self, verb: str, path: str, data: bytes | None = None) -> httpx.Response:
+        place = f"http://127.0.0.1:{self.port}/{self.url.removeprefix('s3://')}/{quote(path)}"
+        return httpx.request(verb, place, content=data, headers=s3_server.SIGNED)
+
+    def bytes_at(self, path: str) -> bytes | None:
+        found = self._ask("GET", path)
+        return None if found.status_code == 404 else found.raise_for_status().content
+
+    def lay(self, path: str, data: bytes) -> None:
+        self._ask("PUT", path, data).raise_for_status()
+
+    def drop(self, path: str) -> None:
+        self._ask("DELETE", path).raise_for_status()
+
+
+@pytest.fixture(scope="session")
+def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with s3_server.running(tmp_path_factory.mktemp("moto") / "moto.log") as port:
+        yield port
+
+
+@pytest.fixture
+def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
+    """Return a prefix in a new bucket."""
+    for name, value in s3_server.environment(s3_port).items():
+        monkeypatch.setenv(name, value)
+    name = f"test-{uuid.uuid4().hex}"
+    httpx.put(f"http://127.0.0.1:{s3_port}/{name}").raise_for_status()
+    return S3Storage(f"s3://{name}/some/prefix", s3_port)
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path / "storage"))
@@ -112,14 +153,17 @@ def memory() -> MemoryStorage:
     return MemoryStorage(f"memory://{uuid.uuid4().hex}/prefix")
 
 
-@pytest.fixture(params=["local", "memory", pytest.param("azure", marks=pytest.mark.azurite)])
-def storage(request: pytest.FixtureRequest) -> LocalStorage | MemoryStorage | AzureStorage:
+Storage: TypeAlias = LocalStorage | MemoryStorage | AzureStorage | S3Storage
+
+
+@pytest.fixture(params=["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.azurite)])
+def storage(request: pytest.FixtureRequest) -> Storage:
     """Return each storage in turn."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def files(storage: LocalStorage | MemoryStorage | AzureStorage) -> Files:
+def files(storage: Storage) -> Files:
     return Files.open(storage.url)
 
 

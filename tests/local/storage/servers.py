@@ -96,7 +96,7 @@ def serving(script: Scripted) -> Iterator[int]:
         def handle_any(self) -> None:
             script.handle(self)
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = handle_any  # noqa: N815 - the library's names
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815 - the library's names
 
         def log_message(self, *_: object) -> None:
             pass

@@ -60,6 +60,6 @@ def test_the_program_says_how_the_probe_ended(tmp_path: Path) -> None:
 
 
 def test_the_program_refuses_a_wrong_url() -> None:
-    failed = run("s3://bucket")
+    failed = run("s4://bucket")
     assert failed.returncode == 2
-    assert "s3://bucket" in failed.stderr
+    assert "s4://bucket" in failed.stderr

@@ -17,7 +17,7 @@ from fsspec.core import url_to_fs
 from mops.errors import UsageError
 from mops.storage.backends.base import (
     BUSY,
-    FULL,
+    FAULTS_BY_STATUS,
     NO_CONTAINER,
     REFUSED,
     SILENT,
@@ -39,18 +39,6 @@ FAULTS_BY_CODE = {
     "ServerBusy": BUSY,
     "InternalError": BUSY,
     "OperationTimedOut": BUSY,
-}
-FAULTS_BY_STATUS = {
-    401: REFUSED,
-    403: REFUSED,
-    404: NO_CONTAINER,
-    408: SILENT,
-    429: BUSY,
-    500: BUSY,
-    502: BUSY,
-    503: BUSY,
-    504: BUSY,
-    507: FULL,
 }
 # These classes count more than an error's status. The first match counts.
 FAULTS_BY_CLASS = (

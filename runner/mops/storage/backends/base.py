@@ -293,6 +293,19 @@ FAULTS_BY_ERRNO = {
     errno.ENETUNREACH: SILENT,
     errno.ENETRESET: SILENT,
 }
+# Statuses of HTTP, by which storages answer.
+FAULTS_BY_STATUS = {
+    401: REFUSED,
+    403: REFUSED,
+    404: NO_CONTAINER,
+    408: SILENT,
+    429: BUSY,
+    500: BUSY,
+    502: BUSY,
+    503: BUSY,
+    504: BUSY,
+    507: FULL,
+}
 # These classes count more than an error's number.
 FAULTS_BY_CLASS = ((TimeoutError, SILENT), (ConnectionError, SILENT))
 

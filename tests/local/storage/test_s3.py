@@ -1,0 +1,157 @@
+"""Faults of S3: each request is made once by the client, and repeated by mops if that can help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import s3_server
+from made import ID, claimed, created
+from servers import CuttingProxy, Scripted, serving
+from tenacity import Retrying
+
+from conftest import S3Storage, Time
+from mops.errors import StorageError, StorageUnavailable
+from mops.storage.backends.base import Put
+from mops.storage.files import Files
+from mops.storage.joblog.log import JobLog
+from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
+from mops.verdicts import Counts
+from programs import free_port
+
+CREATED = (200, {"ETag": '"1"'}, b"")
+EVERY_REQUEST = [
+    lambda files: files.put("a", b"x"),
+    lambda files: files.put_new("a", b"x"),
+    lambda files: files.get("a"),
+    lambda files: files.size("a"),
+    lambda files: files.list("a"),
+    lambda files: files.folders("a"),
+    lambda files: files.remove(["a"]),
+]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Files]:
+    """Open a storage at a port of this machine."""
+
+    def opened(port: int, url: str = "s3://bucket/prefix", **options: Retrying) -> Files:
+        for name, value in s3_server.environment(port).items():
+            monkeypatch.setenv(name, value)
+        return Files.open(url, **options)
+
+    return opened
+
+
+def error(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>said</Message></Error>".encode()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(
+    status: int, clock: Time, at: Callable[..., Files]
+) -> None:
+    script = Scripted(*[(status, {}, error("SlowDown"))] * 4, CREATED)
+    with serving(script) as port:
+        assert at(port, retrying=clock.retrying()).put_new("log/1", b"x") is Put.CREATED
+    assert len(script.requests) == 5, "the client itself must not retry"
+    assert len(clock.slept) == 4
+    assert clock.slept == sorted(clock.slept)
+    assert {headers["if-none-match"] for _, _, headers in map(lowered, script.requests)} == {"*"}
+
+
+def lowered(request: tuple[str, str, dict[str, str]]) -> tuple[str, str, dict[str, str]]:
+    verb, path, headers = request
+    return verb, path, {name.lower(): value for name, value in headers.items()}
+
+
+def test_a_conflict_with_a_request_that_fails_later_is_retried(clock: Time, at: Callable[..., Files]) -> None:
+    """S3 answers 409 to one of two creates at the same time. The client calls that "already exists"."""
+    conflict, absent = (409, {}, error("ConditionalRequestConflict")), (404, {}, error("NoSuchKey"))
+    script = Scripted(conflict, absent, CREATED)
+    with serving(script) as port:
+        assert at(port, retrying=clock.retrying()).put_new("log/1", b"x") is Put.CREATED
+    assert [verb for verb, _, _ in script.requests] == ["PUT", "GET", "PUT"]
+
+
+@pytest.mark.parametrize("ask", EVERY_REQUEST)
+def test_a_storage_that_keeps_failing_is_unavailable(
+    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
+) -> None:
+    script = Scripted((503, {}, error("SlowDown")))
+    with serving(script) as port, pytest.raises(StorageUnavailable, match=r"overloaded.*503") as caught:
+        ask(at(port, retrying=clock.retrying(total_s=20)))
+    assert caught.value.where == "s3://bucket/prefix/a"
+    assert len(script.requests) == len(clock.slept) + 1
+
+
+@pytest.mark.parametrize("ask", EVERY_REQUEST)
+def test_a_server_that_does_not_answer_is_unavailable(
+    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
+) -> None:
+    with pytest.raises(StorageUnavailable, match="does not answer"):
+        ask(at(free_port(), retrying=clock.retrying(total_s=5)))
+
+
+@pytest.mark.parametrize("ask", EVERY_REQUEST)
+def test_refused_access_is_an_error_that_is_not_retried(
+    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
+) -> None:
+    script = Scripted((403, {}, error("AccessDenied")))
+    with serving(script) as port, pytest.raises(StorageError, match=r"refuses access \(\w+ 403") as caught:
+        ask(at(port, retrying=clock.retrying()))
+    assert "access key" in str(caught.value.hint)
+    assert clock.slept == []
+
+
+def test_a_missing_bucket_is_an_error_and_no_missing_file(s3: S3Storage) -> None:
+    files = Files.open("s3://never-created/prefix")
+    for ask in (files.get, files.list, files.folders, lambda path: files.put(path, b"")):
+        with pytest.raises(StorageError, match="the container or account does not exist"):
+            ask("a")
+
+
+def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, clock: Time) -> None:
+    for name in s3_server.environment(1):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")  # that of no cloud
+    with pytest.raises(StorageError, match="no usable credentials for S3") as caught:
+        Files.open("s3://bucket/prefix", retrying=clock.retrying()).get("a")
+    assert "AWS_ACCESS_KEY_ID" in str(caught.value.hint)
+
+
+def test_a_commit_whose_answer_was_lost_counts_once(s3: S3Storage, clock: Time, at: Callable[..., Files]) -> None:
+    puts: list[bytes] = []
+
+    def lose(first: bytes) -> bool:
+        second = first.startswith(b"PUT") and b"00000002.json" in first
+        puts.extend([first] * second)
+        return second and len(puts) == 1
+
+    proxy = CuttingProxy(s3.port, lose)
+    files = at(proxy.port, s3.url, retrying=clock.retrying())
+    created(files)
+    log = claimed(files)
+    log.commit(Ranges.of([0]), [], Counts(1, 0, 0, 0))
+    log.commit(Ranges.of([1]), [], Counts(1, 0, 0, 0))
+    proxy.close()
+    assert len(proxy.lost) == 1
+    assert len(puts) == 2
+    view = JobLog(at(s3.port, s3.url), JobPaths("job", ID)).read()
+    assert (view.k, list(view.committed), view.counts.simulations_good) == (3, [0, 1], 2)
+
+
+def test_a_large_part_is_created_once_by_one_request(s3: S3Storage, at: Callable[..., Files]) -> None:
+    """Only a single request can be conditional everywhere: the client would send large data in parts."""
+    seen: list[bytes] = []
+    proxy = CuttingProxy(s3.port, lambda first: bool(seen.append(first)))
+    files = at(proxy.port, s3.url)
+    data = bytes(range(256)) * (40 << 12)
+    assert files.put_new("big", data) is Put.CREATED
+    assert [line.split()[0] for line in seen] == [b"PUT"]
+    assert files.put_new("big", b"small") is Put.OTHER
+    assert files.put_new("big", data) is Put.SAME
+    assert files.get("big") == data
+    proxy.close()
