@@ -71,6 +71,7 @@ class Service:
     home: Path
     container: str
     values: dict[str, Any] = field(default_factory=dict)
+    bucket: str = ""  # of S3, in place of the container of Azure
 
     def __post_init__(self) -> None:
         self.env = {
@@ -82,7 +83,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        return f"abfs://{self.container}/mops"
+        return f"s3://{self.bucket}/mops" if self.bucket else f"abfs://{self.container}/mops"
 
     # --- programs
 
@@ -235,21 +236,24 @@ VALUES: dict[str, Any] = {
 
 
 @contextmanager
-def installed(name: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
-    """Install the chart in a namespace that enforces Pod Security ``restricted``, with Azure Blob.
+def installed(
+    name: str, env: Mapping[str, str], *, connected: bool = True, bucket: str = "", **values: Any
+) -> Iterator[Service]:
+    """Install the chart in a namespace that enforces Pod Security ``restricted``, with Azure Blob, or a bucket of S3.
 
     Each test process has its own namespace.
     """
     namespace = f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
     container = f"{namespace}-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="mops-k8s-") as home:
-        service = Service(namespace, dict(env), Path(home), container)
+        service = Service(namespace, dict(env), Path(home), container, bucket=bucket)
         repository, _, tag = env["MOPS_TEST_SIR_IMAGE"].rpartition(":")
         service.values = {
             **VALUES,
             "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
             "storage": {
                 "url": service.url,
+                "env": {name: env[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION") if bucket},
                 "runner": {"existingSecret": "storage"},
                 "worker": {"existingSecret": "storage-workers"},
                 "ui": {"existingSecret": "storage-workers"},
@@ -284,14 +288,14 @@ def _make_namespace(service: Service) -> None:
     assert ran.code == 0, ran.err
     labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     service.run("kubectl", "label", "namespace", service.namespace, *labels)
-    whole = service.env["AZURE_STORAGE_CONNECTION_STRING"]
-    _make_secret(service, "storage", whole)
-    _make_secret(service, "storage-workers", _only_reading(whole))
+    whole, name = service.env["AZURE_STORAGE_CONNECTION_STRING"], "AZURE_STORAGE_CONNECTION_STRING"
+    keys = {one: service.env[one] for one in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if service.bucket}
+    _make_secret(service, "storage", {name: whole} | keys)
+    _make_secret(service, "storage-workers", {name: _only_reading(whole)} | keys)
 
 
-def _make_secret(service: Service, name: str, connection: str) -> None:
-    variables = {"AZURE_STORAGE_CONNECTION_STRING": connection}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": variables}
+def _make_secret(service: Service, name: str, variables: Mapping[str, str]) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(variables)}
     service.kubectl("apply", "-f", "-", text=yaml.safe_dump(secret))
 
 

@@ -116,7 +116,9 @@ def test_a_missing_storage_is_refused_with_what_to_set(tmp_path: Path) -> None:
     assert "storage.pvc.enabled=true" in said
 
 
-@pytest.mark.parametrize("url", ["s3://studies", "abfs:/typo", "abfs:///typo", "memory://x", "studies", "file:///x"])
+@pytest.mark.parametrize(
+    "url", ["gs://studies", "s3:/typo", "abfs:/typo", "abfs:///typo", "memory://x", "studies", "file:///x"]
+)
 def test_a_storage_that_mops_refuses_is_refused(tmp_path: Path, url: str) -> None:
     said = refused(tmp_path, {"storage": {"url": url}})
     assert "storage/url" in said

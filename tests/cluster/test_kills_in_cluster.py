@@ -12,7 +12,7 @@ from service_lab import Service, assert_same_rows, begun, wait_for, write_study
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 
-def _kill_runner(service: Service, job: str) -> None:
+def kill_runner(service: Service, job: str) -> None:
     (pod,) = service.runner_pods(job)
     service.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
@@ -66,7 +66,7 @@ def evict(service: Service, pod: str) -> None:
 
 
 KILLS: dict[str, list[Callable[[Service, str], None]]] = {
-    "killed": [_kill_worker, _kill_scheduler, _kill_runner],
+    "killed": [_kill_worker, _kill_scheduler, kill_runner],
     "ended": [_retire_worker, _upgrade, _end_runner],
     "evicted": [_evict_all],
 }

@@ -161,13 +161,13 @@ imagePullSecrets:
 
 {{- define "mops.storage.url" -}}
 {{- if regexMatch "[?]" .Values.storage.url -}}
-{{- fail (printf "\n\nstorage.url: %s?... contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (splitList "?" .Values.storage.url | first)) -}}
+{{- fail (printf "\n\nstorage.url: %s?... contains credentials, which every client of the service would read.\nGive the URL without them, and name a Secret with AZURE_STORAGE_SAS_TOKEN, or for S3 AWS_SECRET_ACCESS_KEY: storage.runner.existingSecret=SECRET and storage.worker.existingSecret=SECRET.\n" (splitList "?" .Values.storage.url | first)) -}}
 {{- else if .Values.storage.url -}}
 {{ .Values.storage.url }}
 {{- else if .Values.storage.pvc.enabled -}}
 /storage
 {{- else -}}
-{{- fail "\n\nstorage.url is not set: results need a storage.\nSet storage.url=abfs://CONTAINER/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README describes both.\n" }}
+{{- fail "\n\nstorage.url is not set: results need a storage.\nSet storage.url=abfs://CONTAINER/FOLDER or s3://BUCKET/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README describes both.\n" }}
 {{- end -}}
 {{- end }}
 

@@ -34,6 +34,7 @@ from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import RunRequest
+from mops.storage.probe import probe
 from mops.storage.progress_record import Progress
 from mops.system.user_folders import state_path
 from mops.task import JobContext
@@ -213,6 +214,8 @@ class Launch:
         seen: int = 0,  # how many records of the job's log this command has read
     ) -> Job:
         """Make or continue a job: run an attempt here, or start a runner elsewhere and wait for its end if asked."""
+        if files.url.startswith("s3:"):  # some servers ignore the condition of a create
+            probe(files)
         job, asked = Job(files, record.job, local=self.service is None), RunRequest.behind(seen)
         context = replace(context_of(files, record, self.settings, self.child), parameters=parameters)
 

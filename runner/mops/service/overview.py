@@ -92,7 +92,7 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
 
 _NOT_ENCRYPTED = Finding(
     "scheduler",
-    "its connections are not encrypted: whoever reaches its port can run code on scheduler, workers and runners",
+    "its connections are not encrypted: each pod that reaches its port can run code on scheduler, workers and runners",
     "tls.enabled=true in the chart's values",
 )
 

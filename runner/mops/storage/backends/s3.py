@@ -107,7 +107,7 @@ class S3Objects:
         return Spool(None, descriptor)
 
     def _told(self, call: Callable[[], T]) -> T:
-        """Return what a request returns. RequestFailed: the client raised an error that has no meaning of its own."""
+        """Return what a request returns. RequestFailed: the client raised another error than AlreadyExistsError."""
         try:
             return call()
         except AlreadyExistsError:
@@ -119,7 +119,7 @@ class S3Objects:
         try:
             return self._told(call)
         except RequestFailed as failed:
-            # A missing bucket has a code of its own, except in the answer to a question for a size, which has no text.
+            # A missing bucket has another code, except in the answer to a question for a size, which has no text.
             if not isinstance(failed.__cause__, FileNotFoundError) or failed.code == "NoSuchBucket":
                 raise
             return None
