@@ -8,6 +8,8 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 RUN python -m venv /opt/mops
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+# For a network without the public index: --build-arg PIP_INDEX_URL=https://pypi.example.org/simple
+ARG PIP_INDEX_URL
 WORKDIR /src
 COPY requirements-image.lock ./
 RUN /opt/mops/bin/pip install --quiet --require-hashes --no-compile -r requirements-image.lock

@@ -160,6 +160,24 @@ def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> No
     assert re.findall(r"\b[\w-]+\.(?:io|com)/[\w-]+/", "".join(map(Path.read_text, CHART.rglob("values.yaml")))) == []
 
 
+def test_a_digest_names_the_image(tmp_path: Path) -> None:
+    digest = f"sha256:{'0a' * 32}"
+    found = rendered(tmp_path, {"image": {"tag": "1", "digest": digest}})
+    images = {one["image"] for _, pod in found.pods() for one in pod["spec"]["containers"]}
+    assert images | {found.client["runner"]["image"]} == {f"localhost/mops@{digest}"}
+    assert "digest" in refused(tmp_path, {"image": {"digest": "0a0a"}})
+
+
+def test_the_platform_may_choose_the_user_of_all_pods(tmp_path: Path) -> None:
+    """OpenShift refuses pods that name a user outside of the range of their namespace."""
+    chosen = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
+    found = rendered(tmp_path, {"podSecurityContext": chosen})
+    contexts = [pod["spec"]["securityContext"] for _, pod in found.pods()]
+    for context in [*contexts, found.client["runner"]["podSecurityContext"]]:
+        assert not chosen.keys() & context.keys()
+        assert context["runAsNonRoot"] is True
+
+
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert str(chart["appVersion"]) == mops.__version__

@@ -41,7 +41,11 @@ labels:
 {{- end }}
 
 {{- define "mops.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
 {{- end }}
 
 {{- define "mops.pullSecrets" -}}
@@ -54,17 +58,6 @@ labels:
 {{- define "mops.hook" -}}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
-{{- end }}
-
-{{- /* 10001 is the user of the image. */}}
-{{- define "mops.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
 {{- end }}
 
 {{- define "mops.securityContext" -}}
@@ -101,7 +94,7 @@ automountServiceAccountToken: false
 {{- /* Dask would read a Service's variables as settings: DASK_... for a release with the name dask. */}}
 enableServiceLinks: false
 securityContext:
-  {{- include "mops.podSecurityContext" . | nindent 2 }}
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
 {{- with include "mops.pullSecrets" .root }}
 imagePullSecrets:
   {{- . | trim | nindent 2 }}

@@ -37,7 +37,7 @@ pods. Empty values are left out.
   "imagePullSecrets" (include "mops.pullSecrets" . | fromYamlArray)
   "serviceAccount" (include "mops.name" $scope)
   "automountServiceAccountToken" $values.automountServiceAccountToken
-  "podSecurityContext" (include "mops.podSecurityContext" . | fromYaml)
+  "podSecurityContext" .Values.podSecurityContext
   "securityContext" (include "mops.securityContext" . | fromYaml)
   "resources" $values.resources
   "ports" (list (dict "name" "metrics" "containerPort" 9095))
