@@ -230,6 +230,19 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
         assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
+@BOTH
+def test_pods_of_hooks_meet_quotas_of_processors_and_have_the_annotations_of_their_component(all_of: Rendered) -> None:
+    """A quota of limits.cpu refused them, and a sidecar that an annotation forbids would never end."""
+    pods = all_of.of("Pod")
+    assert len(pods) == 3
+    assert all(one["resources"]["limits"]["cpu"] for pod in pods.values() for one in pod["spec"]["containers"])
+    scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["metadata"]["annotations"]
+    given = {name: text for name, text in scheduler.items() if not name.startswith("checksum/")}
+    assert given.items() <= pods["mops-image-check"]["metadata"]["annotations"].items()
+    runner = all_of.client["runner"].get("annotations", {})
+    assert runner.items() <= pods["mops-test-storage"]["metadata"]["annotations"].items()
+
+
 @pytest.mark.parametrize(("threads", "cpu"), [(1, "750m"), (2, "1500m"), (16, "12000m")])
 def test_a_worker_leaves_its_node_some_of_as_many_processors_as_it_has_slots(
     tmp_path: Path, threads: int, cpu: str

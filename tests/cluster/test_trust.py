@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 PAGE = ROOT / "docs" / "explanation" / "trust.md"
 
+CHANGE = "change Deployments and Roles, if the namespace enforces Pod Security"
 REFUSED = {
     "another pod of the cluster": {
         "use the Dask scheduler (port 8786) and the workers": "test_another_pod_cannot_take_part_in_dask",
@@ -24,10 +25,13 @@ REFUSED = {
         "read the credentials of workers and of runners": "test_another_pod_has_no_rights_in_the_namespace",
         "read other Secrets of the namespace": "test_another_pod_has_no_rights_in_the_namespace",
         "end or delete jobs of other modellers": "test_another_pod_has_no_rights_in_the_namespace",
-        "change Deployments and Roles": "test_another_pod_has_no_rights_in_the_namespace",
+        CHANGE: "test_another_pod_has_no_rights_in_the_namespace",
+        "run code on the machine of a modeller who runs `mops cluster status` or `mops doctor`": (
+            "test_another_pod_cannot_take_part_in_dask"
+        ),
     },
-    "a modeller": {"change Deployments and Roles": "test_a_modeller_has_exactly_the_rights_of_the_role"},
-    "a model, on a worker": {"change Deployments and Roles": "test_a_model_has_at_most_the_rights_of_a_runner"},
+    "a modeller": {CHANGE: "test_a_modeller_has_exactly_the_rights_of_the_role"},
+    "a model, on a worker": {CHANGE: "test_a_model_has_at_most_the_rights_of_a_runner"},
 }
 """The cells of the table that say "no", and the test of each."""
 

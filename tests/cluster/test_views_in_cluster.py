@@ -222,7 +222,7 @@ def test_without_a_scheduler_the_status_shows_what_kubernetes_knows(service: Ser
 
 def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_knows(service: Service) -> None:
     """kr8s retried without end and without a pause."""
-    certificate = ("--verb=get", "--resource=secrets", "--resource-name=mops-tls")
+    certificate = ("--verb=get", "--resource=secrets,configmaps", "--resource-name=mops-tls,mops-client")
     account = f"{service.namespace}:seer"
     with person(service, "seer", *SEES) as env, granted(service, "certificate", account, *certificate):
         began = time.monotonic()
@@ -360,6 +360,8 @@ def test_creating_an_existing_object_and_reading_a_missing_one_are_errors(
     wait_for(lambda: not [one for one in kubernetes.jobs({}) if one["metadata"]["name"] == "views-1"])
     kubernetes.delete_job("views-1")  # deleting it twice raises nothing
     assert kubernetes.config_map("nothing") is None
+    with pytest.raises(ServiceError, match="the Secret lacks absent, too"):
+        kubernetes.secret("mops-tls", ("tls.crt", "absent", "too"))
     with pytest.raises(ServiceError, match='pods "nothing" not found'):
         list(kubernetes.log_lines("nothing"))
 

@@ -215,7 +215,7 @@ class Launch:
     ) -> Job:
         """Make or continue a job: run an attempt here, or start a runner elsewhere and wait for its end if asked."""
         if files.url.startswith("s3:"):  # some servers ignore the condition of a create
-            probe(files)
+            probe(files.brief())
         job, asked = Job(files, record.job, local=self.service is None), RunRequest.behind(seen)
         context = replace(context_of(files, record, self.settings, self.child), parameters=parameters)
 

@@ -73,12 +73,18 @@ class Kubernetes:
             return dict(found.raw.to_dict())
         return None
 
-    def secret(self, name: str) -> dict[str, str]:
-        """Return the texts in a Secret, by key."""
-        with translated(f"{self.where}: get Secret {name}"):
+    def secret(self, name: str, keys: tuple[str, ...]) -> dict[str, str]:
+        """Return the texts that a Secret has under these keys. ServiceError: one is missing."""
+        where = f"{self.where}: get Secret {name}"
+        with translated(where):
             found = self._named(Secret, name)
             found.refresh()
-            return {key: base64.b64decode(value).decode() for key, value in found.raw.get("data", {}).items()}
+            data = found.raw.get("data", {})
+        if missing := [key for key in keys if key not in data]:
+            raise ServiceError(
+                f"the Secret lacks {', '.join(missing)}", where=where, hint="ask the cluster's operator to add it"
+            )
+        return {key: base64.b64decode(data[key]).decode() for key in keys}
 
     def config_maps(self, labels: dict[str, str]) -> list[Object]:
         """Return the ConfigMaps with these labels."""

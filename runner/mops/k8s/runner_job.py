@@ -38,9 +38,8 @@ class Request:
     job: str
     number: int  # of the Job; the first is 1
     release: str
-    service_uid: (
-        str  # of the release's ConfigMap, with which Kubernetes removes the Job: no runner outlives its service
-    )
+    # of the release's ConfigMap, with which Kubernetes removes the Job: no runner outlives its service
+    service_uid: str
     namespace: str
     storage: str
     scheduler: str

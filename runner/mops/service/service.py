@@ -216,7 +216,7 @@ class Service:
             cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
         return Request(
             job=job,
-            number=self._next_number(job),
+            number=0,  # the start has the next number
             release=service.release,
             service_uid=self._config_map()["metadata"]["uid"],
             namespace=namespace,
@@ -336,7 +336,7 @@ class Service:
     def certificate(self) -> Mapping[str, str] | None:
         """Return the certificate for Dask's connections, as a Secret has it; None: they are not encrypted."""
         name = self.profile.service.tls_secret
-        return self.kubernetes.secret(name) if name else None
+        return self.kubernetes.secret(name, ("ca.crt", "tls.crt", "tls.key")) if name else None
 
     @contextmanager
     def scheduler(self) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import s3_server
 from made import ID, claimed, created
+from obstore.exceptions import GenericError
 from servers import CuttingProxy, Scripted, serving
 from tenacity import Retrying
 
 from conftest import S3Storage, Time
-from mops.errors import StorageError, StorageUnavailable
+from mops.errors import StorageError, StorageUnavailable, UsageError
 from mops.storage.backends.base import Put
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
@@ -104,6 +105,60 @@ def test_refused_access_is_an_error_that_is_not_retried(
         ask(at(port, retrying=clock.retrying()))
     assert "access key" in str(caught.value.hint)
     assert clock.slept == []
+
+
+def test_a_deletion_that_one_object_refuses_is_refused(clock: Time, at: Callable[..., Files]) -> None:
+    """S3 answers 200, and says in the text which objects it has not deleted."""
+    text = "<DeleteResult><Error><Key>prefix/a</Key><Code>{}</Code><Message>m</Message></Error></DeleteResult>"
+    refused = Scripted((200, {}, text.format("AccessDenied").encode()))
+    with serving(refused) as port, pytest.raises(StorageError, match=r"refuses access .*AccessDenied"):
+        at(port, retrying=clock.retrying()).remove(["a"])
+    with serving(Scripted((200, {}, text.format("NoSuchKey").encode()))) as port:
+        at(port, retrying=clock.retrying()).remove(["a"])
+    assert clock.slept == []
+
+
+def test_a_conflict_of_other_requests_is_retried(clock: Time, at: Callable[..., Files]) -> None:
+    conflict = (409, {}, error("OperationAborted"))
+    with serving(Scripted(conflict, conflict, CREATED)) as port:
+        at(port, retrying=clock.retrying()).put("a", b"x")
+    assert len(clock.slept) == 2
+
+
+def test_a_bucket_of_another_region_is_named(clock: Time, at: Callable[..., Files]) -> None:
+    script = Scripted((301, {}, error("PermanentRedirect")))
+    with serving(script) as port, pytest.raises(StorageError, match="the bucket is in another region") as caught:
+        at(port, retrying=clock.retrying()).get("a")
+    assert "AWS_REGION" in str(caught.value.hint)
+
+
+def test_an_overloaded_storage_is_no_lack_of_credentials(clock: Time, at: Callable[..., Files]) -> None:
+    """The path of an object may have the words by which requests for credentials are known."""
+    script = Scripted((503, {}, error("SlowDown")), CREATED)
+    with serving(script) as port:
+        at(port, retrying=clock.retrying()).put("latest/meta-data/credential", b"x")
+    assert len(script.requests) == 2
+
+
+def test_credentials_that_were_there_come_back(s3: S3Storage, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failed renewal must not end a runner that has run for hours."""
+    files = Files.open(s3.url, retrying=clock.retrying(total_s=5))
+    files.put("a", b"x")
+    failed = GenericError("Error getting credentials from EC2 instance metadata")
+
+    def without(*_: object) -> None:
+        raise failed
+
+    monkeypatch.setattr("obstore.get", without)
+    with pytest.raises(StorageUnavailable, match="does not answer"):
+        files.get("a")
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_ENDPOINT_URL", "s3.example.org:9000"), ("AWS_SKIP_SIGNATURE", "x")])
+def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError):
+        Files.open("s3://bucket/prefix")
 
 
 def test_a_missing_bucket_is_an_error_and_no_missing_file(s3: S3Storage) -> None:

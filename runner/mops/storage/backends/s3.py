@@ -14,7 +14,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.fsspec import FsspecStore
 from obstore.store import S3Store
 
+from mops.errors import UsageError
 from mops.storage.backends.base import (
+    BUSY,
     FAULTS_BY_STATUS,
     NO_CONTAINER,
     SILENT,
@@ -34,8 +36,19 @@ _NO_CREDENTIALS = Fault(
     "the environment has no usable credentials for S3",
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod a role",
 )
-_CODES = {"NoSuchBucket": NO_CONTAINER, "AccessDenied": _REFUSED}
-_STATUS, _CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w+)</Code>")
+_WRONG_REGION = Fault("the bucket is in another region", "set AWS_REGION to the region of the bucket")
+_CODES = {
+    "NoSuchBucket": NO_CONTAINER,
+    "AccessDenied": _REFUSED,
+    "ExpiredToken": _REFUSED,
+    "InvalidToken": _REFUSED,
+    "RequestTimeout": SILENT,
+}
+_STATUSES = FAULTS_BY_STATUS | {409: BUSY}
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # of an answer, or of one object in an answer to a deletion
+# Also the requests by which a machine of a cloud gets credentials.
+_CREDENTIALS = re.compile(r"credential|/latest/(api/token|meta-data)", re.IGNORECASE)
 # The object is at most 5 GiB, S3's limit of one request: only a single request can be conditional everywhere.
 _REQUEST_SECONDS = 300
 
@@ -50,6 +63,12 @@ class S3Objects:
         bucket, _, self._root = url.partition("://")[2].partition("/")
         endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         endpoint = next((os.environ[name] for name in endpoints if os.environ.get(name)), "")
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise UsageError(
+                f"{endpoint!r} is not the URL of a storage",
+                where="AWS_ENDPOINT_URL",
+                hint="write it with its scheme: https://s3.example.org",
+            )
         self._options: dict[str, Any] = {
             "client_options": {
                 "allow_http": endpoint.startswith("http://"),
@@ -57,12 +76,20 @@ class S3Objects:
             },
         }
         self._bucket = bucket
-        self._store = S3Store(bucket, prefix=self._root or None, retry_config={"max_retries": 0}, **self._options)
+        try:
+            self._store = S3Store(bucket, prefix=self._root or None, retry_config={"max_retries": 0}, **self._options)
+        except BaseError as bad:
+            what = f"an AWS_ variable has a wrong value ({_said(bad)})"
+            raise UsageError(what, where="the environment", hint="correct it, or unset it") from bad
+        self._has_worked = False  # whether this process has had credentials
 
     def put_new(self, path: str, data: Data) -> bool:
         try:
             self._put(path, data, "create")
-        except AlreadyExistsError:  # or a conflict (409) with another request, which may still fail
+        except RequestFailed as failed:
+            # Also after a conflict (409) with another request, which may still fail: the caller looks for the object.
+            if not isinstance(failed.__cause__, AlreadyExistsError):
+                raise
             return False
         return True
 
@@ -107,37 +134,47 @@ class S3Objects:
         return Spool(None, descriptor)
 
     def _told(self, call: Callable[[], T]) -> T:
-        """Return what a request returns. RequestFailed: the client raised another error than AlreadyExistsError."""
+        """Return what a request returns. RequestFailed: the client raised an error."""
         try:
-            return call()
-        except AlreadyExistsError:
-            raise
+            found = call()
         except (BaseError, FileNotFoundError) as error:
-            raise request_failed(error) from error
+            raise self._request_failed(error) from error
+        self._has_worked = True
+        return found
 
     def _unless_absent(self, call: Callable[[], T]) -> T | None:
         try:
             return self._told(call)
         except RequestFailed as failed:
             # A missing bucket has another code, except in the answer to a question for a size, which has no text.
-            if not isinstance(failed.__cause__, FileNotFoundError) or failed.code == "NoSuchBucket":
+            is_absent = isinstance(failed.__cause__, FileNotFoundError) and failed.code != "NoSuchBucket"
+            if not is_absent and failed.code != "NoSuchKey":
                 raise
             return None
 
+    def _request_failed(self, error: Exception) -> RequestFailed:
+        """Return an error of the client in the form that other modules know."""
+        text = _said(error)
+        status, code = (found and found[1] for found in (_STATUS.search(text), _CODE.search(text)))
+        brief = " ".join(filter(None, (type(error).__name__, status, code))) if status or code else text[:200]
+        fault = _fault_of(error, text, int(status or 0), code)
+        if fault is _NO_CREDENTIALS and self._has_worked:  # there were some, so they will come back
+            fault = SILENT
+        return RequestFailed(fault, brief, code)
 
-def request_failed(error: Exception) -> RequestFailed:
-    """Return an error of the client in the form that other modules know."""
-    text = str(error).partition("\n\nDebug source")[0]
-    status, code = (found and found[1] for found in (_STATUS.search(text), _CODE.search(text)))
-    brief = " ".join(filter(None, (type(error).__name__, status, code))) if status else " ".join(text.split())[:200]
-    return RequestFailed(_fault_of(error, text, int(status or 0), code), brief, code)
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).partition("\n\nDebug source")[0].split())
 
 
 def _fault_of(error: Exception, text: str, status: int, code: str | None) -> Fault:
     if code in _CODES:
         return _CODES[code]
+    by_status = _STATUSES.get(status, UNKNOWN if status else SILENT)
+    if status and by_status.transient:
+        return by_status
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return _REFUSED
-    if "credential" in text.lower() or "/latest/" in text:  # the path at which a cloud's machine has credentials
-        return _NO_CREDENTIALS
-    return FAULTS_BY_STATUS.get(status, UNKNOWN) if status else SILENT
+    if "configured region" in text:
+        return _WRONG_REGION
+    return _NO_CREDENTIALS if _CREDENTIALS.search(text) else by_status
