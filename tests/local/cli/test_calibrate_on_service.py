@@ -122,7 +122,8 @@ class RunsJobs(Yes):
             super().do_POST()
             return
         manifest = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.jobs.create(manifest)
+        if not urlsplit(self.path).query:  # dryRun=All: only a question
+            self.jobs.create(manifest)
         self.answer(201, manifest)
 
     def do_DELETE(self) -> None:  # noqa: N802 - http.server calls it

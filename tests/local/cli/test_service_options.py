@@ -49,7 +49,7 @@ class Yes(BaseHTTPRequestHandler):
             if text is None or not self.path.partition("?")[0].endswith("/mops-client"):
                 self.answer(404, {"kind": "Status", "message": "not found"})
             else:
-                self.answer(200, {"metadata": {"name": "mops-client"}, "data": {"client.json": text}})
+                self.answer(200, {"metadata": {"name": "mops-client", "uid": "uid-0"}, "data": {"client.json": text}})
         else:
             self.answer(200, {"items": []})
 
