@@ -119,7 +119,7 @@ def test_equal_urls_have_one_canonical_form(url: str) -> None:
     assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
 
 
-@pytest.mark.parametrize("url", ["abfs://", "az:///", "s3://bucket", "abfs://c/p?sig=1", "http://host", "abfs:/c"])
+@pytest.mark.parametrize("url", ["abfs://", "az:///", "s3://", "abfs://c/p?sig=1", "http://host", "abfs:/c"])
 def test_a_url_that_is_not_a_storage(url: str) -> None:
     with pytest.raises(UsageError):
         canonical_url(url)
