@@ -222,9 +222,9 @@ def test_without_a_scheduler_the_status_shows_what_kubernetes_knows(service: Ser
 
 def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_knows(service: Service) -> None:
     """kr8s retried without end and without a pause."""
-    certificate = ("--verb=get", "--resource=secrets,configmaps", "--resource-name=mops-tls,mops-client")
+    asks = ("--verb=get", "--resource=secrets,configmaps")
     account = f"{service.namespace}:seer"
-    with person(service, "seer", *SEES) as env, granted(service, "certificate", account, *certificate):
+    with person(service, "seer", *SEES) as env, granted(service, "asks", account, *asks):
         began = time.monotonic()
         told = service.mops("cluster", "status", code=4, **env)
         assert time.monotonic() - began < 60
