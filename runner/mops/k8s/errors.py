@@ -13,6 +13,7 @@ import httpx_ws
 import kr8s
 
 from mops.errors import ServiceError
+from mops.k8s.chart import ASK_FOR_RIGHTS
 
 
 class AlreadyThere(ServiceError):
@@ -109,7 +110,7 @@ def _refused(code: int, message: str, where: str) -> ServiceError:
 def _hint_for(refusal: str) -> str:
     """Return what helps against a 403: permissions are missing, or a quota or policy of the namespace refuses."""
     if 'User "' in refusal and " cannot " in refusal:  # as the API server words missing permissions
-        return "ask the cluster's operator to add you to clients.subjects of the chart's values"
+        return ASK_FOR_RIGHTS
     return "ask the cluster's operator about the quota or policy that this names"
 
 

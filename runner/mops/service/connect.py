@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mops.errors import ServiceError
 from mops.k8s import chart, names
 from mops.k8s import connect as connect_kubernetes
-from mops.k8s.chart import CONFIG_KEY, Object
+from mops.k8s.chart import ASK_FOR_RIGHTS, CONFIG_KEY, Object
 from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.service.service import Service
@@ -79,7 +79,7 @@ def _find(wanted: Wanted) -> Profile:
         raise ServiceError(
             f"you lack permissions that mops needs: {', '.join(missing)}",
             where=kubernetes.where,
-            hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
+            hint=ASK_FOR_RIGHTS,
         )
     profile = Profile(
         namespace=kubernetes.namespace,
@@ -99,8 +99,7 @@ def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
         raise ServiceError(
             f"this namespace has no mops service {release or DEFAULT_RELEASE!r}, or you may not use it",
             where=kubernetes.where,
-            hint="check --namespace and --release; if they are right, ask the cluster's operator to add you to "
-            "clients.subjects of the chart's values",
+            hint=f"check --namespace and --release; if they are right, {ASK_FOR_RIGHTS}",
         )
     found = kubernetes.config_map(name)
     if found is not None:

@@ -49,8 +49,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # of an answer, or of one object in an answer to a deletion
 # Also the requests by which a machine of a cloud gets credentials.
 _CREDENTIALS = re.compile(r"credential|/latest/(api/token|meta-data)", re.IGNORECASE)
-# The object is at most 5 GiB, S3's limit of one request: only a single request can be conditional everywhere.
-_REQUEST_SECONDS = 300
+_REQUEST_SECONDS = 300  # for a whole part on a slow line; the client's own limit is 30 s
 
 
 class S3Objects:
@@ -98,6 +97,7 @@ class S3Objects:
 
     def _put(self, path: str, data: Data, mode: Literal["create", "overwrite"]) -> None:
         whole = whole_bytes(data)
+        # One request, so at most 5 GiB: creates in several parts are conditional only on some servers.
         self._told(lambda: obstore.put(self._store, path, whole, mode=mode, use_multipart=False))
 
     def get(self, path: str, start: int = 0, stop: int | None = None) -> bytes | None:
