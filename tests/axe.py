@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from programs import installed_from_npm
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -20,20 +20,12 @@ class NoAxeError(Exception):
 
 def script() -> Path:
     """Return the script of axe-core, after installing it if necessary."""
-    npm = shutil.which("npm")
-    if npm is None:
+    if shutil.which("npm") is None:
         raise NoAxeError("axe-core needs npm")
-    home = Path.home() / ".cache" / "mops-tests" / f"axe-core-{VERSION}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        if not (home / "installed").exists():
-            command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
-            done = subprocess.run([*command, f"axe-core@{VERSION}"], capture_output=True, text=True, timeout=240)
-            if done.returncode:
-                raise NoAxeError(f"npm cannot install axe-core: {done.stderr[-500:]}")
-            (home / "installed").touch()
-    return home / "node_modules" / "axe-core" / "axe.min.js"
+    try:
+        return installed_from_npm("axe-core", VERSION) / "axe.min.js"
+    except OSError as refused:
+        raise NoAxeError(str(refused)) from refused
 
 
 def faults(page: Page) -> list[str]:

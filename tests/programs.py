@@ -1,11 +1,14 @@
-"""The environment, a free port, the programs of the test cluster, and the result of a program that a test runs."""
+"""The environment, a free port, programs that tests need, and the result of a program that a test runs."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import socket
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,30 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def installed_once(name: str, install: Callable[[Path], None]) -> Path:
+    """Return a folder outside the checkout in which ``install`` has put a program, once for all processes of tests."""
+    home = Path.home() / ".cache" / "mops-tests" / name
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "installed").exists():
+            install(home)
+            (home / "installed").touch()
+    return home
+
+
+def installed_from_npm(name: str, version: str) -> Path:
+    """Return the folder of a package of npm, after installing it if necessary. OSError: npm cannot install it."""
+
+    def install(home: Path) -> None:
+        command = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
+        done = subprocess.run([*command, f"{name}@{version}"], capture_output=True, text=True, timeout=240)
+        if done.returncode:
+            raise OSError(f"npm cannot install {name}: {done.stderr[-500:]}")
+
+    return installed_once(f"{name}-{version}", install) / "node_modules" / name
 
 
 def cluster_program(name: str) -> str:

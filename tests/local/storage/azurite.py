@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from programs import free_port
+from programs import free_port, installed_from_npm
 from waiting import until
 
 VERSION = "3.37.0"
@@ -31,24 +30,12 @@ def connection_string(port: int) -> str:
 
 def installed() -> Path:
     """Return the program, after installing it if necessary."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not node or not npm:
+    if not shutil.which("node") or not shutil.which("npm"):
         raise NoAzuriteError("Azurite needs node 18 or newer with npm")
-    home = Path.home() / ".cache" / "mops-tests" / f"azurite-{VERSION}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        if not (home / "installed").exists():
-            _install(npm, home)
-    return home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-
-
-def _install(npm: str, home: Path) -> None:
-    command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
-    done = subprocess.run([*command, f"azurite@{VERSION}"], capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        raise NoAzuriteError(f"npm cannot install Azurite: {done.stderr[-500:]}")
-    (home / "installed").touch()
+    try:
+        return installed_from_npm("azurite", VERSION) / "dist" / "src" / "blob" / "main.js"
+    except OSError as refused:
+        raise NoAzuriteError(str(refused)) from refused
 
 
 @contextmanager

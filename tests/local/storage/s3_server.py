@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from azurite import answers
 
-from programs import free_port
+from programs import free_port, installed_once
 from waiting import until
 
 VERSION = "5.2.5"
@@ -30,16 +29,13 @@ def environment(port: int) -> dict[str, str]:
 
 def installed() -> Path:
     """Return the program, after installing it into a cache outside the checkout if necessary."""
-    home = Path.home() / ".cache" / "mops-tests" / f"moto-{VERSION}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        if not (home / "installed").exists():
-            subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True, timeout=120)
-            pip = [home / "venv" / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, f"moto[s3,server]=={VERSION}"], check=True, timeout=280)
-            (home / "installed").touch()
-    return home / "venv" / "bin" / "moto_server"
+
+    def install(home: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True, timeout=120)
+        pip = [home / "venv" / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, f"moto[s3,server]=={VERSION}"], check=True, timeout=280)
+
+    return installed_once(f"moto-{VERSION}", install) / "venv" / "bin" / "moto_server"
 
 
 @contextmanager
