@@ -83,7 +83,8 @@ class Scripted:
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.wfile.write(body)
+        if handler.command != "HEAD":  # whose answer has no body: the client would read it as the next answer
+            handler.wfile.write(body)
 
 
 @contextmanager
