@@ -117,7 +117,7 @@ def test_a_missing_storage_is_refused_with_what_to_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["gs://studies", "s3:/typo", "abfs:/typo", "abfs:///typo", "memory://x", "studies", "file:///x"]
+    "url", ["gcs://studies", "gs:/typo", "s3:/typo", "abfs:/typo", "abfs:///typo", "memory://x", "studies", "file:///x"]
 )
 def test_a_storage_that_mops_refuses_is_refused(tmp_path: Path, url: str) -> None:
     said = refused(tmp_path, {"storage": {"url": url}})

@@ -67,7 +67,7 @@ HOMES = {
     "fsspec": ("storage/backends/azure.py", "storage/backends/memory.py"),
     "adlfs": ("storage/backends/",),
     "azure": ("storage/backends/azure.py",),
-    "obstore": ("storage/backends/s3.py",),
+    "obstore": ("storage/backends/buckets.py",),
     "distributed": ("cluster/", "worker/dask_worker.py", "worker/run_task.py"),
     "dask": ("cluster/",),
     "pydantic": (

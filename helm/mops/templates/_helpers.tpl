@@ -160,7 +160,7 @@ imagePullSecrets:
 {{- else if .Values.storage.pvc.enabled -}}
 /storage
 {{- else -}}
-{{- fail "\n\nstorage.url is not set: results need a storage.\nSet storage.url=abfs://CONTAINER/FOLDER or s3://BUCKET/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README describes both.\n" }}
+{{- fail "\n\nstorage.url is not set: results need a storage.\nSet storage.url=abfs://CONTAINER/FOLDER, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README describes both.\n" }}
 {{- end -}}
 {{- end }}
 

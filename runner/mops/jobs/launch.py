@@ -214,7 +214,7 @@ class Launch:
         seen: int = 0,  # how many records of the job's log this command has read
     ) -> Job:
         """Make or continue a job: run an attempt here, or start a runner elsewhere and wait for its end if asked."""
-        if files.url.startswith("s3:"):  # some servers ignore the condition of a create
+        if files.url.startswith(("s3:", "gs:")):  # some servers ignore the condition of a create
             probe(files.brief())
         job, asked = Job(files, record.job, local=self.service is None), RunRequest.behind(seen)
         context = replace(context_of(files, record, self.settings, self.child), parameters=parameters)

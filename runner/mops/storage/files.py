@@ -61,9 +61,10 @@ class Files:
         Parameters
         ----------
         url
-            A folder, ``file:///folder``, ``memory://name``, ``s3://bucket/prefix`` or ``abfs://container/prefix``.
-            Credentials come from the environment: ``AWS_ACCESS_KEY_ID``, ``AZURE_STORAGE_CONNECTION_STRING``, or others
-            that obstore and adlfs read.
+            A folder, ``file:///folder``, ``memory://name``, ``s3://bucket/prefix``, ``gs://bucket/prefix`` or
+            ``abfs://container/prefix``. Credentials come from the environment: ``AWS_ACCESS_KEY_ID``,
+            ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_CONNECTION_STRING``, or others that obstore and adlfs
+            read.
 
         Raises
         ------
@@ -79,10 +80,10 @@ class Files:
             from mops.storage.backends.memory import ProcessMemory  # noqa: PLC0415 - fsspec and Arrow take 0.1 s
 
             backend = ProcessMemory(name)
-        elif scheme == "s3":
-            from mops.storage.backends.s3 import S3Objects  # noqa: PLC0415 - as above
+        elif scheme in ("s3", "gs"):
+            from mops.storage.backends.buckets import BucketObjects  # noqa: PLC0415 - as above
 
-            backend = S3Objects(canonical)
+            backend = BucketObjects(canonical)
         else:  # what is left: `canonical_url` has refused all other schemes
             from mops.storage.backends.azure import AzureBlobs  # noqa: PLC0415 - its client takes 0.15 s
 
@@ -230,19 +231,19 @@ def canonical_url(url: str) -> str:
             return _folder(unquote(rest))
         case "memory":
             return f"memory://{rest.rstrip('/')}"
-        case "abfs" | "abfss" | "az" | "s3" if rest.strip("/") and "?" not in rest:
+        case "abfs" | "abfss" | "az" | "s3" | "gs" if rest.strip("/") and "?" not in rest:
             return url.rstrip("/")
-        case "abfs" | "abfss" | "az" | "s3" if "?" in rest:
+        case "abfs" | "abfss" | "az" | "s3" | "gs" if "?" in rest:
             raise UsageError(
                 "the URL contains credentials",
                 where=url.partition("?")[0],
                 hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for S3, AWS_ACCESS_KEY_ID",
             )
-        case "gs" | "gcs":
-            what = f"{scheme}:// is untested with mops and refused"
         case _:
             what = "mops does not know this kind of storage"
-    hint = "use a folder, file:///folder, memory://name, s3://bucket/prefix or abfs://container/prefix"
+    hint = (
+        "use a folder, file:///folder, memory://name, s3://bucket/prefix, gs://bucket/prefix or abfs://container/prefix"
+    )
     raise UsageError(what, where=url, hint=hint)
 
 

@@ -195,7 +195,7 @@ def test_an_invalid_setting(lab: CommandLab) -> None:
 
 
 BAD_STORAGES = {
-    "gs://bucket/x": ["gs:// is untested", "abfs://container/prefix"],
+    "gcs://bucket/x": ["does not know this kind of storage", "gs://bucket/prefix"],
     "ftp://host/x": ["does not know this kind of storage", "a folder"],
     "abfs://container/x?sig=SECRET": ["the URL contains credentials", "AZURE_STORAGE_SAS_TOKEN"],
     "abfs://container/x": ["no usable credentials", "AZURE_STORAGE_CONNECTION_STRING"],

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 import azurite
+import google_server
 import httpx
 import pytest
 import s3_server
@@ -113,7 +114,7 @@ class S3Storage:
     shared: bool = True
 
     def _ask(self, verb: str, path: str, data: bytes | None = None) -> httpx.Response:
-        place = f"http://127.0.0.1:{self.port}/{self.url.removeprefix('s3://')}/{quote(path)}"
+        place = f"http://127.0.0.1:{self.port}/{self.url.partition('://')[2]}/{quote(path)}"
         return httpx.request(verb, place, content=data, headers=s3_server.SIGNED)
 
     def bytes_at(self, path: str) -> bytes | None:
@@ -143,6 +144,22 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
     return S3Storage(f"s3://{name}/some/prefix", s3_port)
 
 
+@pytest.fixture(scope="session")
+def google_port(s3_port: int) -> Iterator[int]:
+    with google_server.running(s3_port) as port:
+        yield port
+
+
+@pytest.fixture
+def google(s3: S3Storage, google_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
+    """Return a prefix in a new bucket, as mops sees one of Google Cloud."""
+    for name, value in google_server.environment(google_port).items():
+        monkeypatch.setenv(name, value)
+    for name in s3_server.environment(1):
+        monkeypatch.delenv(name)
+    return S3Storage(s3.url.replace("s3://", "gs://"), s3.port)
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path / "storage"))
@@ -156,7 +173,7 @@ def memory() -> MemoryStorage:
 Storage: TypeAlias = LocalStorage | MemoryStorage | AzureStorage | S3Storage
 
 
-@pytest.fixture(params=["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.azurite)])
+@pytest.fixture(params=["local", "memory", "s3", "google", pytest.param("azure", marks=pytest.mark.azurite)])
 def storage(request: pytest.FixtureRequest) -> Storage:
     """Return each storage in turn."""
     return request.getfixturevalue(request.param)

@@ -1,10 +1,11 @@
-"""Objects in S3 and in storages that speak its language, and what the errors of the client (obstore) mean."""
+"""Objects in buckets of S3, of storages that speak its language, and of Google Cloud; what the errors of obstore mean."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import obstore
 import pyarrow.fs
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
-from obstore.store import S3Store
+from obstore.store import GCSStore, S3Store
 
 from mops.errors import UsageError
 from mops.storage.backends.base import (
@@ -31,42 +32,68 @@ from mops.storage.backends.base import (
     whole_bytes,
 )
 
-_REFUSED = Fault("the storage refuses access", "check the access key or role, and the policy of the bucket")
-_NO_CREDENTIALS = Fault(
-    "the environment has no usable credentials for S3",
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod a role",
-)
 _WRONG_REGION = Fault("the bucket is in another region", "set AWS_REGION to the region of the bucket")
-_CODES = {
-    "NoSuchBucket": NO_CONTAINER,
-    "AccessDenied": _REFUSED,
-    "ExpiredToken": _REFUSED,
-    "InvalidToken": _REFUSED,
-    "RequestTimeout": SILENT,
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """What differs between the clouds."""
+
+    store: type[S3Store | GCSStore]
+    endpoints: tuple[str, ...]  # variables with the URL of a storage that is not the cloud's; the first one that is set
+    refused: Fault
+    no_credentials: Fault
+    # A request for credentials, as an error names it: to the cloud, or to the machine that the program runs on.
+    credentials: re.Pattern[str]
+
+
+_CLOUDS: Mapping[str, _Cloud] = {
+    "s3": _Cloud(
+        S3Store,
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        Fault("the storage refuses access", "check the access key or role, and the policy of the bucket"),
+        Fault(
+            "the environment has no usable credentials for S3",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod a role",
+        ),
+        re.compile(r"credential|/latest/(api/token|meta-data)", re.IGNORECASE),
+    ),
+    "gs": _Cloud(
+        GCSStore,
+        ("GOOGLE_BASE_URL",),
+        Fault("the storage refuses access", "check the service account, and its roles on the bucket"),
+        Fault(
+            "the environment has no usable credentials for Google Cloud",
+            "set GOOGLE_APPLICATION_CREDENTIALS to a file with credentials, or give the pod a service account",
+        ),
+        re.compile(r"credential|oauth2|computeMetadata|metadata\.google", re.IGNORECASE),
+    ),
 }
+_CODES = {"NoSuchBucket": NO_CONTAINER, "RequestTimeout": SILENT}
+_REFUSED_CODES = frozenset({"AccessDenied", "ExpiredToken", "InvalidToken"})
 _STATUSES = FAULTS_BY_STATUS | {409: BUSY}
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # of an answer, or of one object in an answer to a deletion
-# Also the requests by which a machine of a cloud gets credentials.
-_CREDENTIALS = re.compile(r"credential|/latest/(api/token|meta-data)", re.IGNORECASE)
 _REQUEST_SECONDS = 300  # for a whole part on a slow line; the client's own limit is 30 s
 
 
-class S3Objects:
+class BucketObjects:
     """A prefix in a bucket. obstore reads the credentials from the environment, and finds those of a pod's role.
 
     The client's own retries are off, because they would multiply with those of mops.
     """
 
     def __init__(self, url: str):
-        bucket, _, self._root = url.partition("://")[2].partition("/")
-        endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-        endpoint = next((os.environ[name] for name in endpoints if os.environ.get(name)), "")
+        self._scheme, _, place = url.partition("://")
+        self._cloud = _CLOUDS[self._scheme]
+        bucket, _, self._root = place.partition("/")
+        variable = next((name for name in self._cloud.endpoints if os.environ.get(name)), self._cloud.endpoints[0])
+        endpoint = os.environ.get(variable, "")
         if endpoint and not endpoint.startswith(("http://", "https://")):
             raise UsageError(
                 f"{endpoint!r} is not the URL of a storage",
-                where="AWS_ENDPOINT_URL",
-                hint="write it with its scheme: https://s3.example.org",
+                where=variable,
+                hint="write it with its scheme: https://storage.example.org",
             )
         self._options: dict[str, Any] = {
             "client_options": {
@@ -76,9 +103,11 @@ class S3Objects:
         }
         self._bucket = bucket
         try:
-            self._store = S3Store(bucket, prefix=self._root or None, retry_config={"max_retries": 0}, **self._options)
+            self._store = self._cloud.store(
+                bucket, prefix=self._root or None, retry_config={"max_retries": 0}, **self._options
+            )
         except BaseError as bad:
-            what = f"an AWS_ variable has a wrong value ({_said(bad)})"
+            what = f"a variable for {self._scheme}:// has a wrong value ({_said(bad)})"
             raise UsageError(what, where="the environment", hint="correct it, or unset it") from bad
         self._has_worked = False  # whether this process has had credentials
 
@@ -126,7 +155,7 @@ class S3Objects:
         self._unless_absent(lambda: obstore.delete(self._store, path))
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        files = FsspecStore("s3", **self._options)
+        files = FsspecStore("gs" if self._scheme == "gs" else "s3", **self._options)
         key = "/".join(part for part in (self._bucket, self._root, path) if part)
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(files)), key
 
@@ -157,8 +186,8 @@ class S3Objects:
         text = _said(error)
         status, code = (found and found[1] for found in (_STATUS.search(text), _CODE.search(text)))
         brief = " ".join(filter(None, (type(error).__name__, status, code))) if status or code else text[:200]
-        fault = _fault_of(error, text, int(status or 0), code)
-        if fault is _NO_CREDENTIALS and self._has_worked:  # there were some, so they will come back
+        fault = _fault_of(self._cloud, error, text, int(status or 0), code)
+        if fault is self._cloud.no_credentials and self._has_worked:  # there were some, so they will come back
             fault = SILENT
         return RequestFailed(fault, brief, code)
 
@@ -167,14 +196,14 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).partition("\n\nDebug source")[0].split())
 
 
-def _fault_of(error: Exception, text: str, status: int, code: str | None) -> Fault:
+def _fault_of(cloud: _Cloud, error: Exception, text: str, status: int, code: str | None) -> Fault:
     if code in _CODES:
         return _CODES[code]
     by_status = _STATUSES.get(status, UNKNOWN if status else SILENT)
     if status and by_status.transient:
         return by_status
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return _REFUSED
+    if code in _REFUSED_CODES or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return cloud.refused
     if "configured region" in text:
         return _WRONG_REGION
-    return _NO_CREDENTIALS if _CREDENTIALS.search(text) else by_status
+    return cloud.no_credentials if cloud.credentials.search(text) else by_status
