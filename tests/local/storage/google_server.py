@@ -1,8 +1,8 @@
-"""A server for the requests that the client sends to Google Cloud Storage, which has no emulator with conditional creates.
+"""A server for the requests that the client sends to Google Cloud Storage: no emulator has conditional creates.
 
-Google's XML requests are those of S3, except for the header that makes a create conditional. This proxy renames it, and
-sends the requests on to the server for S3 (moto). So it shows what mops sends and what it does with the answers, and not
-what Google answers.
+Google's XML requests are those of S3, except for the header that makes a create conditional. This proxy renames it,
+and sends the requests on to the server for S3 (moto). So it shows what mops sends and what it does with the answers,
+and not what Google answers.
 """
 
 from __future__ import annotations

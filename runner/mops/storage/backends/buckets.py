@@ -1,4 +1,4 @@
-"""Objects in buckets of S3, of storages that speak its language, and of Google Cloud; what the errors of obstore mean."""
+"""Objects in buckets of S3 and of Google Cloud, and what the errors of the client (obstore) mean."""
 
 from __future__ import annotations
 
