@@ -803,7 +803,7 @@ def rules(found: Rendered, name: str) -> set[tuple[str, str, str]]:
     }
 
 
-RUNNER = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "list")}
+RUNNER = {("", "pods", "list"), ("", "events", "list")}
 CLIENT = {
     ("", "configmaps=mops-client", "get"),
     *(("batch", "jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
@@ -815,19 +815,20 @@ CLIENT = {
 }
 
 
-def dedicated(*verbs: str) -> set[tuple[str, str, str]]:
-    return {("kubernetes.dask.org", kind, verb) for kind in ("daskclusters", "daskautoscalers") for verb in verbs}
+def dedicated(*verbs: str, kinds: tuple[str, ...] = ("daskclusters", "daskautoscalers")) -> set[tuple[str, str, str]]:
+    return {("kubernetes.dask.org", kind, verb) for kind in kinds for verb in verbs}
 
 
 def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
     assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
     assert rules(found, "mops-runner") == RUNNER
-    assert rules(everything, "mops-runner") == RUNNER | dedicated("create", "get", "delete") | {
+    clusters = dedicated("create", "get") | dedicated("delete", kinds=("daskclusters",))
+    assert rules(everything, "mops-runner") == RUNNER | clusters | {
         ("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get")
     }
     without = rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING)
-    assert rules(without, "mops-runner") == RUNNER | dedicated("create", "get", "delete")
+    assert rules(without, "mops-runner") == RUNNER | clusters
     certificate = {("", "secrets=mops-tls", "get")}
     assert rules(found, "mops-client") == CLIENT | certificate
     own = {("", "secrets=dask-tls", "get")}

@@ -25,7 +25,7 @@ RESOURCES = (
 MAY = {
     "mops-scheduler": set(),
     "mops-worker": set(),
-    "mops-runner": {("get", "pods"), ("list", "pods"), ("watch", "pods"), ("list", "events")},
+    "mops-runner": {("list", "pods"), ("list", "events")},
 }
 
 

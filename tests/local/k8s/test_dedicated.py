@@ -183,7 +183,7 @@ def test_a_job_contains_the_objects_that_its_runner_creates(config: ServiceConfi
     (container,) = pod["spec"]["containers"]
     assert container["args"][-2:] == ["--dedicated", DEDICATED_FOLDER]
     assert {"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True} in container["volumeMounts"]
-    (volume,) = pod["spec"]["volumes"]
+    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "own-cluster"]
     assert [item["path"] for item in volume["downwardAPI"]["items"]] == list(DEDICATED_FILES)
     assert json.loads(pod["metadata"]["annotations"]["mops/dask-objects"]) == objects
     assert job["metadata"]["annotations"][names.DEDICATED_CLUSTER] == "dask-sir-7f3a2c"
