@@ -112,8 +112,6 @@ def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None
     (cluster,) = clusters(service, name)
     (job,) = service.objects("jobs", f"mops/job={name}")
     assert [owner["uid"] for owner in cluster["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-    (policy,) = service.objects("networkpolicies", f"mops/job={name}")
-    assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == [cluster["metadata"]["uid"]]
     assert len(pods(service, name, "worker")) == len(pods(service, name, "scheduler")) == 1
     assert "scheduler ready, 1 of 1 workers ready" in service.mops("jobs", "status", name).out
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out
