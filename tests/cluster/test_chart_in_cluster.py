@@ -21,6 +21,7 @@ RESOURCES = (
     *("pods", "pods/log", "pods/exec", "pods/portforward", "events", "secrets", "configmaps", "services"),
     *("serviceaccounts", "persistentvolumeclaims", "jobs.batch", "deployments.apps", "roles.rbac.authorization.k8s.io"),
     *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"),
+    *("daskclusters.kubernetes.dask.org", "daskautoscalers.kubernetes.dask.org"),
 )
 MAY = {
     "mops-scheduler": set(),
