@@ -755,18 +755,22 @@ def test_restricted_egress_applies_to_dedicated_clusters(tmp_path: Path) -> None
     """Their workers, which run the code of a model, had no restriction."""
     spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
     assert (spec["podSelector"], spec["policyTypes"]) == (DASK_PODS, ["Ingress", "Egress"])
-    names, outside = spec["egress"]
+    names, outside, clusters = spec["egress"]
     assert {port["port"] for port in names["ports"]} == {53}
     assert {port["port"] for port in outside["ports"]} == {443, 6443}
+    assert clusters["to"] == [{"podSelector": DASK_PODS}]
 
 
-def test_dedicated_clusters_cannot_connect_to_each_other(tmp_path: Path) -> None:
-    """The policy of the chart let in all pods of all clusters. Each cluster has its own policy for its pods."""
-    spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
-    peers = [peer for rule in spec["ingress"] for peer in rule["from"]]
-    assert not any("dask.org" in str(peer) or "runner" in str(peer) for peer in peers)
-    client = rendered(tmp_path, {}, EVERYTHING).client["dedicated"]
-    assert (client["networkPolicy"], client["egress"]) == (True, True)
+def test_only_dedicated_clusters_runners_and_those_of_the_values_connect_to_dedicated_clusters(tmp_path: Path) -> None:
+    """A policy of each cluster, which a runner made, needed a right with which it could open each pod."""
+    found = rendered(tmp_path, {}, EVERYTHING)
+    ours, *others = found.of("NetworkPolicy")["mops-dedicated"]["spec"]["ingress"]
+    clusters, runners = ours["from"]
+    assert clusters == {"podSelector": DASK_PODS}
+    assert "component" in str(runners)
+    assert "'runner'" in str(runners)
+    assert ours["ports"] == [{"port": 8786, "endPort": 8790, "protocol": "TCP"}]
+    assert not any("dask.org" in str(peer) or "runner" in str(peer) for rule in others for peer in rule["from"])
 
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "dedicated"])
@@ -803,7 +807,7 @@ def rules(found: Rendered, name: str) -> set[tuple[str, str, str]]:
     }
 
 
-RUNNER = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "list")}
+RUNNER = {("", "pods", "list"), ("", "events", "list")}
 CLIENT = {
     ("", "configmaps=mops-client", "get"),
     *(("batch", "jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
@@ -815,19 +819,16 @@ CLIENT = {
 }
 
 
-def dedicated(*verbs: str) -> set[tuple[str, str, str]]:
-    return {("kubernetes.dask.org", kind, verb) for kind in ("daskclusters", "daskautoscalers") for verb in verbs}
+def dedicated(*verbs: str, kinds: tuple[str, ...] = ("daskclusters", "daskautoscalers")) -> set[tuple[str, str, str]]:
+    return {("kubernetes.dask.org", kind, verb) for kind in kinds for verb in verbs}
 
 
 def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
     assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
     assert rules(found, "mops-runner") == RUNNER
-    assert rules(everything, "mops-runner") == RUNNER | dedicated("create", "get", "delete") | {
-        ("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get")
-    }
-    without = rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING)
-    assert rules(without, "mops-runner") == RUNNER | dedicated("create", "get", "delete")
+    clusters = dedicated("create", "get") | dedicated("delete", kinds=("daskclusters",))
+    assert rules(everything, "mops-runner") == RUNNER | clusters
     certificate = {("", "secrets=mops-tls", "get")}
     assert rules(found, "mops-client") == CLIENT | certificate
     own = {("", "secrets=dask-tls", "get")}
@@ -915,7 +916,7 @@ def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
         "scheduler": "tls://mops-scheduler.studies.svc:8786",
         "tlsSecret": "mops-tls",
         "dashboard": {"service": "mops-scheduler", "port": 8787},
-        "dedicated": {"enabled": False, "workers": 2, "networkPolicy": True, "egress": False},
+        "dedicated": {"enabled": False, "workers": 2},
         "runner": {
             "image": f"localhost/mops:{mops.__version__}",
             "imagePullPolicy": "IfNotPresent",

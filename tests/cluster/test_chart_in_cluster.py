@@ -21,11 +21,12 @@ RESOURCES = (
     *("pods", "pods/log", "pods/exec", "pods/portforward", "events", "secrets", "configmaps", "services"),
     *("serviceaccounts", "persistentvolumeclaims", "jobs.batch", "deployments.apps", "roles.rbac.authorization.k8s.io"),
     *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"),
+    *("daskclusters.kubernetes.dask.org", "daskautoscalers.kubernetes.dask.org"),
 )
 MAY = {
     "mops-scheduler": set(),
     "mops-worker": set(),
-    "mops-runner": {("get", "pods"), ("list", "pods"), ("watch", "pods"), ("list", "events")},
+    "mops-runner": {("list", "pods"), ("list", "events")},
 }
 
 

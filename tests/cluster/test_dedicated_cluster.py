@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from service_lab import ROOT, Service, assert_same_rows, begun, installed, wait_for, write_study
+from test_chart_in_cluster import MAY, allowed
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -106,14 +107,19 @@ def test_without_the_operator_a_submit_is_refused_with_what_to_install(bare: Ser
 # --- with the operator
 
 
+def test_a_runner_may_only_make_the_clusters_of_jobs_and_list_pods_and_events(service: Service) -> None:
+    clusters = {(verb, "daskclusters.kubernetes.dask.org") for verb in ("create", "get", "delete")}
+    scalers = {(verb, "daskautoscalers.kubernetes.dask.org") for verb in ("create", "get")}
+    found = allowed(service, f"system:serviceaccount:{service.namespace}:mops-runner")
+    assert found == MAY["mops-runner"] | clusters | scalers
+
+
 def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None:
     name = "own"
     study = started(service, name, sets=100, seconds=0.2)
     (cluster,) = clusters(service, name)
     (job,) = service.objects("jobs", f"mops/job={name}")
     assert [owner["uid"] for owner in cluster["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-    (policy,) = service.objects("networkpolicies", f"mops/job={name}")
-    assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == [cluster["metadata"]["uid"]]
     assert len(pods(service, name, "worker")) == len(pods(service, name, "scheduler")) == 1
     assert "scheduler ready, 1 of 1 workers ready" in service.mops("jobs", "status", name).out
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out

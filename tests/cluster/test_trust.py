@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -143,6 +144,75 @@ def test_a_model_has_at_most_the_rights_of_a_runner(service: Service) -> None:
     assert not {(verb, kind) for verb, kind in rights if verb not in ("get", "list", "watch") or "secrets" in kind}
     for account in ("mops-worker", "mops-runner"):
         assert allowed(service, f"system:serviceaccount:{service.namespace}:{account}") == MAY[account]
+
+
+LOOKS_FOR_CREDENTIALS = """
+import os, socket
+from pathlib import Path
+
+POD = socket.gethostname()
+IS_POD = "KUBERNETES_SERVICE_HOST" in os.environ
+if IS_POD and "-worker-" not in POD:
+    raise RuntimeError(f"imported in {POD}")
+WRITES, READS = ("".join(parts).encode() for parts in (("Account", "Key="), ("SharedAccess", "Signature=")))
+
+def files():
+    yield from Path("/proc").glob("[0-9]*/environ")
+    for folder in ("/etc/mops", "/var/run/secrets", "/tmp"):
+        for parent, _, names in os.walk(folder):
+            yield from (Path(parent, name) for name in names)
+
+def found():
+    read = {str(path): content for path in files() if (content := content_of(path)) is not None}
+    tokens = sum(path.startswith("/var/run/secrets") for path in read)
+    return [sum(WRITES in text for text in read.values()), sum(READS in text for text in read.values()), tokens]
+
+def content_of(path):
+    try:
+        return path.read_bytes() if path.is_file() or path.name == "environ" else None
+    except OSError:
+        return None
+
+AT_IMPORT = found() if IS_POD else []  # else this is the check of the submit
+
+def run(params, seed):
+    return {"found": dict(zip(("writes", "reads", "tokens"), zip(AT_IMPORT, found()))) | {"pod": [POD, POD]}}
+"""
+"""Looks for the credential that writes, the one that reads, and tokens; fails if it is imported in a runner's pod."""
+
+
+def test_a_model_finds_no_credential_of_a_runner(service: Service) -> None:
+    """Regression: the runner imported the model in a process with its credential in the environment."""
+    study = service.write("looks", LOOKS_FOR_CREDENTIALS, {"parameter_sets": [{"x": x} for x in range(4)]})
+    service.submit(study, "looks", CHECKPOINT_SECONDS="0")
+    service.wait("looks")
+    rows = service.job("looks").outputs("found").to_arrow().to_pylist()
+    assert len(rows) == 8
+    for row in rows:
+        assert (row["writes"], row["tokens"]) == (0, 0), row
+        assert row["reads"] > 0, "it finds what its worker has"
+        assert row["pod"] in service.pods("worker")
+
+
+def test_a_runner_has_a_token_for_ten_minutes_and_no_child_process(service: Service) -> None:
+    """What others run in the pod of a runner could read the runner's environment and its token."""
+    study = write_study(service, "short", sets=200, seconds=0.5)
+    service.submit(study, "short", CHECKPOINT_SECONDS="0")
+    begun(service, "short")
+    (pod,) = service.runner_pods("short")
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    inside = ("exec", pod, "--", "sh", "-c")
+    text = service.kubectl(*inside, f"cat {token}").split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    assert claims["exp"] - claims["iat"] == 600
+    assert claims["kubernetes.io"]["pod"]["name"] == pod
+    user, mode, _ = service.kubectl(*inside, f"echo $(id -u) $(stat -Lc '%a %u' {token})").split()
+    assert (user, mode[-1]) == ("10001", "0"), "other users do not read it"
+    here = "for p in /proc/[0-9]*; do [ ${p#/proc/} = $$ ] || tr '\\0' ' ' < $p/cmdline; echo; done"
+    lines = [line for line in service.kubectl(*inside, here).splitlines() if line.strip()]
+    ours = [line for line in lines if "jobs run short" in line]
+    assert len(ours) == len([line for line in lines if not line.startswith("tr ")]) == 2, lines  # dumb-init and mops
+    service.mops("jobs", "cancel", "short")
 
 
 def test_a_new_certificate_reaches_a_running_job(service: Service) -> None:

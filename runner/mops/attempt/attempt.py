@@ -46,6 +46,7 @@ from mops.storage.progress_record import Progress, write_error
 from mops.system.resources import n_processors
 from mops.system.signals import STOP_SIGNALS, signals_with_default_action
 from mops.task import JobContext
+from mops.worker.child_starter import unseeded_text
 from mops.worker.pool import Pool
 from mops.worker.run_task import close_pool, pool_of
 
@@ -145,10 +146,7 @@ def check_import(pool: Pool, *, other_packages: bool) -> None:
         what, _, _ = bad.what.partition("\n")
         logger.warning("the model is not checked here, because a package is missing on this machine: %s", what)
     if pool.unseeded:
-        names = ", ".join(pool.unseeded)
-        what = f"importing the model makes a random generator without a seed ({names})"
-        then = "a run that draws from it cannot be repeated; make it in the model: numpy.random.default_rng(seed)"
-        logger.warning("%s: %s; %s", pool.context.job, what, then)
+        logger.warning("%s: %s", pool.context.job, unseeded_text(pool.unseeded))
 
 
 def _warm(pool: Pool) -> None:
@@ -165,7 +163,8 @@ class Attempt:
     record: JobRecord
     context: JobContext
     settings: Settings
-    create: Callable[[], None] = lambda: None  # writes a new job's records, when the model is imported
+    # Writes a new job's records, or a job's new options, when the model is imported. None: another process wrote them.
+    create: Callable[[], None] | None = None
     on_progress: Callable[[Progress], None] = lambda _: None  # called about four times a second
     by: By = "person"  # with ``auto``, the attempt does not resume a job that has ended
     asked: RunRequest | None = None  # the request to run; None: Kubernetes restarted a pod without a new request
@@ -186,7 +185,17 @@ class Attempt:
             if not other_packages and self.context.slots is not None:
                 pool.check_data()
             check_import(pool, other_packages=other_packages)
-            self.create()
+            if self.create is not None:
+                self.create()
+
+    @property
+    def _imports_here(self) -> bool:
+        """Whether this process checks that the model can be imported, in a child process.
+
+        A runner that another process started for workers elsewhere leaves this to its first tasks. So it has no process
+        with code of the model, or of packages that the model asks for.
+        """
+        return self.context.slots is not None or self.create is not None
 
     def run(self) -> str:
         """Run until the job ends or is stopped; return its state.
@@ -223,8 +232,8 @@ class Attempt:
             ExitStack() as stack,
         ):
             with self._ending_job_if_unseen(text_log):
-                pool = stack.enter_context(started_children(self.context))
-                if self.context.slots is not None:  # else simulations run on other machines, which check it
+                pool = stack.enter_context(started_children(self.context)) if self._imports_here else None
+                if pool is not None and self.context.slots is not None:  # else workers elsewhere check their data
                     pool.check_data()
                 # These imports take 0.27 s, while the template process imports the model.
                 from mops.attempt.main_loop import MainLoop  # noqa: PLC0415
@@ -233,10 +242,12 @@ class Attempt:
                 patience = {"cluster_timeout": math.inf} if self.is_patient else {}
                 settings = self.settings.model_copy(update=patience)
                 cluster = stack.enter_context(connected_cluster(self.context, settings, self.pods))
-                check_import(pool, other_packages=False)
+                if pool is not None:
+                    check_import(pool, other_packages=False)
             if self.context.slots is None:
                 close_pool(self.context.run_id)  # simulations run on the cluster's workers
-            self.create()
+            if self.create is not None:
+                self.create()
             log = self._claim(self.asked)
             groups = load_groups(self.files, self.record.paths)
             with frozen_heap():

@@ -95,6 +95,7 @@ class ResultReceiver:
         self._job, self._partial_groups = job, partial_groups
         self._text_log, self._committer, self._so_far = text_log, committer, so_far
         self._tracebacks = Tracebacks()
+        self._notes: set[str] = set()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
         """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole."""
@@ -152,7 +153,9 @@ class ResultReceiver:
         for report in result.reports:
             logger.warning("%s: %s", self._job.name, report)
         for note in result.notes:
-            logger.info("%s: %s", self._job.name, note)
+            if note not in self._notes:  # each worker says what it has found about the model
+                logger.info("%s: %s", self._job.name, note)
+            self._notes.add(note)
 
     def _with_reference(self, result: TaskResult) -> TaskResult:
         """Return the result of a task that knew no schema; without its groups if the job's has other columns."""

@@ -64,8 +64,6 @@ class Dedicated(ChartModel):
 
     enabled: bool = False
     workers: Annotated[int, Field(ge=1)] = 2
-    network_policy: Annotated[bool, Field(alias="networkPolicy")] = False  # whether the chart restricts traffic to pods
-    egress: bool = False  # whether the chart restricts traffic from pods
 
 
 class Workers(ChartModel):

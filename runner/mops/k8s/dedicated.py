@@ -86,7 +86,7 @@ def scheduler_address(service: ServiceConfig, name: str, namespace: str) -> str:
 def objects(
     build_spec: BuildSpec, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
 ) -> list[Object]:
-    """Return a DaskCluster, a NetworkPolicy if the chart has policies, and a DaskAutoscaler if its size is adaptive."""
+    """Return a DaskCluster, and a DaskAutoscaler if its size is adaptive."""
     spec = build_spec(
         name=name,
         image=service.runner.image,
@@ -95,8 +95,6 @@ def objects(
         idle_timeout=IDLE_S,
     )
     made = [with_chart_pods(spec, service, namespace, labels)]
-    if service.dedicated.network_policy:
-        made.append(_network_policy(name, namespace, labels[names.JOB], egress=service.dedicated.egress))
     if size.adaptive:
         made.append(
             {
@@ -154,23 +152,6 @@ def _pod(template: Object, environment: Mapping[str, str]) -> Object:
     return {
         "metadata": {"labels": labels, "annotations": metadata.get("annotations", {})},
         "spec": {**spec, "containers": containers},
-    }
-
-
-def _network_policy(name: str, namespace: str, job: str, *, egress: bool) -> Object:
-    """Return the policy that lets a cluster's pods and its job's runner reach the pods; the chart denies others."""
-    # Each cluster needs its policy, because no policy can select "pods with the same value of this label".
-    pods = {"podSelector": {"matchLabels": {names.DASK_CLUSTER: name}}}
-    runner = {"podSelector": {"matchLabels": {names.COMPONENT: names.RUNNER, names.JOB: job}}}
-    ports = [{"protocol": "TCP", "port": 8786, "endPort": 8790}]
-    spec = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods, runner], "ports": ports}]}
-    if egress:
-        spec |= {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": [pods], "ports": ports}]}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name, "namespace": namespace, "labels": {names.JOB: job}},
-        "spec": spec,
     }
 
 

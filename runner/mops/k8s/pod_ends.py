@@ -18,14 +18,14 @@ from mops.errors import ServiceError, UsageError
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import Object
 from mops.k8s.pod_state import ends_of, event_time
+from mops.k8s.runner_job import ACCOUNT_FOLDER
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
 
 logger = logging.getLogger(__name__)
 
-# The folder with the token of a pod's service account and the name of its namespace.
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ACCOUNT = Path(ACCOUNT_FOLDER)
 
 # If a query sees the end of a container, the end explains the loss of its worker up to this long before the query.
 # Queries come every 10 s, and a lost worker waits 20 s for an explanation.

@@ -22,6 +22,13 @@ COUNTED = (4, 137)
 
 DEDICATED_FOLDER = "/etc/mops/own-cluster"  # the files that describe the dedicated Dask cluster to create
 
+# The folder with the token of a pod's service account and the name of its namespace, as for every pod.
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+# The shortest life that Kubernetes accepts. The kubelet replaces the token before its end. By default, many clusters
+# accept the token of a pod for a year.
+_TOKEN_SECONDS = 600
+
 _OBJECTS = "mops/dask-objects"
 # The files, and the field of the pod that each shows.
 DEDICATED_FILES = {
@@ -71,6 +78,18 @@ _DEDICATED_VOLUME = {
     "name": "own-cluster",
     "downwardAPI": {
         "items": [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in DEDICATED_FILES.items()]
+    },
+}
+
+# In place of automountServiceAccountToken, which sets no life.
+_TOKEN_VOLUME = {
+    "name": "token",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ],
     },
 }
 
@@ -130,7 +149,7 @@ def _pod_spec(pod: RunnerPod, request: Request) -> Object:
     return _non_empty(
         restartPolicy="Never",  # a failure policy requires it
         serviceAccountName=pod.service_account,
-        automountServiceAccountToken=pod.mount_token,
+        automountServiceAccountToken=False,
         enableServiceLinks=False,
         terminationGracePeriodSeconds=pod.grace_s,
         priorityClassName=pod.priority_class,
@@ -140,14 +159,20 @@ def _pod_spec(pod: RunnerPod, request: Request) -> Object:
         affinity=pod.affinity,
         securityContext=pod.pod_security,
         containers=[_container(pod, request)],
-        volumes=[*pod.volumes, *([_DEDICATED_VOLUME] if request.dedicated else [])],
+        volumes=[
+            *pod.volumes,
+            *([_TOKEN_VOLUME] if pod.mount_token else []),
+            *([_DEDICATED_VOLUME] if request.dedicated else []),
+        ],
     )
 
 
 def _container(pod: RunnerPod, request: Request) -> Object:
     asked = ["--asked", request.asked] if request.asked else []
     dedicated = ["--dedicated", DEDICATED_FOLDER] if request.dedicated else []
-    mounts = [{"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True}] if request.dedicated else []
+    folders = {"token": ACCOUNT_FOLDER} if pod.mount_token else {}
+    folders |= {"own-cluster": DEDICATED_FOLDER} if request.dedicated else {}
+    mounts = [{"name": name, "mountPath": folder, "readOnly": True} for name, folder in folders.items()]
     workers = ["--workers", names.selector(request.workers)] if request.workers else []
     return _non_empty(
         name=CONTAINER,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -43,7 +44,8 @@ class ChildStarter:
         self.unseeded: list[str] = []
         """The random generators without a seed that the import of the model makes, by name."""
         self._pool_id = pool_id
-        self._has_imported = False
+        self.has_imported = False
+        """Whether a process here has imported the model."""
         self._import_timeout: ImportTimeout | None = None
         """The error of an import. Until another one succeeds, every task gets the same error."""
         self.scratch = Scratch()
@@ -60,7 +62,7 @@ class ChildStarter:
         """Guards the reaper."""
         self._reaper: Reaper | None = None
         self._lock = threading.Lock()
-        """Guards the three below."""
+        """Guards the three below, and ``has_imported``."""
         self.spawns = context.start == "spawn"
         """Whether each child imports the model itself."""
         self._template_prints = ""
@@ -91,7 +93,7 @@ class ChildStarter:
         """Make sure that there is a template which has imported the model; return how it died, if it did."""
         self.install()
         with self._preparing:
-            if self._import_timeout is not None and not self._has_imported:
+            if self._import_timeout is not None and not self.has_imported:
                 raise self._import_timeout
             if self.spawns or self._slots.stopped():
                 return None
@@ -130,7 +132,11 @@ class ChildStarter:
         except ImportTimeout as late:
             self._import_timeout = late
             raise
-        self._has_imported |= death is None
+        if death is None:
+            with self._lock:
+                is_first, self.has_imported = not self.has_imported, True
+                if is_first and child.unseeded and self.context.slots is None:  # else the runner's process checks it
+                    self._notes.append(unseeded_text(child.unseeded))
         return death
 
     def warm(self) -> None:
@@ -258,3 +264,9 @@ class ChildStarter:
             if self._reaper is not None:
                 self._reaper.close()
         self.scratch.close()
+
+
+def unseeded_text(names: Sequence[str]) -> str:
+    """Warn that the import of the model makes these random generators without a seed."""
+    what = f"importing the model makes a random generator without a seed ({', '.join(names)})"
+    return f"{what}; a run that draws from it cannot be repeated; make it in the model: numpy.random.default_rng(seed)"

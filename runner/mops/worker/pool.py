@@ -113,8 +113,11 @@ class Pool:
                 death = self._starter.await_import(child)
                 self._starter.unseeded = child.unseeded
         if death is not None:
-            what = f"the process that imports the model {death.how}{death.last_output}"
-            raise ModelError(what, where=self.context.model)
+            raise self._import_died(death)
+
+    def _import_died(self, death: Death) -> ModelError:
+        what = f"the process that imports the model {death.how}{death.last_output}"
+        return ModelError(what, where=self.context.model)
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
@@ -132,7 +135,8 @@ class Pool:
         ModelError, InstallError, DataError
             A child cannot import the model (in time), or what it needs cannot be installed, or is not on this machine.
         ClusterError
-            Children die again and again while they run nothing, so that no simulation is to blame.
+            Children die again and again while they run nothing, although one has imported the model. So neither the
+            model nor a simulation is to blame.
         """
         progress = TaskProgress(request, given)
         only_targets = request.replicates == ()
@@ -244,7 +248,7 @@ class Pool:
                 self._reports.append(report)
 
     def _record(self, death: Death, progress: TaskProgress, request: TaskRequest) -> None:
-        """Log how a child died and what follows, and count it; ClusterError after too many deaths while nothing ran."""
+        """Log how a child died and what follows, and count it; raise after too many deaths while nothing ran."""
         is_stopping = self.slots.stopped(only_targets=request.replicates == ())
         report = progress.record_death(death, socket.gethostname(), is_stopping=is_stopping)
         if report is not None:
@@ -256,6 +260,8 @@ class Pool:
         if death.step is not None:
             return
         then = after_death_between_steps(death, progress.deaths_between, has_bundle=Path(self._root).is_dir())
+        if then is BetweenSteps.RAISE and not self._starter.has_imported:
+            raise self._import_died(death)
         if then is BetweenSteps.RAISE:
             what = f"{DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
             raise ClusterError(f"{what}{death.last_output}", where=request.key)

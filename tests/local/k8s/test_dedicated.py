@@ -128,27 +128,6 @@ def test_a_size_with_two_numbers_has_an_autoscaler(config: ServiceConfig) -> Non
     assert fixed["spec"]["worker"]["replicas"] == 4
 
 
-def test_only_its_own_pods_and_its_runner_can_connect_to_a_cluster(config: ServiceConfig) -> None:
-    """Jobs in one namespace may belong to different people, and Dask runs any code that it receives."""
-    config = config.model_copy(update={"dedicated": Dedicated(enabled=True, network_policy=True, egress=True)})
-    cluster, policy, scaler = objects_of(config)
-    assert [one["kind"] for one in (cluster, policy, scaler)] == ["DaskCluster", "NetworkPolicy", "DaskAutoscaler"]
-    ours = {"podSelector": {"matchLabels": {"dask.org/cluster-name": "dask-sir-7f3a2c"}}}
-    runner = {"podSelector": {"matchLabels": {names.COMPONENT: "runner", names.JOB: "sir"}}}
-    spec = policy["spec"]
-    assert spec["podSelector"] == ours["podSelector"]
-    ((incoming,), (outgoing,)) = (spec["ingress"], spec["egress"])
-    assert (incoming["from"], outgoing["to"]) == ([ours, runner], [ours])
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-
-
-def test_a_cluster_restricts_egress_only_if_the_chart_does(config: ServiceConfig) -> None:
-    config = config.model_copy(update={"dedicated": Dedicated(enabled=True, network_policy=True)})
-    assert objects_of(config)[1]["spec"]["policyTypes"] == ["Ingress"]
-    without = objects_of(config.model_copy(update={"dedicated": Dedicated()}))
-    assert [one["kind"] for one in without] == ["DaskCluster", "DaskAutoscaler"]
-
-
 def test_an_invalid_size_is_refused(subtests: pytest.Subtests) -> None:
     for text in ["0", "-1", "0:3", "4:2", "3:", ":3", "many", "1:2:3", ""]:
         with subtests.test(str(text)), pytest.raises(UsageError, match="is not a number of workers"):
@@ -183,7 +162,7 @@ def test_a_job_contains_the_objects_that_its_runner_creates(config: ServiceConfi
     (container,) = pod["spec"]["containers"]
     assert container["args"][-2:] == ["--dedicated", DEDICATED_FOLDER]
     assert {"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True} in container["volumeMounts"]
-    (volume,) = pod["spec"]["volumes"]
+    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "own-cluster"]
     assert [item["path"] for item in volume["downwardAPI"]["items"]] == list(DEDICATED_FILES)
     assert json.loads(pod["metadata"]["annotations"]["mops/dask-objects"]) == objects
     assert job["metadata"]["annotations"][names.DEDICATED_CLUSTER] == "dask-sir-7f3a2c"

@@ -186,11 +186,22 @@ class TestDeaths:
 
     def test_children_that_die_between_simulations_are_an_error_of_the_cluster(self, lab: PoolLab) -> None:
         """mops does not blame a parameter set, and does not retry without end."""
+        code = "import os\nif (HERE / 'dies').exists():\n    os._exit(5)\n\ndef run(p, s):\n    return {'x': 1}\n"
+        pool = lab.pool(code, start="spawn")
+        pool.check()
+        (lab.folder / "dies").touch()
+        for pid in pool.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ClusterError, match="exit code 5"):
+            lab.run(pool, [{"a": 1}])
+
+    def test_children_that_die_in_each_import_are_an_error_of_the_model(self, lab: PoolLab) -> None:
+        """Regression: on workers they were an error of the cluster, after which Kubernetes starts another runner."""
         code = (
             "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), os._exit(5))).start()\n"
             "time.sleep(600)\n"
         )
-        with pytest.raises(ClusterError, match="exit code 5"):
+        with pytest.raises(ModelError, match="the process that imports the model ended with exit code 5"):
             lab.run(lab.pool(code), [{"a": 1}])
 
 

@@ -221,9 +221,17 @@ def test_the_pod_passes_pod_security_restricted() -> None:
 
 
 def test_a_service_account_token_is_mounted_only_if_the_chart_says_so() -> None:
-    assert pod_of(job())["automountServiceAccountToken"] is True
-    assert pod_of(job(POD.model_copy(update={"mount_token": False})))["automountServiceAccountToken"] is False
-    assert pod_of(job())["enableServiceLinks"] is False
+    """Regression: the token was that of automountServiceAccountToken, which many clusters accept for a year."""
+    without = job(POD.model_copy(update={"mount_token": False}))
+    mounted = [volume for volume in pod_of(job())["volumes"] if volume not in pod_of(without)["volumes"]]
+    (found,) = [mount for mount in container_of(job())["volumeMounts"] if mount["name"] == mounted[0]["name"]]
+    assert found["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    (source, *_) = mounted[0]["projected"]["sources"]
+    assert source["serviceAccountToken"]["expirationSeconds"] == 600
+    assert "serviceaccount" not in str(without)
+    for manifest in (job(), without):
+        assert pod_of(manifest)["automountServiceAccountToken"] is False
+        assert pod_of(manifest)["enableServiceLinks"] is False
 
 
 def test_fields_that_are_not_set_are_absent() -> None:

@@ -21,8 +21,6 @@ pods. Empty values are left out.
   "dedicated" (dict
     "enabled" .Values.dedicated.enabled
     "workers" (max 1 (int64 .Values.dedicated.workers))
-    "networkPolicy" .Values.networkPolicy.enabled
-    "egress" .Values.networkPolicy.egress.enabled
   )
 -}}
 {{- include "mops.withoutEmpty" $client | fromJson | toPrettyJson -}}

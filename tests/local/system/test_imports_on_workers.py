@@ -1,0 +1,83 @@
+"""A runner that another process started imports no model: the workers do, and their errors end the job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dask_processes import DaskProcesses, dask_in
+from study_lab import Runner, StudyLab, betas, wait_for
+
+MODEL = """
+import os
+from pathlib import Path
+
+who = os.environ["MOPS_TEST_WHO"]
+with Path({imports!r}).open("a") as file:
+    file.write(who + "\\n")
+if who == "a worker":
+    {on_workers}
+
+def run(params, seed):
+    return {{"y": [params["beta"]]}}
+"""
+
+
+@pytest.fixture
+def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
+    lab.more_env = {"MOPS_TEST_WHO": "the runner or the command"}
+    with dask_in(tmp_path / "dask", MOPS_TEST_WHO="a worker") as processes:
+        lab.more_env |= {"MODELOPS_SCHEDULER": processes.address}
+        yield processes
+
+
+def submitted(lab: StudyLab, on_workers: str = "pass") -> Runner:
+    """Submit a study for a runner in another process, which runs until its end."""
+    (lab.project / "fickle.py").write_text(MODEL.format(imports=str(lab.folder / "imports"), on_workers=on_workers))
+    lab.write("fickle:run", betas(4))
+    runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach")
+    assert runner.wait() == 0, runner.said
+    wait_for(lambda: not runner.alive())
+    return runner
+
+
+def log_of(lab: StudyLab) -> str:
+    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
+
+
+def error_of(lab: StudyLab) -> str:
+    shown = lab.start("status", "job")
+    assert shown.wait() == 0, shown.said
+    return (lab.folder / f"stdout-{len(lab.runners)}.txt").read_text() + shown.said
+
+
+def test_a_runner_in_another_process_does_not_import_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
+    """Regression: it did, in a child process that had the runner's credentials in its environment."""
+    submitted(lab)
+    assert lab.job().status().state == "succeeded"
+    imports = Counter((lab.folder / "imports").read_text().splitlines())
+    assert imports["the runner or the command"] == 1, "only the submit checks the model on this machine"
+    assert imports["a worker"] >= 1
+
+
+def test_a_model_that_workers_cannot_import_ends_the_job(lab: StudyLab, dask: DaskProcesses) -> None:
+    submitted(lab, "raise OSError('the licence server is down')")
+    assert lab.job().status().state == "failed"
+    assert "the model cannot be loaded: OSError: the licence server is down" in error_of(lab)
+    assert "attempt 1 ends: ModelError: the model cannot be loaded: OSError: the licence server is down" in log_of(lab)
+
+
+def test_an_import_that_ends_its_process_ends_the_job(lab: StudyLab, dask: DaskProcesses) -> None:
+    """Regression: for workers it was a failure of the cluster, after which Kubernetes starts another runner."""
+    submitted(lab, "os._exit(7)")
+    assert lab.job().status().state == "failed"
+    assert "the process that imports the model ended with exit code 7 (os._exit?)" in error_of(lab)
+
+
+def test_workers_say_once_that_the_import_makes_a_generator_without_a_seed(lab: StudyLab, dask: DaskProcesses) -> None:
+    submitted(lab, "import numpy; RNG = numpy.random.default_rng()")
+    assert lab.job().status().state == "succeeded"
+    said = "job: importing the model makes a random generator without a seed (fickle.RNG); a run that draws from it"
+    assert log_of(lab).count(said) == 1
