@@ -20,8 +20,8 @@ from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls, connect_to_look
 from mops.cluster.shares import METADATA, OtherJobs
 from mops.errors import ClusterError, ServiceError
-from mops.k8s import connect as connect_kubernetes
 from mops.k8s import names
+from mops.k8s.pod_ends import of_this_pod
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -147,7 +147,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     limits = Limits(options.least, options.most, options.threads, options.idle_seconds)
-    autoscaler = Autoscaler(Workers(connect_kubernetes(), options.release), limits)
+    autoscaler = Autoscaler(Workers(of_this_pod(), options.release), limits)
     while True:
         try:
             with connect_to_look(options.scheduler) as calls:
