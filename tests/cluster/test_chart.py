@@ -200,7 +200,7 @@ def test_every_pod_is_restricted(all_of: Rendered) -> None:
     for name, pod in all_of.pods():
         spec = pod["spec"]
         check_restricted(name, spec["securityContext"], spec["containers"][0]["securityContext"])
-        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["automountServiceAccountToken"] is (name == "mops-autoscaler"), name
         assert spec["enableServiceLinks"] is False, name
         assert "hostNetwork" not in spec, name
         assert len(spec["containers"]) == 1, name
@@ -372,9 +372,23 @@ def test_there_is_never_a_second_scheduler(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_there_is_no_autoscaler_of_workers(all_of: Rendered) -> None:
+def test_only_our_autoscaler_scales_workers(all_of: Rendered) -> None:
     """A HorizontalPodAutoscaler would remove workers that hold results."""
     assert all_of.of("HorizontalPodAutoscaler") == {}
+
+
+def test_an_upgrade_does_not_change_what_the_autoscaler_decides(tmp_path: Path) -> None:
+    assert rendered(tmp_path).of("Deployment")["mops-worker"]["spec"]["replicas"] == 2
+    found = rendered(tmp_path, {}, EVERYTHING)
+    assert "replicas" not in found.of("Deployment")["mops-worker"]["spec"]
+    arguments = found.container("autoscaler")["args"]
+    assert {"--least=1", "--most=20", "--threads=4", "--idle-seconds=120"} <= set(arguments)
+    assert found.client["autoscaler"] == {"minWorkers": 1, "maxWorkers": 20}
+
+
+def test_a_least_number_of_workers_above_the_highest_is_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path, {"autoscaler": {"enabled": True, "minWorkers": 11}})
+    assert "autoscaler.minWorkers=11 is more than autoscaler.maxWorkers=10" in said
 
 
 # Dask
@@ -692,7 +706,7 @@ def allowed(policy: Object, ports: dict[str, int]) -> set[tuple[str, int]]:
 
 
 FROM_OURS = {
-    "scheduler": {(who, port) for who in ("worker", "runner", "test") for port in (8786, 8787)},
+    "scheduler": {(who, port) for who in ("worker", "runner", "autoscaler", "test") for port in (8786, 8787)},
     "worker": {("scheduler", 8788), ("scheduler", 8790), *((who, 8789) for who in ("scheduler", "worker", "runner"))},
     "runner": set(),
 }
@@ -825,7 +839,13 @@ def dedicated(*verbs: str, kinds: tuple[str, ...] = ("daskclusters", "daskautosc
 
 def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
-    assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
+    assert set(found.of("Role")) == {"mops-runner", "mops-client"}
+    assert set(everything.of("Role")) == {"mops-runner", "mops-client", "mops-autoscaler"}
+    assert rules(everything, "mops-autoscaler") == {
+        ("apps", "deployments=mops-worker", "get"),
+        ("apps", "deployments/scale=mops-worker", "patch"),
+        *(("", "pods", verb) for verb in ("list", "patch")),
+    }
     assert rules(found, "mops-runner") == RUNNER
     clusters = dedicated("create", "get") | dedicated("delete", kinds=("daskclusters",))
     assert rules(everything, "mops-runner") == RUNNER | clusters

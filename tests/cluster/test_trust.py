@@ -27,6 +27,9 @@ REFUSED = {
         "read other Secrets of the namespace": "test_another_pod_has_no_rights_in_the_namespace",
         "end or delete jobs of other modellers": "test_another_pod_has_no_rights_in_the_namespace",
         CHANGE: "test_another_pod_has_no_rights_in_the_namespace",
+        "set the number of workers, and the images of running pods, if `autoscaler.enabled`": (
+            "test_another_pod_has_no_rights_in_the_namespace"
+        ),
         "run code on the machine of a modeller who runs `mops cluster status` or `mops doctor`": (
             "test_another_pod_cannot_take_part_in_dask"
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from mops.attempt.sizing import (
     longest_s,
     room_for_results,
     start_size,
+    useful_slots,
 )
 from mops.cluster.base import Cluster
 from mops.cluster.shares import ClusterCapacity, Share
@@ -91,6 +93,20 @@ class Concurrency:
         if per_worker is None:
             return share
         return replace(share, slots=min(share.slots, per_worker * share.workers))
+
+    def useful_slots(self, n_left: int, each_s: float | None) -> int:
+        """Return for how many slots the rest of the job is enough work: ``n_left`` simulations, running ones included.
+
+        ``each_s`` is the time of a simulation; None: none has ended, so that each takes at least the time until now.
+        """
+        groups, batch_size = self._job.groups, self._job.settings.batch_size
+        if isinstance(batch_size, int):
+            n_left = min(n_left, math.ceil(batch_size * groups.n_simulations / len(groups)))
+        slots = useful_slots(n_left, time.monotonic() - self._began if each_s is None else each_s)
+        if self._size is None or not self._is_auto:
+            return slots
+        per_worker = max(self._capacity.slots // max(self._cluster.workers, 1), 1)  # some have too little memory
+        return math.ceil(slots * per_worker / self._size.per_worker)
 
     def task_sent(self, task: Task, request: TaskRequest) -> None:
         """Note that a task is sent."""

@@ -208,6 +208,10 @@ LEAST_GROUPS = 200  # the groups in flight if MODELOPS_JOB_BATCH_SIZE is not set
 # of 200, jobs of 0 ms take 10 to 17 % less time, and 2 MiB more memory. With 1,000 or 2,000 groups they take as long
 # as with 400, and 9 or 24 MiB more (docs/internals/throughput.md).
 MOST_PER_SLOT = 200
+# The least work for which a further worker is started: its start takes 10 s on a node that is there, and minutes on a
+# new one.
+WORKER_SECONDS = 60.0
+
 MOST_GROUPS = 10_000  # the most groups in flight, because each takes the runner about 5 KiB
 MARGIN = 1.25  # the room for a simulation, as a multiple of the peak memory that nine in ten simulations do not exceed
 CHANGE = 0.1  # a relative change of the size up to this is ignored, because measurements vary as much
@@ -258,6 +262,14 @@ class BatchSize:
 def first_groups(slots: int, *, is_auto: bool) -> int:
     """Return the groups in flight before anything is measured."""
     return max(FIRST_TASKS_PER_SLOT * slots, 1 if is_auto else LEAST_GROUPS)
+
+
+def useful_slots(n_left: int, each_s: float) -> int:
+    """Return on how many slots simulations take WORKER_SECONDS together, or one: more would not be worth their start.
+
+    ``n_left`` simulations have not ended, and each takes ``each_s`` seconds on a slot.
+    """
+    return max(min(n_left, math.ceil(n_left * each_s / WORKER_SECONDS)), 1)
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:

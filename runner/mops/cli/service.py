@@ -245,6 +245,9 @@ def _as_json(service: Service, now: ServiceOverview) -> dict[str, object]:
         "image": about.runner.image,
         "scheduler": {"pods": _dicts(now.scheduler), "dask": asdict(now.dask.scheduler) if now.dask else None},
         "workers": _dicts(now.workers),
+        "autoscaler": None
+        if about.autoscaler is None
+        else {**about.autoscaler.model_dump(), "pods": _dicts(now.autoscaler)},
         "runners": now.runners,
         "versions": now.versions,
         "findings": _dicts(now.dask.findings) if now.dask else None,
@@ -282,6 +285,9 @@ def _fields(service: Service, now: ServiceOverview) -> Iterator[tuple[str, str]]
         yield "", f"{now.dask.scheduler.address}, {len(now.dask.connected)} workers connected, {threads} threads"
     states = [member.pod.word if member.pod else "connected" for member in now.workers or ()]
     yield "workers", UNKNOWN if now.workers is None else _counted(Counter(states))
+    if (allowed := about.autoscaler) is not None:
+        pods = UNKNOWN if now.autoscaler is None else "; ".join(map(_pod, now.autoscaler)) or "no pod"
+        yield "autoscaler", f"{pods}; from {allowed.least} to {allowed.most} workers, as jobs need them"
     yield "runners", UNKNOWN if now.runners is None else _counted(now.runners)
 
 
@@ -316,7 +322,7 @@ def _advise(service: Service, now: ServiceOverview) -> None:
         terminal.say(f"hint: {hint}")
     for finding in now.dask.findings if now.dask else ():
         terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
-    if now.workers == []:
+    if now.workers == [] and (now.refused or service.profile.service.autoscaler is None):
         why = f": Kubernetes refuses their pods: {now.refused}" if now.refused else ", so no job can run"
         terminal.say(f"warning: the service has no workers{why}")
         terminal.say(f"hint: {_start_workers(service, now)}")

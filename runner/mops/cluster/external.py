@@ -51,6 +51,7 @@ GivenUp = Callable[[Any], bool]
 _NO_CLUSTER = "start the cluster, or correct MODELOPS_SCHEDULER"
 _YIELD_SECONDS = 0.25  # between two lists of fetched results, at most
 _WATCH_SECONDS = 2.0
+_ALMOST_NOTHING = 1e-9  # of all slots
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
 _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
 
@@ -95,7 +96,9 @@ class ExternalCluster:
         self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
         self._weight = WEIGHTS[settings.priority]
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
-        self._request: ShareRequest | None = None
+        # Until the job begins: it takes nothing from other jobs, and asks an autoscaler for a worker.
+        self._request = ShareRequest(self._weight, _ALMOST_NOTHING, self._threads)
+        self._has_begun = False
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
         self._hint = "see what the service lacks: mops cluster status" if pods else _NO_CLUSTER
@@ -131,8 +134,8 @@ class ExternalCluster:
         return f"{self._run_id}.{self._n_connections}"
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
-        is_first, self._request = self._request is None, request
-        if is_first:
+        had_begun, self._has_begun, self._request = self._has_begun, True, request
+        if not had_begun:
             self._exchange_requests()
         return self._other_requests
 
@@ -169,9 +172,12 @@ class ExternalCluster:
 
     def reconnect(self) -> None:  # also makes the first connection
         self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
-        self._wait_until(self.count_slots, f"the Dask cluster at {self._address} has no workers")
-        self._exchange_requests()
+        self._wait_until(self._has_workers, f"the Dask cluster at {self._address} has no workers")
         self._losses.look()
+
+    def _has_workers(self) -> bool:
+        self._exchange_requests()
+        return self.count_slots() > 0
 
     def _connect(self) -> bool:
         """Make a new connection with all that the attempt needs on the scheduler; return whether that worked."""
@@ -241,9 +247,8 @@ class ExternalCluster:
         return self.slots
 
     def _exchange_requests(self) -> None:
-        if (request := self._request) is not None:
-            others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, request))
-            self._other_requests = self._other_requests if others is None else others
+        others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, self._request))
+        self._other_requests = self._other_requests if others is None else others
 
     def _oom_kills(self) -> dict[str, OomKills]:
         """Return the kernel's kills for memory in the container of each nanny that answers, by host."""

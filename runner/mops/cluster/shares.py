@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 from mops.cluster.base import Cluster, ShareRequest
@@ -33,7 +34,7 @@ METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by 
 # its record several times as often.
 SILENT_SECONDS = 15.0
 
-_FORMAT = 1
+_FORMAT = 2
 
 _ROUNDING = 1e-9
 
@@ -98,7 +99,8 @@ class OtherJobs:
             n, since = before.get(name, (None, now))
             self._last_new[name] = record["n"], since if n == record["n"] else now
         renewed = [name for name, (_, since) in self._last_new.items() if now - since <= SILENT_SECONDS]
-        return [ShareRequest(others[name]["weight"], others[name]["wants"]) for name in renewed]
+        fields = [field.name for field in dataclass_fields(ShareRequest)]
+        return [ShareRequest(*(others[name][field] for field in fields)) for name in renewed]
 
 
 class ClusterCapacity:
@@ -111,11 +113,12 @@ class ClusterCapacity:
         self._n_others = 0
         self.slots = max(cluster.slots, 1)
 
-    def share(self, wanted_slots: int) -> Share:
+    def share(self, wanted_slots: int, useful_slots: int) -> Share:
         """Return what to plan for now, for a job that could use ``wanted_slots`` at once.
 
-        It has at least one slot, so that tasks wait for the first worker that comes. ClusterError: no worker was there
-        for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+        ``useful_slots`` is for how many slots an autoscaler should start workers. The share has at least one slot, so
+        that tasks wait for the first worker that comes. ClusterError: no worker was there for
+        MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
         """
         counted, timeout_s = self._cluster.slots, self._cluster.timeout_s
         if counted:
@@ -133,7 +136,8 @@ class ClusterCapacity:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
             self.slots = counted
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
-        request = ShareRequest(WEIGHTS[self._settings.priority], fraction)
+        threads = useful_slots * self._settings.sim_threads
+        request = ShareRequest(WEIGHTS[self._settings.priority], fraction, threads)
         others = self._cluster.other_jobs(request)
         share = share_of(self.slots, max(self._cluster.workers, 1), request, others)
         if len(others) != self._n_others:

@@ -73,6 +73,13 @@ class Workers(ChartModel):
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 
+class Autoscaler(ChartModel):
+    """How many workers the autoscaler may start."""
+
+    least: Annotated[int, Field(alias="minWorkers")]
+    most: Annotated[int, Field(alias="maxWorkers")]
+
+
 class _Format(ChartModel):
     """The fields that every format has."""
 
@@ -95,6 +102,7 @@ class ServiceConfig(ChartModel):
     dashboard: Dashboard
     runner: RunnerPod
     worker: Workers
+    autoscaler: Autoscaler | None = None  # None: the operator sets the number of workers
     dedicated: Dedicated = Dedicated()
     scheduler_pod_template: Annotated[Object, Field(alias="schedulerPodTemplate")] = {}
 

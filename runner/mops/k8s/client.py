@@ -25,7 +25,7 @@ import kr8s
 import yaml
 from kr8s.asyncio.objects import Pod as AsyncPod
 from kr8s.asyncio.objects import Service as AsyncService
-from kr8s.objects import ConfigMap, Event, Job, Pod, Secret, new_class, object_from_spec
+from kr8s.objects import ConfigMap, Deployment, Event, Job, Pod, Secret, new_class, object_from_spec
 
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
@@ -148,6 +148,23 @@ class Kubernetes:
         """Delete a Job and its pods, if it exists."""
         with translated(f"{self.where}: delete Job {name}"), contextlib.suppress(kr8s.NotFoundError):
             self._named(Job, name).delete(propagation_policy="Background")
+
+    def replicas(self, deployment: str) -> int:
+        """Return how many pods a Deployment should have."""
+        with translated(f"{self.where}: get Deployment {deployment}"):
+            found = self._named(Deployment, deployment)
+            found.refresh()
+            return int(found.raw["spec"].get("replicas", 1))
+
+    def scale(self, deployment: str, replicas: int) -> None:
+        """Set how many pods a Deployment should have; do not wait for them."""
+        with translated(f"{self.where}: scale Deployment {deployment}"):
+            self._named(Deployment, deployment).patch({"spec": {"replicas": replicas}}, subresource="scale")
+
+    def annotate_pod(self, name: str, annotations: dict[str, str]) -> None:
+        """Add annotations to a pod."""
+        with translated(f"{self.where}: annotate pod {name}"):
+            self._named(Pod, name).patch({"metadata": {"annotations": annotations}})
 
     def _named(self, kind: Any, name: str) -> Any:
         return kind({"metadata": {"name": name, "namespace": self.namespace}}, api=self._api)

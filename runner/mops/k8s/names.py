@@ -23,6 +23,7 @@ RUNNER = "runner"
 CLIENT = "client"
 SCHEDULER = "scheduler"
 WORKER = "worker"
+AUTOSCALER = "autoscaler"
 
 _LABEL_LENGTH = 63
 _CLUSTER_LENGTH = 37  # the operator allows 53; with 37 the names of workers differ in their first 63 characters

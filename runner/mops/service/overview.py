@@ -48,6 +48,7 @@ class ServiceOverview:
     workers: Sequence[WorkerView] | None  # that Kubernetes or Dask knows
     runners: Mapping[str, int] | None  # in each phase (job_phase.Phase)
     dask: Dask | None
+    autoscaler: Sequence[PodState] | None  # none if the service has no autoscaler
     faults: Sequence[MopsError]  # why parts are missing
     refused: str = ""  # why Kubernetes makes no pods of workers; empty: there are some, or no event says so
 
@@ -71,6 +72,7 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     faults: list[MopsError] = []
     pods = _answer(lambda: service.pods(names.WORKER), faults)
     scheduler = _answer(lambda: service.pods(names.SCHEDULER), faults)
+    autoscaler = _answer(lambda: service.pods(names.AUTOSCALER), faults) if service.profile.service.autoscaler else []
     phases = _answer(service.phases, faults)
     dask = _answer(lambda: dask_of(service, sim_threads), faults)
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
@@ -78,7 +80,7 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     refused = "" if pods != [] else _answer(lambda: service.refused(names.WORKER), faults)
     # A cluster out of reach fails each question with the same error.
     distinct = list({fault.what: fault for fault in faults}.values())
-    return ServiceOverview(scheduler, workers, runners, dask, distinct, refused or "")
+    return ServiceOverview(scheduler, workers, runners, dask, autoscaler, distinct, refused or "")
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:

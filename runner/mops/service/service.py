@@ -326,7 +326,10 @@ class Service:
         """Return which pods of the shared Dask cluster a job's runner waits for, for people; empty: none is missing."""
         if self._dedicated_name(job):
             return ""
-        for component, what in ((names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")):
+        parts = [(names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")]
+        if self.profile.service.autoscaler:  # without it, no worker comes
+            parts.insert(1, (names.AUTOSCALER, "the autoscaler, which starts workers"))
+        for component, what in parts:
             pods = self.pods(component)
             if not any(pod.ready for pod in pods):
                 why = f"{pods[0].name} is {pods[0]}" if pods else self.refused(component)

@@ -15,22 +15,22 @@ from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
 
 
 def record(n: int, **more: Any) -> dict[str, Any]:
-    return {"format": 1, "n": n, "job": "other", "run": "2", "priority": "normal", "weight": 4, "wants": 0.5} | more
+    return {"format": 2, "n": n, "job": "other", "run": "2", "weight": 4, "wants": 0.5, "threads": 8} | more
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
     other_jobs = OtherJobs("mine", "1", "high", clock)
-    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5)]
+    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5, 8)]
     clock.now += SILENT_SECONDS
-    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5)]
+    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5, 8)]
     clock.now += 1.0
     assert other_jobs.requests({"a": record(7)}, "own") == []
-    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0)]
+    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0, 8)]
 
 
 def test_a_record_of_another_format_is_left_alone() -> None:
-    assert OtherJobs("mine", "1", "high", Clock(100.0)).requests({"a": {"format": 2, "claims": []}}, "own") == []
+    assert OtherJobs("mine", "1", "high", Clock(100.0)).requests({"a": {"format": 3, "claims": []}}, "own") == []
 
 
 @pytest.fixture

@@ -23,7 +23,10 @@ from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, wait_for
 
 from mops.attempt.sizing import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
+from mops.cluster.dask_calls import connect_to_look
 from mops.cluster.external import ExternalCluster, annotations_of, connect_external
+from mops.cluster.shares import METADATA
+from mops.service.autoscaler import busy_workers
 from mops.settings import Settings
 from mops.task import Task
 from rows import rows_of
@@ -488,6 +491,27 @@ def test_a_runner_waits_for_a_cluster_without_workers(lab: StudyLab, tmp_path: P
         wait_for(lambda: "has no workers; waiting up to" in runner.said, of=runner)
         dask.add_worker()
         assert runner.wait() == 0, runner.said
+
+
+def test_a_job_says_how_many_threads_it_can_use_and_which_workers_are_busy(lab: StudyLab, tmp_path: Path) -> None:
+    """Its first simulations are held, so that their time is not measured."""
+    with dask_in(tmp_path / "dask", n_workers=0) as dask, connect_to_look(dask.address) as calls:
+
+        def threads() -> list[int]:
+            return [one["threads"] for one in calls.metadata([METADATA]).values()]
+
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        lab.write("held:simulate", betas(400))
+        dask.hold_after(0)
+        runner = lab.submit(SIM_THREADS=2)
+        wait_for(threads, of=runner)
+        assert threads() == [2], "one slot, for a first worker"
+        dask.add_worker("--name", "first", threads=2)
+        wait_for(lambda: calls.on_scheduler(busy_workers) == ["first"], of=runner)
+        wait_for(lambda: threads()[0] >= 10, of=runner)
+        dask.let_go()
+        assert runner.wait() == 0, runner.said
+        wait_for(lambda: threads() == [] and calls.on_scheduler(busy_workers) == [])
 
 
 def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:

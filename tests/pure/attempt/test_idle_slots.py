@@ -23,7 +23,7 @@ def said(
     capacity = ClusterCapacity(cluster, job.settings, job.name)
     concurrency = Concurrency(job, cluster, capacity, pods=None)
     for cluster.slots in slots:
-        assert concurrency.limit(capacity.share(1)).slots == cluster.slots
+        assert concurrency.limit(capacity.share(1, useful_slots=1)).slots == cluster.slots
     return [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 

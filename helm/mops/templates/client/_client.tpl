@@ -17,6 +17,7 @@ pods. Empty values are left out.
   "dashboard" (dict "service" $scheduler "port" 8787)
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
+  "autoscaler" (ternary (dict "minWorkers" (int64 .Values.autoscaler.minWorkers) "maxWorkers" (int64 .Values.autoscaler.maxWorkers)) dict .Values.autoscaler.enabled)
   "schedulerPodTemplate" (include "mops.scheduler.template" . | fromYaml)
   "dedicated" (dict
     "enabled" .Values.dedicated.enabled

@@ -1,0 +1,162 @@
+"""Starts and stops workers as the jobs of a service need them: ``python -m mops.service.autoscaler`` in a pod.
+
+Runners tell the scheduler for how many threads they have enough work (:class:`mops.cluster.base.ShareRequest`). Every
+few seconds this program adds that up, asks which workers are busy, and sets the replicas of the workers' Deployment. It
+keeps nothing that its successor would need. docs/internals/autoscaling.md has the reasons and the alternatives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mops.cluster.base import ShareRequest
+from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls, connect_to_look
+from mops.cluster.shares import METADATA, OtherJobs
+from mops.errors import ClusterError, ServiceError
+from mops.k8s import names
+from mops.k8s.pod_ends import of_this_pod
+
+if TYPE_CHECKING:
+    from mops.k8s.client import Kubernetes
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+
+# Kubernetes removes pods with a lower cost first, if they are ready (docs: ReplicaSet, pod deletion cost).
+_COST = "controller.kubernetes.io/pod-deletion-cost"
+_REMOVE_FIRST, _DEFAULT = "-1", "0"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers of workers that the chart allows."""
+
+    least: int
+    most: int
+    threads: int  # of a worker
+    idle_s: float  # for which workers must have been unnecessary before they are removed
+
+
+def wanted_workers(requests: Sequence[ShareRequest], limits: Limits) -> int:
+    """Return how many workers the jobs can use: at least one while a runner is connected."""
+    wanted = math.ceil(sum(request.threads for request in requests) / limits.threads)
+    return min(max(wanted, limits.least), limits.most)
+
+
+def next_replicas(present: int, wanted: int, most_wanted: int, n_busy: int) -> int:
+    """Return the next number of workers: up at once; down to the most that was wanted lately, and to no busy worker."""
+    return wanted if wanted >= present else min(present, max(most_wanted, n_busy))
+
+
+class Recent:
+    """The numbers that were wanted within some time."""
+
+    def __init__(self, within_s: float, first: int, now: float):
+        # What is there when the autoscaler starts counts as wanted, because it does not know what was before.
+        self._within_s, self._wanted = within_s, deque([(now, first)])
+
+    def most(self, wanted: int, now: float) -> int:
+        """Add what is wanted now; return the most that was wanted lately."""
+        self._wanted.append((now, wanted))
+        while now - self._wanted[0][0] > self._within_s:
+            self._wanted.popleft()
+        return max(n for _, n in self._wanted)
+
+
+class Workers:
+    """The Deployment of a service's workers."""
+
+    def __init__(self, kubernetes: Kubernetes, release: str):
+        self._kubernetes, self._name = kubernetes, f"{release}-{names.WORKER}"
+        self._labels = names.of_component(release, names.WORKER)
+
+    def replicas(self) -> int:
+        """Return how many workers there should be."""
+        return self._kubernetes.replicas(self._name)
+
+    def keep(self, busy: Sequence[str]) -> None:
+        """Let Kubernetes remove pods that do not run yet, then pods that are not busy, and these only if it must."""
+        for pod in self._kubernetes.pods(self._labels):
+            name, annotations = pod["metadata"]["name"], pod["metadata"].get("annotations", {})
+            cost = _DEFAULT if name in busy else _REMOVE_FIRST
+            if annotations.get(_COST, _DEFAULT) != cost:
+                self._kubernetes.annotate_pod(name, {_COST: cost})
+
+    def scale(self, n: int) -> None:
+        """Set how many workers there should be."""
+        self._kubernetes.scale(self._name, n)
+
+
+def busy_workers(dask_scheduler: Any) -> list[str]:
+    """Return the names of the workers that have tasks, or results that no runner has fetched. Runs on the scheduler."""
+    return [str(one.name) for one in dask_scheduler.workers.values() if one.processing or one.has_what]
+
+
+class Autoscaler:
+    """Follows the jobs of one service, over any number of connections to its scheduler."""
+
+    def __init__(self, workers: Workers, limits: Limits, clock: Callable[[], float] = time.monotonic):
+        self._workers, self._limits, self._clock = workers, limits, clock
+        self._jobs = OtherJobs("", "", "", clock)
+        self._recent: Recent | None = None
+
+    def look(self, records: Mapping[str, Mapping[str, Any]], busy: Sequence[str]) -> None:
+        """Compare the workers with what the jobs need, and start or stop workers."""
+        now, requests = self._clock(), self._jobs.requests(records, own="")
+        present, wanted = self._workers.replicas(), wanted_workers(requests, self._limits)
+        if self._recent is None:
+            self._recent = Recent(self._limits.idle_s, present, now)
+        n = next_replicas(present, wanted, self._recent.most(wanted, now), len(busy))
+        if n < present:
+            self._workers.keep(busy)
+        if n != present:
+            message = "workers: %d (before: %d); connected runners: %d; they can use: %d; busy now: %d"
+            logger.info(message, n, present, len(requests), wanted, len(busy))
+            self._workers.scale(n)
+
+
+def follow(calls: DaskCalls, autoscaler: Autoscaler) -> NoReturn:
+    """Look every few seconds. ClusterError: the connection broke. ServiceError: Kubernetes refuses or is down."""
+    while True:
+        try:
+            records, busy = calls.metadata([METADATA]), calls.on_scheduler(busy_workers)
+        except CONNECTION_ERRORS as error:
+            raise ClusterError(f"the connection to the scheduler broke ({error or type(error).__name__})") from error
+        autoscaler.look(records, busy)
+        time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Follow the jobs without end."""
+    parser = argparse.ArgumentParser(prog="mops.service.autoscaler", description="Start and stop workers as jobs need.")
+    parser.add_argument("scheduler", help="the address of the Dask scheduler: tls://host:8786")
+    parser.add_argument("--release", required=True, help="the release of the chart, in the namespace of this pod")
+    parser.add_argument("--least", type=int, required=True, help="the least number of workers")
+    parser.add_argument("--most", type=int, required=True, help="the highest number of workers")
+    parser.add_argument("--threads", type=int, required=True, help="threads of a worker")
+    parser.add_argument("--idle-seconds", type=float, required=True, help="time before unnecessary workers are removed")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
+    limits = Limits(options.least, options.most, options.threads, options.idle_seconds)
+    autoscaler = Autoscaler(Workers(of_this_pod(), options.release), limits)
+    while True:
+        try:
+            with connect_to_look(options.scheduler) as calls:
+                logger.info("connected to %s", options.scheduler)
+                follow(calls, autoscaler)
+        except (ClusterError, ServiceError) as fault:  # it passes, or an operator reads it here
+            logger.warning("no worker is started or stopped: %s", fault)
+            time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
