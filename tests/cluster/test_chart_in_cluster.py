@@ -102,6 +102,11 @@ def test_the_api_server_accepts_everything_values(service: Service, monitor: str
     ran = dry_run(service, [found])
     assert ran.code != 0
     assert 'unknown field "spec.selectors"' in ran.err
+    (rule,) = (one for one in objects if one["kind"] == "PrometheusRule")
+    rule["spec"]["groups"][0]["rules"][0]["fors"] = "5m"
+    ran = dry_run(service, [rule])
+    assert ran.code != 0
+    assert 'unknown field "spec.groups[0].rules[0].fors"' in ran.err
 
 
 def dry_run(service: Service, objects: list[dict[str, Any]]) -> Ran:
