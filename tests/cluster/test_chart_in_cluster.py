@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from chart_lab import yaml_of
 from service_lab import CHART, ROOT, Service, installed, wait_for, write_study
 
 from programs import Ran
@@ -115,6 +116,15 @@ def dry_run(service: Service, objects: list[dict[str, Any]]) -> Ran:
     """Let the API server check objects, without creating them."""
     text = yaml.safe_dump_all(objects)
     return service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
+
+
+def test_the_api_server_accepts_the_objects_of_the_guides(service: Service) -> None:
+    objects = yaml_of("costs-and-backups")
+    assert {one["kind"] for one in objects} == {"ResourceQuota", "LimitRange"}
+    for one in objects:
+        one["metadata"]["namespace"] = service.namespace
+    ran = dry_run(service, objects)
+    assert ran.code == 0, ran.err
 
 
 def test_the_example_of_a_cronjob_deletes_old_jobs(service: Service) -> None:
