@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -490,7 +491,8 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
     found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}, "tls": {"enabled": encrypted}})
     ports = dict(zip(("8786", "8787", "8788", "8789", "8790"), unused_ports, strict=True))
     address = f"{'tls' if encrypted else 'tcp'}://127.0.0.1:{ports['8786']}"
-    names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x"}
+    pod = "127.0.0.2"  # in a pod, its name stands for its addresses of both families
+    names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x", "POD_NAME": pod}
     own = {entry["name"]: entry["value"] for entry in found.container("worker")["env"] if "value" in entry}
     env = own | names | {"DASK_CONFIG": str(config_folder(found, tmp_path)), "HOME": str(tmp_path)}
     worker = command(found.container("worker"), ports, env)
@@ -506,8 +508,8 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
             assert facts["nanny"].endswith(f":{ports['8790']}")
             assert facts["services"]["dashboard"] == ports["8788"]
             assert next(iter(client.scheduler_info(n_workers=-1)["workers"])).endswith(f":{ports['8789']}")
-        for port in ("8787", "8788"):
-            with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
+        for host, port in itertools.product(("127.0.0.1", pod), ("8787", "8788")):
+            with build_opener(ProxyHandler({})).open(f"http://{host}:{ports[port]}/health", timeout=10) as answer:
                 assert answer.read() == b"ok"
         doctor = [BIN / "mops", "doctor"]
         env_of_doctor = os.environ | {"MODELOPS_SCHEDULER": address, "DASK_CONFIG": env["DASK_CONFIG"]}
