@@ -13,7 +13,7 @@ UV := uv==0.13.9
 # pyarrow, distributed and pandas again: 3.5 s of a processor instead of 1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check test test-k8s soak lint format docs bench lock wheel
+.PHONY: help setup demo check test test-k8s soak lint format docs bench lock wheel release
 
 # Plain `make` does the same: it changes nothing.
 help: ## list these targets
@@ -102,6 +102,10 @@ wheel: ## build dist/mops_runner-VERSION-py3-none-any.whl
 	rm -rf build/venv build/lib build/bdist.*  # modules that were deleted since the last build would be in the wheel
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+
+# REGISTRY=registry.example.org/team; .ci/release has more variables.
+release: ## build wheel, image and chart, push the last two to REGISTRY
+	.ci/release "$(REGISTRY)"
 
 # Pins every package with its hashes, and names no index.
 COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-header \

@@ -24,6 +24,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 DASHBOARD = Path(__file__).parents[1] / "helm" / "mops" / "dashboards" / "mops.json"
 COLUMNS = 24
 """The width of Grafana's grid."""
+OPERATORS = {"and", "or", "unless", "offset"}
 PROVIDED = {"__rate_interval", "__range", "__all"}
 """The variables that Grafana defines."""
 ANYTHING = (Any, object)
@@ -152,11 +153,11 @@ def undefined_variables(document: Mapping[str, Any]) -> set[str]:
 
 
 def names_in(query: str) -> tuple[set[str], set[str]]:
-    """Return the metrics and the labels of a query in PromQL. It knows the grammar that our dashboard uses."""
+    """Return the metrics and the labels of a query in PromQL. It knows the grammar of our dashboard and rules."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', query)
     lists = re.findall(r"(?:by|without|on|ignoring)\s*\(([^)]*)\)", bare)
     labels = {name.strip() for one in lists for name in one.split(",")}
     labels |= {name for part in re.findall(r"\{([^}]*)\}", bare) for name in re.findall(r"\w+", part)}
     rest = re.sub(r"(?:by|without|on|ignoring)\s*\([^)]*\)|\{[^}]*\}|\[[^\]]*\]", " ", bare)
     metrics = set(re.findall(r"\b[a-z]\w*\b(?!\s*\()", rest))
-    return metrics, labels - {"", "__name__"}
+    return metrics - OPERATORS, labels - {"", "__name__"}

@@ -53,6 +53,14 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
+def age(seconds: float) -> str:
+    """Return a time with its largest unit: ``45 days``, ``7 hours``, ``12 minutes``."""
+    for length, unit in ((86400, "day"), (3600, "hour")):
+        if seconds >= length:
+            return counted(int(seconds // length), unit)
+    return counted(max(int(seconds // 60), 0), "minute")
+
+
 def rate(per_second: float) -> str:
     """Return a rate: ``1,200/s``, ``2.5/s``, ``1.2/min``, ``36/h``."""
     if per_second <= 0:

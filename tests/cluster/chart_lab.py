@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,3 +94,9 @@ def refused(folder: Path, values: Mapping[str, Any], *files: Path) -> str:
     ran = template(folder, values, *(files or (MINIMAL,)))
     assert ran.returncode != 0
     return ran.stderr
+
+
+def yaml_of(guide: str) -> list[Object]:
+    """Return the YAML blocks of a page of docs/how-to."""
+    page = CHART.parents[1] / "docs" / "how-to" / f"{guide}.md"
+    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]

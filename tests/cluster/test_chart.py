@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import dask_kubernetes
 import psutil
 import pytest
 import yaml
-from chart_lab import CHART, EVERYTHING, MINIMAL, Object, Rendered, helm, helm_program, refused, rendered
+from chart_lab import CHART, EVERYTHING, MINIMAL, Object, Rendered, helm, helm_program, refused, rendered, yaml_of
 from distributed import Client, LocalCluster, Security
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -178,9 +179,40 @@ def test_the_platform_may_choose_the_user_of_all_pods(tmp_path: Path) -> None:
         assert context["runAsNonRoot"] is True
 
 
-def test_the_chart_has_the_version_of_the_package() -> None:
+def test_the_chart_and_the_image_of_a_clone_have_the_version_of_the_package() -> None:
+    """A release replaces them: .ci/release."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert str(chart["appVersion"]) == mops.__version__
+    assert f"\nARG VERSION={mops.__version__}\n" in (CHART.parents[1] / "Dockerfile").read_text()
+
+
+def test_the_chart_accepts_the_values_of_the_guides(tmp_path: Path) -> None:
+    (values,) = (one for one in yaml_of("spot-nodes-and-meshes") if "tolerations" in one["worker"])
+    found = rendered(tmp_path, values)
+    worker = found.of("Deployment")["mops-worker"]["spec"]["template"]["spec"]
+    assert worker["nodeSelector"] == {"example.org/pool": "spot"}
+    assert found.client["runner"]["nodeSelector"] == {"example.org/pool": "regular"}
+    (values,) = (one for one in yaml_of("spot-nodes-and-meshes") if "labels" in one["worker"])
+    found = rendered(tmp_path, values)
+    of_pods = [
+        found.of("Deployment")[f"mops-{name}"]["spec"]["template"]["metadata"] for name in ("scheduler", "worker")
+    ]
+    for about in (*of_pods, found.client["runner"]):
+        assert about["labels"]["sidecar.istio.io/inject"] == "false"
+        assert about["annotations"]["linkerd.io/inject"] == "disabled"
+
+
+def test_the_quota_of_the_guide_has_room_for_what_the_guide_says(tmp_path: Path) -> None:
+    quota, _ = yaml_of("costs-and-backups")
+    found = rendered(tmp_path)
+    asked = {name: found.container(name)["resources"] for name in ("scheduler", "worker")}
+    asked["runner"] = found.client["runner"]["resources"]
+    cpu = {name: int(one["requests"]["cpu"].removesuffix("m")) for name, one in asked.items() if name != "runner"}
+    assert (asked["runner"]["requests"]["cpu"], cpu) == ("1", {"scheduler": 500, "worker": 1500})
+    assert int(quota["spec"]["hard"]["requests.cpu"]) >= 0.5 + 20 * 1.5 + 10 * 1
+    memory = {"scheduler": "2Gi", "worker": "4Gi", "runner": "2Gi"}
+    assert {name: one["limits"]["memory"] for name, one in asked.items()} == memory
+    assert quota["spec"]["hard"]["limits.memory"] == f"{2 + 20 * 4 + 10 * 2}Gi"
 
 
 # Pods
@@ -473,7 +505,8 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
     found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}, "tls": {"enabled": encrypted}})
     ports = dict(zip(("8786", "8787", "8788", "8789", "8790"), unused_ports, strict=True))
     address = f"{'tls' if encrypted else 'tcp'}://127.0.0.1:{ports['8786']}"
-    names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x"}
+    pod = "127.0.0.2"  # in a pod, its name stands for its addresses of both families
+    names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x", "POD_NAME": pod}
     own = {entry["name"]: entry["value"] for entry in found.container("worker")["env"] if "value" in entry}
     env = own | names | {"DASK_CONFIG": str(config_folder(found, tmp_path)), "HOME": str(tmp_path)}
     worker = command(found.container("worker"), ports, env)
@@ -489,8 +522,8 @@ def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
             assert facts["nanny"].endswith(f":{ports['8790']}")
             assert facts["services"]["dashboard"] == ports["8788"]
             assert next(iter(client.scheduler_info(n_workers=-1)["workers"])).endswith(f":{ports['8789']}")
-        for port in ("8787", "8788"):
-            with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
+        for host, port in itertools.product(("127.0.0.1", pod), ("8787", "8788")):
+            with build_opener(ProxyHandler({})).open(f"http://{host}:{ports[port]}/health", timeout=10) as answer:
                 assert answer.read() == b"ok"
         doctor = [BIN / "mops", "doctor"]
         env_of_doctor = os.environ | {"MODELOPS_SCHEDULER": address, "DASK_CONFIG": env["DASK_CONFIG"]}

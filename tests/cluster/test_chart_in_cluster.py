@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from service_lab import CHART, ROOT, Service, installed, wait_for
+from chart_lab import yaml_of
+from service_lab import CHART, ROOT, Service, installed, wait_for, write_study
 
 from programs import Ran
 
@@ -103,12 +106,68 @@ def test_the_api_server_accepts_everything_values(service: Service, monitor: str
     ran = dry_run(service, [found])
     assert ran.code != 0
     assert 'unknown field "spec.selectors"' in ran.err
+    (rule,) = (one for one in objects if one["kind"] == "PrometheusRule")
+    rule["spec"]["groups"][0]["rules"][0]["fors"] = "5m"
+    ran = dry_run(service, [rule])
+    assert ran.code != 0
+    assert 'unknown field "spec.groups[0].rules[0].fors"' in ran.err
 
 
 def dry_run(service: Service, objects: list[dict[str, Any]]) -> Ran:
     """Let the API server check objects, without creating them."""
     text = yaml.safe_dump_all(objects)
     return service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
+
+
+def test_the_api_server_accepts_the_objects_of_the_guides(service: Service) -> None:
+    objects = yaml_of("costs-and-backups")
+    assert {one["kind"] for one in objects} == {"ResourceQuota", "LimitRange"}
+    for one in objects:
+        one["metadata"]["namespace"] = service.namespace
+    ran = dry_run(service, objects)
+    assert ran.code == 0, ran.err
+
+
+def test_the_example_of_a_cronjob_deletes_old_jobs(service: Service) -> None:
+    cronjob = yaml.safe_load((ROOT / "k8s" / "clean.example.yaml").read_text())
+    cronjob["metadata"]["namespace"] = service.namespace
+    ran = dry_run(service, [cronjob])
+    assert ran.code == 0, ran.err
+    cronjob["spec"]["suspend"] = True
+    (container,) = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    image = service.values["image"]
+    container["image"], container["imagePullPolicy"] = f"{image['repository']}:{image['tag']}", "Never"
+    container["envFrom"][0]["secretRef"]["name"] = "storage"
+    variables = {one["name"]: one for one in container["env"]}
+    variables["MODELOPS_STORAGE"]["value"] = service.url
+    container["env"].remove(variables["AZURE_STORAGE_ACCOUNT_NAME"])
+    study = write_study(service, "aged", sets=2, seconds=0)
+    for job in ("aged", "young"):
+        service.submit(study, job)
+        service.wait(job)
+    an_hour_ago(service, "aged")
+    container["args"] = ["1h" if one == "30d" else one for one in container["args"]]
+    service.kubectl("apply", "-f", "-", text=yaml.safe_dump(cronjob))
+    service.kubectl("create", "job", "mops-clean-now", "--from=cronjob/mops-clean")
+    service.kubectl("wait", "--for=condition=complete", "job/mops-clean-now", "--timeout=120s")
+    assert "deleted job aged\n" in service.kubectl("logs", "job/mops-clean-now")
+    assert [job["job"] for job in service.mops("jobs", "list", "--json").json if job["job"] in ("aged", "young")] == [
+        "young"
+    ]
+
+
+def an_hour_ago(service: Service, job: str) -> None:
+    """Let a job have been submitted, and have ended, two hours earlier."""
+    files, paths = service.job(job).files, service.job(job).record.paths
+
+    def earlier(found: re.Match[bytes]) -> bytes:
+        return found[1] + str(float(found[2]) - 7200).encode()
+
+    for entry in (*files.list(paths.log), *files.list(f"{paths.root}/live")):
+        files.put(entry.path, re.sub(rb'("(?:time|at)": ?)([\d.]+)', earlier, files.get(entry.path)))
+    record = json.loads(files.get(paths.record))
+    created = datetime.fromisoformat(record["created"]) - timedelta(hours=2)
+    files.put(paths.record, json.dumps(record | {"created": created.isoformat()}).encode())
 
 
 def test_helm_test_reaches_the_scheduler_and_the_storage_and_says_so(service: Service) -> None:

@@ -54,7 +54,7 @@ FLOORS: dict[str, set[str]] = {
     "report": {
         *("mops", "errors", "units", "figures", "study", "project", "storage", "jobs", "calibration"),
     },
-    "ui": {"errors", "units", "verdicts", "storage", "jobs", "report"},
+    "ui": {"system", "errors", "units", "verdicts", "storage", "jobs", "report"},
     "cli": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "options", "study", "project", "k8s"),
         *("storage", "worker", "cluster", "attempt", "service", "jobs", "calibration", "ui"),

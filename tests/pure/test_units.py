@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.units import number, printable, rate, shortened, shortened_in_middle
+from mops.units import age, number, printable, rate, shortened, shortened_in_middle
 
 
 def test_a_long_text_is_cut_after_a_word(subtests: pytest.Subtests) -> None:
@@ -76,3 +76,18 @@ def test_foreign_text_loses_what_a_terminal_would_obey(subtests: pytest.Subtests
     ]:
         with subtests.test(str((text, expected))):
             assert printable(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 minutes"),
+        (-5, "0 minutes"),
+        (3599, "59 minutes"),
+        (3600, "1 hour"),
+        (86400, "1 day"),
+        (45.9 * 86400, "45 days"),
+    ],
+)
+def test_an_age_has_its_largest_unit(seconds: float, text: str) -> None:
+    assert age(seconds) == text

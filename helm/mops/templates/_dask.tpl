@@ -66,3 +66,18 @@ checksum/dask-config: {{ include "mops.daskConfig" . | sha256sum }}
     name: {{ include "mops.name" (dict "root" . "component" "dask") }}
 {{- include "mops.tlsVolume" . }}
 {{- end }}
+
+{{- /*
+Where Dask's HTTP server listens, by its port. Dask takes ":8787" for 0.0.0.0, which a pod of an IPv6-only cluster does
+not have, and it reads no IPv6 address here. Each name stands for the addresses of both families that /etc/hosts has:
+localhost for port-forwarding, the pod's name for its own addresses.
+*/}}
+{{- define "mops.httpAddress" -}}
+localhost:{{ . }},$(POD_NAME):{{ . }}
+{{- end }}
+
+{{- define "mops.podNameEnv" -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef: {fieldPath: metadata.name}
+{{- end }}

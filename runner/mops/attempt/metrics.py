@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from mops.attempt.main_loop import MainLoop
 from mops.cluster.base import Cluster
+from mops.system.every_address import every_address
 from mops.system.process_memory import resident_bytes
 from mops.system.resources import allowed_bytes
 from mops.verdicts import VERDICTS
@@ -95,7 +96,7 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
     for collector in collectors:
         registry.register(collector)
     try:
-        server, thread = start_http_server(port, registry=registry)
+        server, thread = start_http_server(port, every_address(), registry)
     except OSError as refused:
         message = "%s: metrics are not served: cannot open port %d (MODELOPS_METRICS_PORT): %s"
         logger.warning(message, job, port, refused)

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import mops
 from mops.cli import terminal
-from mops.cli.options import AROUND, STUDY, with_options
+from mops.cli.options import AROUND, OLD, STUDY, with_options
 from mops.cli.process import end_without_reader, interruptible
 from mops.errors import MopsError, UsageError, nearest
 from mops.options import ADVANCED, COMMON, SERVICE
@@ -101,7 +101,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "compact": Verb("mops.cli.tidy:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb(
             "mops.cli.tidy:clean",
-            "Remove files that are not results.",
+            "Remove files that are not results; or delete old jobs.",
         ),
         "delete": Verb("mops.cli.tidy:delete_", "Delete jobs with their results."),
     },
@@ -179,7 +179,7 @@ class _Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's options, and then the panels of shared options."""
         sections: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Arguments", "Options", STUDY, AROUND, COMMON, SERVICE, ADVANCED)
+            title: [] for title in ("Arguments", "Options", STUDY, AROUND, OLD, COMMON, SERVICE, ADVANCED)
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

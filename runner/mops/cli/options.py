@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from mops.options import COMMON, Option, flag_of, option_in, options_of
 
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
+OLD = "Old jobs, instead of JOB"
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")]
@@ -71,6 +73,21 @@ def read_weights(given: list[str] | None) -> dict[str, float] | None:
         if not label:
             raise UsageError(f"{text!r} is not a weight", where="--weight", hint="write it like --weight peak=2")
     return weights or None
+
+
+def read_age(text: str) -> float:
+    """Return the seconds of an age like ``30d`` or ``12h``; UsageError: the text is not an age."""
+    found = re.fullmatch(r"([1-9]\d{0,5})([dh])", text)
+    if found is None:
+        days = text if text.isdecimal() else "30"
+        hint = f"write a number of days or hours: --older-than {days}d, or --older-than {days}h"
+        raise UsageError(f"{text!r} is not an age", where="--older-than", hint=hint)
+    return int(found[1]) * (86400.0 if found[2] == "d" else 3600.0)
+
+
+def read_states(given: list[str] | None) -> list[str]:
+    """Return the states of jobs from texts like ``running,interrupted``."""
+    return [name.strip() for names in given or [] for name in names.split(",")]
 
 
 def _read_variables(given: list[str]) -> Any:

@@ -17,7 +17,7 @@ from rich.live import Live
 
 from mops import units
 from mops.cli import job_text, terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption, read_states
 from mops.errors import UsageError
 from mops.jobs.following import progress_of, read_log
 from mops.jobs.listing import Listed, list_jobs
@@ -115,7 +115,7 @@ def list_(
         mops jobs list --state running,interrupted
     """
     files = locate(storage, local=local).open()
-    states = [name.strip() for names in state or [] for name in names.split(",")]
+    states = read_states(state)
     runners = Runners(files, local=local)
     found = list_jobs(files.brief(), states, limit, phases=runners.phases)
     open_ones = {job.job for job in found if job.state in OPEN_STATES}

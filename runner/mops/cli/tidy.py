@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -10,16 +11,20 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import OLD, JobArgument, JsonOption, LocalOption, StorageOption, read_age, read_states
+from mops.errors import UsageError
 from mops.jobs.location import locate, service_with
-from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
+from mops.jobs.removal import Deleted, DeletionPlan, delete, find_old, plan_deletion
 from mops.jobs.removal import clean as clean_job
 from mops.options import Option
 from mops.storage.files import Files
+from mops.storage.joblog.records import COMPLETE
 
 if TYPE_CHECKING:
     from mops.calibration.stored import Listed as StoredCalibration
     from mops.storage.compaction import Compacted
+
+_AGE_HINT = "add --older-than, like --older-than 30d"
 
 
 def verify(
@@ -83,25 +88,51 @@ def _told(done: Compacted) -> str:
 
 
 def clean(
-    job: JobArgument,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's name")] = None,
     last_attempt: Annotated[
         bool,
         Option("Also remove files of the last attempt; cancel an interrupted job"),
     ] = False,
-    dry_run: Annotated[bool, Option("List the files without removing them")] = False,
+    dry_run: Annotated[bool, Option("List what would be removed without removing it")] = False,
+    older_than: Annotated[str | None, Option("Delete all jobs that ended longer ago than this", "AGE", OLD)] = None,
+    state: Annotated[
+        list[str] | None, Option("Delete jobs in these states; default: succeeded,partial", "STATES", OLD)
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking", rich_help_panel=OLD)] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove files that are not results.
+    """Remove files that are not results; or delete old jobs with their results.
 
     Killed runners leave such files, and `mops jobs compact` leaves the small parts that it has merged. Results do not
     change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
 
+    With --older-than, the command deletes jobs as `mops jobs delete` does, and finishes deletions that were killed.
+    It keeps jobs that may still run, and jobs with rows that younger jobs read. AGE is a number of days or hours, such
+    as 30d or 12h.
+
     Example:
 
         mops jobs clean waves --dry-run
+
+        mops jobs clean --older-than 30d --dry-run
     """
+    if older_than is not None:
+        if job is not None or last_attempt:
+            what = "--older-than is for all jobs of a storage, so it takes no " + ("JOB" if job else "--last-attempt")
+            raise UsageError(what, where="--older-than", hint="leave out one of the two")
+        _clean_old(older_than, state, locate(storage, local=local).open(), yes, dry_run, local, as_json)
+    elif state or yes:
+        raise UsageError("this option needs --older-than", where="--state" if state else "--yes", hint=_AGE_HINT)
+    elif job is None:
+        hint = f"name a job: mops jobs clean JOB; to delete old jobs, {_AGE_HINT}"
+        raise UsageError("the command does not say which job to clean", where="the options", hint=hint)
+    else:
+        _clean_one(job, last_attempt, dry_run, storage, local, as_json)
+
+
+def _clean_one(job: str, last_attempt: bool, dry_run: bool, storage: str | None, local: bool, as_json: bool) -> None:
     from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
 
     done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
@@ -117,6 +148,36 @@ def clean(
             f"kept {units.counted(done.kept, 'file')} that a runner or mops jobs compact may still need; "
             "if neither runs, add --last-attempt"
         )
+
+
+def _clean_old(
+    age: str, state: list[str] | None, files: Files, yes: bool, dry_run: bool, local: bool, as_json: bool
+) -> None:
+    now = time.time()
+    before = now - read_age(age)
+    old = find_old(files.brief(), before, read_states(state) or COMPLETE)
+    for name, younger in old.kept.items():
+        terminal.say(f"kept job {name}, because younger jobs read its rows: {', '.join(younger)}")
+    if old.jobs and not as_json:
+        columns = ("job", "state", "ended", "files", "size")
+        terminal.data_table(columns, [_old_row(job, now) for job in old.jobs], right=("files", "size"))
+    total = f"{units.counted(len(old.jobs), 'job')}, {terminal.size(sum(job.bytes for job in old.jobs))}"
+    if not old.jobs:
+        terminal.say("no job is older: nothing was deleted")
+    elif dry_run:
+        terminal.say(f"would delete {total}")
+    else:
+        _ask_to_delete(total, yes=yes)
+        done = delete_jobs(files, old.jobs, local=local, ended_before=before)
+        deleted = units.counted(len(done), "job")
+        terminal.say(f"deleted {deleted}, {terminal.size(sum(job.bytes for job in done))}")
+    if as_json:
+        terminal.data_json({"dry_run": dry_run, "jobs": [asdict(job) for job in old.jobs], "kept": old.kept})
+
+
+def _old_row(job: DeletionPlan, now: float) -> tuple[str, ...]:
+    ended = "-" if job.ended is None else f"{units.age(now - job.ended)} ago"
+    return job.job, job.state, ended, f"{job.files:,}", terminal.size(job.bytes)
 
 
 def delete_(
@@ -156,15 +217,17 @@ def say_plan(plan: Iterable[DeletionPlan]) -> None:
         terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
 
 
-def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> list[Deleted]:
-    """Delete jobs, print each, and return what was deleted; errors as :func:`mops.jobs.removal.delete`."""
+def delete_jobs(
+    files: Files, plan: Sequence[DeletionPlan], *, local: bool, ended_before: float | None = None
+) -> list[Deleted]:
+    """Delete jobs, print each, and return what was deleted; otherwise as :func:`mops.jobs.removal.delete`."""
     # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
     service = service_with(files, local=local) if plan else None
     for job in plan:
         for name in service.delete_idle_jobs(job.job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
     done = []
-    for deleted in delete(files, [job.job for job in plan]):
+    for deleted in delete(files, [job.job for job in plan], ended_before=ended_before):
         done.append(deleted)
         terminal.say(f"deleted job {deleted.job}")
     return done

@@ -67,6 +67,12 @@ def connect_external(
     """
     scheme, separator, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise UsageError(
+            f"{address!r} is not the address of a Dask scheduler",
+            where="MODELOPS_SCHEDULER",
+            hint="write an IPv6 address in brackets, like tcp://[fd00::1]:8786",
+        )
     if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
         raise UsageError(
             f"{address!r} is not the address of a Dask scheduler",

@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mops.errors import CorruptRecord, JobError, Superseded
-from mops.jobs.status import JobState
+from mops.errors import CorruptRecord, JobError, Superseded, UsageError
+from mops.jobs.listing import STATES, list_jobs
+from mops.jobs.status import JobMoment, JobState
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 from mops.storage.job_records import (
@@ -28,6 +29,8 @@ from mops.storage.joblog.log import JobLog, WholeLog, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
 from mops.storage.paths import PART_KINDS, JobPaths, NamePaths, is_compacted, is_job_id, numbers_of
 
+# Jobs without an end: they run, wait for a runner, or have a damaged record that hides their age.
+NOT_BY_AGE = frozenset({"submitted", "running", "unreadable"})
 LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
 
 
@@ -133,6 +136,7 @@ class DeletionPlan:
     state: str
     files: int
     bytes: int
+    ended: float | None = None  # when the last attempt ended (s since the epoch); None: unknown, or there was none
 
 
 @dataclass(frozen=True)
@@ -152,20 +156,68 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
     for job in (one for one in _with_derived(jobs, derived) if one in jobs):
         try:
             _refuse_source(files, job, [child for child in derived[job] if child not in jobs], derived)
-            entries = _all_of(files, job)
-            if not entries:
-                load_job(files, job)  # raises, with the nearest names
             state = "incomplete"
             try:
                 if job_exists(files, job):
                     state = JobState(files, job).require_no_runner(_stop_hint(job)).state
             except CorruptRecord:  # a reason to delete the job, and no runner can continue it
                 state = "unreadable"
-            found.append(DeletionPlan(job, state, len(entries), sum(entry.size for entry in entries)))
+            found.append(_planned(files, job, state))
+            if not found[-1].files:
+                load_job(files, job)  # raises, with the nearest names
         except JobError as error:
             refused.append(error)
     _raise_all(refused, files)
     return found
+
+
+def _planned(files: Files, job: str, state: str, ended: float | None = None) -> DeletionPlan:
+    entries = _all_of(files, job)
+    return DeletionPlan(job, state, len(entries), sum(entry.size for entry in entries), ended)
+
+
+@dataclass(frozen=True)
+class OldJobs:
+    """The jobs that a deletion by age removes, in its order, and those that must stay."""
+
+    jobs: Sequence[DeletionPlan]
+    kept: Mapping[str, Sequence[str]]  # old jobs with rows that younger jobs read, and these younger jobs
+
+
+def find_old(files: Files, ended_before: float, states: Collection[str]) -> OldJobs:
+    """Return the jobs in some states whose last attempt ended before a time (s since the epoch).
+
+    With them come the remains of killed deletions. UsageError: a job in one of the states may still run.
+    """
+    if wrong := sorted(set(states) & NOT_BY_AGE):
+        what = f"mops deletes no {wrong[0]} jobs by their age"
+        hint = f"choose from: {', '.join(state for state in STATES if state not in NOT_BY_AGE)}"
+        raise UsageError(what, where="--state", hint=hint)
+    ended = dict[str, JobMoment]()
+    for listed in list_jobs(files, states):
+        if listed.created and datetime.fromisoformat(listed.created).timestamp() < ended_before:
+            with suppress(JobError):  # someone has resumed or deleted it since the list
+                moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
+                if moment.state in states and moment.ended < ended_before:
+                    ended[listed.job] = moment
+    derived, kept = derived_jobs(files), dict[str, Sequence[str]]()
+    order = [job for job in _with_derived(ended, derived) if job in ended]
+    for job in order:
+        if younger := [child for child in derived.get(job, ()) if child not in ended]:
+            kept[job] = younger
+            del ended[job]
+    jobs = [_planned(files, job, ended[job].state, ended[job].ended) for job in order if job in ended]
+    return OldJobs([*(_planned(files, name, "incomplete") for name in _remains(files)), *jobs], kept)
+
+
+def _remains(files: Files) -> Iterator[str]:
+    """Yield the names without a job that have files which a killed deletion left."""
+    names = job_names(files)
+    for name, record in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
+        if record is None:
+            folders = [JobPaths(name, one) for one in files.folders(NamePaths(name).root) if is_job_id(one)]
+            if any(mark is not None for mark in files.get_many([paths.deleted for paths in folders])):
+                yield name
 
 
 def _all_of(files: Files, job: str) -> list[Entry]:
@@ -220,7 +272,9 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
 
 def delete(
     files: Files,
-    jobs: Iterable[str],  # from `plan_deletion`, in its order
+    jobs: Iterable[str],  # from `plan_deletion` or `find_old`, in its order
+    *,
+    ended_before: float | None = None,  # the time that `find_old` got; None: the age does not count
 ) -> Iterator[Deleted]:
     """Delete jobs, or what a killed deletion or submit left; yield each job when it is deleted."""
     # A job that a runner has claimed since, or from which a job was derived, is a JobError after all others are
@@ -228,7 +282,7 @@ def delete(
     marked, refused = [], []
     for job in jobs:
         try:
-            marked.append(_mark(files, job))
+            marked.append(_mark(files, job, ended_before))
         except JobError as error:
             refused.append(error)
     derived, deleted = derived_jobs(files), set[str]()
@@ -292,7 +346,7 @@ class _MarkedJob:
         return is_job_id(folder) and folder not in [paths.id for paths in self.folders]
 
 
-def _mark(files: Files, job: str) -> _MarkedJob:
+def _mark(files: Files, job: str, ended_before: float | None) -> _MarkedJob:
     """Mark what has the name of a job, so that no one submits, claims or derives from it."""
     record, log, attempts = _record(files, job), None, 0
     current = None
@@ -300,7 +354,11 @@ def _mark(files: Files, job: str) -> _MarkedJob:
         current = JOB_RECORDS.decode(record, f"{files.url}/{NamePaths(job).record}").paths if record else None
     if current is not None:
         with suppress(CorruptRecord):
-            idle = JobState(files, job).require_no_runner(_stop_hint(job)).view
+            moment = JobState(files, job).require_no_runner(_stop_hint(job))
+            if ended_before is not None and moment.ended >= ended_before:
+                what = f"job {job!r} was submitted or resumed meanwhile, and has ended since"
+                raise JobError(what, where=files.url, hint=f"show its state: mops jobs status {job}")
+            idle = moment.view
             log, attempts = (None if idle.complete else JobLog(files, current)), idle.attempt
     ids = [name for name in files.folders(NamePaths(job).root) if is_job_id(name)]
     folders = [JobPaths(job, one) for one in dict.fromkeys([*ids, *([current.id] if current else [])])]

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Self
 
 import psutil
@@ -220,6 +221,12 @@ class JobMoment:
     def name(self) -> str:
         """The name of the job."""
         return self.record.job
+
+    @property
+    def ended(self) -> float:
+        """When the job last changed (s since the epoch), by the clock of its writer: for a job without a runner."""
+        times = (self.view.mark.time if self.view.mark else 0.0, self.last_live.at if self.last_live else 0.0)
+        return max(times) or datetime.fromisoformat(self.record.created).timestamp()
 
     @property
     def n_failed(self) -> int:

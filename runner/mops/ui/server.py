@@ -12,11 +12,11 @@ import uvicorn
 
 from mops.errors import UsageError
 from mops.storage.files import Files
+from mops.system.every_address import every_address
 from mops.ui.access import Access
 from mops.ui.app import Site, application
 
 ADDRESS = "127.0.0.1"
-EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - only where a proxy in front asks who they are
 _END_SECONDS = 2
 
 
@@ -26,10 +26,12 @@ class WebPage:
     # ``local``: jobs run on this machine even when connected to a service. ``behind_login``: serve other machines too,
     # without a token.
     def __init__(self, files: Files, port: int, *, local: bool, read_only: bool, behind_login: bool = False):
-        address = EVERY_ADDRESS if behind_login else ADDRESS
+        # Every address only where a proxy in front asks who they are.
+        address = every_address() if behind_login else ADDRESS
         self._socket = _bound(address, port)
         access = Access(self._socket.getsockname()[1], read_only, behind_login)
-        self.url = f"http://{address}:{access.port}/{'' if behind_login else f'?token={access.token}'}"
+        shown = f"[{address}]" if ":" in address else address
+        self.url = f"http://{shown}:{access.port}/{'' if behind_login else f'?token={access.token}'}"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application(Site(files, access, local)),
@@ -58,13 +60,11 @@ class WebPage:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    both = ":" in address
     try:
-        found.bind((address, port))
-        found.listen()  # so that a browser that comes before the server starts waits for it
+        # It listens at once, so that a browser that comes before the server starts waits for it.
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server((address, port), family=family, dualstack_ipv6=both)
     except OSError as refused:
-        found.close()
         what = "is in use" if refused.errno == errno.EADDRINUSE else f"cannot be used: {refused.strerror}"
         raise UsageError(f"port {port} {what}", where=address, hint="use any free port: --port 0") from refused
-    return found

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,63 @@ def test_cleaning_a_killed_job_keeps_parts_that_may_count_and_hints_at_the_optio
     assert lab.run("jobs", "verify", "runs").code == 0
 
 
+# clean --older-than
+
+
+def age(lab: CommandLab, name: str, days: float) -> None:
+    """Let a job have been submitted, and have ended, this many days earlier."""
+    folder = folder_of(lab.storage, name)
+    for path in (*(folder / "log").iterdir(), folder / "finished.json", *(folder / "live").iterdir()):
+        record = json.loads(path.read_text())
+        key = "at" if path.parent.name == "live" else "time"
+        path.write_text(json.dumps(record | {key: record[key] - days * 86400}))
+    path = folder.parent / "job.json"
+    record = json.loads(path.read_text())
+    created = datetime.fromisoformat(record["created"]) - timedelta(days=days)
+    path.write_text(json.dumps(record | {"created": created.isoformat()}))
+
+
+def test_old_jobs_are_listed_and_deleted_with_their_results(lab: CommandLab) -> None:
+    for name in ("old", "older", "new"):
+        lab.submit("--name", name)
+    age(lab, "old", 31)
+    age(lab, "older", 400)
+    before = lab.stored()
+    ran = lab.run("jobs", "clean", "--older-than", "30d", "--dry-run")
+    assert re.fullmatch(
+        r"job +state +ended +files +size\n"
+        r"old +succeeded +31 days ago +\d+ +\d+ KiB\n"
+        r"older +succeeded +400 days ago +\d+ +\d+ KiB\n",
+        ran.out,
+    )
+    assert (ran.code, lab.stored()) == (0, before)
+    assert re.fullmatch(r"would delete 2 jobs, \d+ KiB\n", ran.err)
+    ran = lab.run("jobs", "clean", "--older-than", "30d")
+    assert (ran.code, lab.stored()) == (2, before)
+    assert "because stdin is not a terminal\n  at: stdin\nhint: add --yes\n" in ran.err
+    code, shown = lab.at_a_terminal("jobs", "clean", "--older-than", "365d", answer="n\n")
+    assert (code, lab.stored()) == (1, before)
+    assert re.search(r"delete 1 job, \d+ KiB permanently\? \[y/N\]", shown)
+    ran = lab.run("jobs", "clean", "--older-than", "30d", "--yes")
+    assert ran.code == 0
+    assert re.fullmatch(r"deleted job old\ndeleted job older\ndeleted 2 jobs, \d+ KiB\n", ran.err)
+    assert [job["job"] for job in lab.run("jobs", "list", "--json").json] == ["new"]
+    ran = lab.run("jobs", "clean", "--older-than", "30d", "--yes")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no job is older: nothing was deleted\n")
+
+
+def test_old_failed_and_cancelled_jobs_are_deleted_only_if_the_state_is_named(lab: CommandLab) -> None:
+    lab.write_study(outputs=["dayly"])
+    assert lab.submit("--name", "bad").code == 2
+    (folder_of(lab.storage, "bad") / "finished.json").write_text('{"time": 0}')  # for `age`; mops ignores it
+    age(lab, "bad", 31)
+    ran = lab.run("jobs", "clean", "--older-than", "30d", "--json")
+    assert ran.json == {"dry_run": False, "jobs": [], "kept": {}}
+    ran = lab.run("jobs", "clean", "--older-than", "30d", "--state", "failed,cancelled", "--yes", "--json")
+    assert [(job["job"], job["state"]) for job in ran.json["jobs"]] == [("bad", "failed")]
+    assert lab.run("jobs", "list", "--json").json == []
+
+
 # delete
 
 
@@ -369,6 +427,45 @@ WRONG = {
         )
         for verb, more in {"logs": [], "verify": [], "clean": [], "delete": ["--yes"]}.items()
     },
+    "an age without a unit": (
+        ["clean", "--older-than", "30"],
+        (
+            "error: '30' is not an age\n  at: --older-than\n"
+            "hint: write a number of days or hours: --older-than 30d, or --older-than 30h\n"
+        ),
+    ),
+    "an age of nothing": (
+        ["clean", "--older-than", "0d", "--yes"],
+        (
+            "error: '0d' is not an age\n  at: --older-than\n"
+            "hint: write a number of days or hours: --older-than 30d, or --older-than 30h\n"
+        ),
+    ),
+    "neither a job nor an age": (
+        ["clean"],
+        (
+            "error: the command does not say which job to clean\n  at: the options\n"
+            "hint: name a job: mops jobs clean JOB; to delete old jobs, add --older-than, like --older-than 30d\n"
+        ),
+    ),
+    "a job and an age": (
+        ["clean", "done", "--older-than", "30d"],
+        (
+            "error: --older-than is for all jobs of a storage, so it takes no JOB\n  at: --older-than\n"
+            "hint: leave out one of the two\n"
+        ),
+    ),
+    "the state of one job": (
+        ["clean", "done", "--state", "failed"],
+        ("error: this option needs --older-than\n  at: --state\nhint: add --older-than, like --older-than 30d\n"),
+    ),
+    "running jobs by their age": (
+        ["clean", "--older-than", "30d", "--state", "running"],
+        (
+            "error: mops deletes no running jobs by their age\n  at: --state\n"
+            "hint: choose from: interrupted, succeeded, partial, failed, cancelled\n"
+        ),
+    ),
     "several at once": (
         ["delete", "dome", "../x", "done", "--yes"],
         (

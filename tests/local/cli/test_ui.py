@@ -395,8 +395,8 @@ def test_behind_a_login_the_page_needs_no_token_and_only_reads(finished: tuple[C
     lab = finished[0]
     with served(lab, "--read-only", "--behind-login") as url, httpx.Client(trust_env=False, timeout=60) as client:
         assert "token" not in url
-        here = url.replace("0.0.0.0", "127.0.0.1")
-        assert "done" in client.get(here, headers={"Host": "jobs.example.org"}).text
+        for here in (url.replace("[::]", host) for host in ("[::1]", "127.0.0.1")):
+            assert "done" in client.get(here, headers={"Host": "jobs.example.org"}).text
         assert client.post(f"{here}jobs/done/cancel").status_code == 403
     refused = lab.run("ui", "--behind-login", "--no-open")
     assert refused.code == 2

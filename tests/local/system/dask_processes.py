@@ -32,13 +32,14 @@ class DaskProcesses:
     folder: Path
     port: int = field(default_factory=free_port)
     env: dict[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
     scheduler: Process | None = None
     workers: list[Process] = field(default_factory=list)
     n_started: int = 0
 
     @property
     def address(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
     @property
     def calls_file(self) -> Path:
@@ -69,7 +70,7 @@ class DaskProcesses:
 
     def start_scheduler(self) -> None:
         """Start the scheduler, always on the same port."""
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+        self.scheduler = self._start("scheduler", "--host", self.address, "--no-dashboard")
 
     def add_worker(self, *options: str, threads: int = 1) -> Process:
         """Start a worker; without ``--nanny`` it is one process."""
@@ -156,10 +157,10 @@ class DaskProcesses:
 
 
 @contextmanager
-def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProcesses]:
+def dask_in(folder: Path, n_workers: int = 2, host: str = "127.0.0.1", **env: str) -> Iterator[DaskProcesses]:
     """Start a scheduler and workers of one thread, wait until the workers are registered, and stop all at the end."""
     folder.mkdir()
-    processes = DaskProcesses(folder, env=env)
+    processes = DaskProcesses(folder, env=env, host=host)
     try:
         processes.start_scheduler()
         for _ in range(n_workers):

@@ -1,4 +1,4 @@
-"""Every query of the dashboard gives data in a real Prometheus that scrapes a running job on a cluster.
+"""Each query of the dashboard, and each series of an alert, has data in a real Prometheus that scrapes a running job.
 
 Prometheus is one of the programs that k8s/testcluster/build compiles, so this test runs with those on Kubernetes.
 """
@@ -91,7 +91,14 @@ def prometheus_in(folder: Path, targets: Mapping[str, list[int]]) -> Iterator[Pr
         {
             "job_name": component,
             "static_configs": [
-                {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": NAMESPACE, "pod": f"{component}-{number}"}}
+                {
+                    "targets": [f"127.0.0.1:{port}"],
+                    "labels": {
+                        "namespace": NAMESPACE,
+                        "pod": f"{component}-{number}",
+                        "app_kubernetes_io_instance": "mops",
+                    },
+                }
                 for number, port in enumerate(ports)
             ],
         }
@@ -142,6 +149,12 @@ def assert_legend(series: list[dict[str, Any]], target: Mapping[str, Any]) -> No
     shown = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
     for one in series:
         assert shown <= one["metric"].keys(), f"{target['expr']} has the labels {', '.join(one['metric'])}"
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    """Return the alert rules of the chart."""
+    read = yaml.safe_load((DASHBOARD.parents[1] / "files" / "rules.yaml").read_text())
+    return read["groups"][0]["rules"]  # type: ignore[no-any-return]
 
 
 def last_values(series: list[dict[str, Any]]) -> list[float]:
@@ -196,6 +209,15 @@ def test_every_query_of_the_dashboard_gives_data_of_a_running_job(lab: StudyLab,
             metrics, labels = names_in(query)
             known = {label for metric in metrics for label in prometheus.labels(metric)}
             assert labels <= known or not metrics, f"{query} has a label that no series of {metrics} has"
+        names = set(prometheus.label_values("__name__", '{namespace="studies"}'))
+        for rule in alert_rules():
+            metrics, labels = names_in(rule["expr"])
+            ours = {metric for metric in metrics if not metric.startswith("kube_")}
+            if oom_kills() is None:
+                ours.discard("mops_worker_oom_kills_total")
+            assert ours <= names, f"{rule['alert']} has a metric that nothing exports"
+            known = {label for metric in ours for label in prometheus.labels(metric)}
+            assert labels <= known or ours != metrics, f"{rule['alert']} has a label that no series of {ours} has"
     assert answers == {"namespace": [NAMESPACE], "job": ["night"]}
     for key, series in found.items():
         assert_legend(series, targets[key])

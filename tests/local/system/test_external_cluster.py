@@ -57,6 +57,19 @@ def test_whole_and_split_groups_give_the_rows_of_a_plain_loop(lab: StudyLab, das
     wait_for(lambda: dask.children() == [])
 
 
+def test_a_scheduler_and_workers_with_ipv6_addresses_run_a_job(lab: StudyLab, tmp_path: Path) -> None:
+    lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=2, targets=["scores:order"])
+    with dask_in(tmp_path / "dask", host="::1") as processes:
+        assert processes.address.startswith("tcp://[::1]:")
+        lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
+        with Client(processes.address, set_as_default=False) as client:
+            workers = client.scheduler_info(n_workers=-1)["workers"]
+        assert all(worker.startswith("tcp://[::1]:") for worker in workers)
+        lab.run("six", PERSIST="worker")
+    assert rows_of(lab.job("six")) == lab.serial()
+    lab.assert_sound("six")
+
+
 def test_stored_simulations_reach_the_targets_on_workers(lab: StudyLab, dask: DaskProcesses) -> None:
     targets = ["scores:order", "targets:number"]
     lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=2, targets=targets)
@@ -581,6 +594,16 @@ def error_of(runner: Runner) -> list[str]:
                 "error: 'localhost:8786' is not the address of a Dask scheduler",
                 "  at: MODELOPS_SCHEDULER",
                 "hint: use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
+            ],
+        ),
+        (
+            "tcp://fd00::1:8786",
+            None,
+            2,
+            [
+                "error: 'tcp://fd00::1:8786' is not the address of a Dask scheduler",
+                "  at: MODELOPS_SCHEDULER",
+                "hint: write an IPv6 address in brackets, like tcp://[fd00::1]:8786",
             ],
         ),
         (

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, build_opener
 
 import psutil
 import pytest
@@ -25,6 +26,7 @@ from study_lab import StudyLab, betas, wait_for
 
 import mops
 from dashboard_lab import DASHBOARD, names_in, queries
+from mops.attempt.metrics import serving
 from mops.settings import Settings
 from mops.storage.progress_record import Progress
 from mops.system.resources import oom_kills
@@ -211,6 +213,15 @@ def test_the_server_ends_with_its_runner_and_one_process_runs_several(lab: Study
         assert value(watch.last, "mops_simulations_total") == 3
         assert not listens(port)
         assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
+
+
+def test_the_server_listens_on_ipv4_and_ipv6() -> None:
+    """Prometheus reaches a pod of an IPv6-only cluster by its one address."""
+    port = free_port()
+    with serving(port, "job", []):
+        for host in ("127.0.0.1", "[::1]"):
+            with build_opener(ProxyHandler({})).open(f"http://{host}:{port}/metrics", timeout=30) as answer:
+                assert b"process_resident_memory_bytes" in answer.read()
 
 
 def test_a_port_in_use_is_a_warning_in_the_log_of_the_job(lab: StudyLab, runs: Runs) -> None:

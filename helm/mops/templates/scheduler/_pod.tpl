@@ -17,8 +17,9 @@ spec:
       image: {{ include "mops.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- /* No command, because it would replace the image's first process. */}}
-      args: [dask, scheduler, --port, "8786", --dashboard-address, ":8787"]
+      args: [dask, scheduler, --port, "8786", --dashboard-address, {{ include "mops.httpAddress" 8787 | quote }}]
       env:
+        {{- include "mops.podNameEnv" . | nindent 8 }}
         {{- include "mops.homeEnv" . | nindent 8 }}
         {{- include "mops.daskEnv" . | nindent 8 }}
         {{- with include "mops.extraEnv" $scope }}

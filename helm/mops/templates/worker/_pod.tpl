@@ -30,10 +30,11 @@ spec:
         - --memory-limit={{ include "mops.worker.limitMiB" . }}MiB
         - --worker-port=8789
         - --nanny-port=8790
-        - --dashboard-address=:8788
+        - --dashboard-address={{ include "mops.httpAddress" 8788 }}
         - --local-directory=/tmp/dask
         - --death-timeout=120
       env:
+        {{- include "mops.podNameEnv" . | nindent 8 }}
         - name: DASK_SCHEDULER_ADDRESS
           value: {{ include "mops.scheduler.address" . }}
         - name: DASK_WORKER_NAME

@@ -45,7 +45,7 @@ class Record:
     kind: str
     n: int  # the attempt: the number of claims up to this record
     nonce: str  # 128 random bits, hexadecimal, drawn for this record alone
-    time: float  # s since the epoch, by the writer's clock; for people, and never compared
+    time: float  # s since the epoch, by the writer's clock; for people, and for a deletion by age; no rule compares it
     host: str
 
 
