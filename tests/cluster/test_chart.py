@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
@@ -1125,6 +1126,23 @@ def test_the_example_of_a_dedicated_cluster_is_what_the_chart_makes(tmp_path: Pa
     assert made == list(yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())), (
         f"write:\n{yaml.safe_dump_all(made, sort_keys=False)}"
     )
+
+
+def test_dedicated_schedulers_serve_what_shared_ones_do_and_the_api_of_the_operator(tmp_path: Path) -> None:
+    """Without the API, the operator, which has no certificate, could neither add nor retire workers."""
+    found = rendered(tmp_path, {"dedicated": {"enabled": True}})
+    config = yaml.safe_load(found.of("ConfigMap")["mops-dask"]["data"]["distributed.yaml"])
+    shared = config["distributed"]["scheduler"]["http"]["routes"]
+    made = yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())
+    (container,) = next(made)["spec"]["scheduler"]["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    assert ast.literal_eval(variables["DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES"]) == [
+        "distributed.http.scheduler.api",
+        *shared,
+    ]
+    policy = found.of("NetworkPolicy")["mops-dedicated"]["spec"]["ingress"]
+    (of_prometheus,) = (rule for rule in policy if "monitoring" in str(rule["from"]))
+    assert of_prometheus["ports"] == [{"port": 8788, "protocol": "TCP"}]
 
 
 @BOTH
