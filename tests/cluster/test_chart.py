@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import itertools
 import json
@@ -266,7 +267,7 @@ def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> No
 def test_pods_of_hooks_meet_quotas_of_processors_and_have_the_annotations_of_their_component(all_of: Rendered) -> None:
     """A quota of limits.cpu refused them, and a sidecar that an annotation forbids would never end."""
     pods = all_of.of("Pod")
-    assert len(pods) == 3
+    assert len(pods) == 4
     assert all(one["resources"]["limits"]["cpu"] for pod in pods.values() for one in pod["spec"]["containers"])
     scheduler = all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]["metadata"]["annotations"]
     given = {name: text for name, text in scheduler.items() if not name.startswith("checksum/")}
@@ -447,7 +448,10 @@ def test_dask_reads_the_configuration_of_the_chart(all_of: Rendered, tmp_path: P
     ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True, timeout=60)
     config = json.loads(ran.stdout)
     assert config["scheduler"]["worker-saturation"] == 1.0
-    assert "distributed.http.scheduler.api" in config["scheduler"]["http"]["routes"]
+    of_health = {"distributed.http.health"}
+    of_scheduler = {"distributed.http.scheduler.prometheus", "distributed.http.statics"}
+    assert set(config["scheduler"]["http"]["routes"]) == of_health | of_scheduler, "HTTP asks for no certificate"
+    assert set(config["worker"]["http"]["routes"]) == of_health | {"distributed.http.worker.prometheus"}
     memory = config["worker"]["memory"]
     assert [memory[name] for name in ("target", "spill", "pause", "terminate")] == [False, False, False, 0.95]
     assert config["worker"]["profile"]["enabled"] is False
@@ -563,7 +567,7 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
     assert url == "http://mops-scheduler:8787"
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert labels_of(rendered(tmp_path), "test").items() <= pod["metadata"]["labels"].items()
-    routes = ["distributed.http.scheduler.api", "distributed.http.health"]
+    routes = ["distributed.http.scheduler.prometheus"]
     place = f"127.0.0.1:{unused_ports[0]}"
     looking = [sys.executable, "-c", program, f"http://{place}"]
     with subprocess.Popen(looking, stdout=-1, stderr=-1, text=True) as process:
@@ -575,6 +579,24 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
         ):
             assert process.communicate(timeout=60) == (f"http://{place}: workers connected: 1\n", "")
     assert process.returncode == 0
+
+
+def test_helm_test_knocks_at_the_scheduler_from_a_pod_that_no_policy_admits(tmp_path: Path) -> None:
+    pod = rendered(tmp_path).of("Pod")["mops-test-network"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert "labels" not in pod["metadata"]
+    *python, place = pod["spec"]["containers"][0]["args"]
+    assert place == "mops-scheduler:8786"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        opened = f"127.0.0.1:{server.getsockname()[1]}"
+        ran = subprocess.run([sys.executable, *python[1:], opened], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines() == [
+        f"error: this cluster does not enforce network policies: any pod can connect to {opened}",
+        "hint: install a network plugin that enforces them, or set networkPolicy.enabled=false to do without them",
+    ]
+    ran = subprocess.run([sys.executable, *python[1:], opened], capture_output=True, text=True, timeout=60, check=True)
+    assert f"{opened}: closed to other pods, as the network policies say" in ran.stdout
 
 
 @BOTH
@@ -739,8 +761,8 @@ def allowed(policy: Object, ports: dict[str, int]) -> set[tuple[str, int]]:
 
 
 FROM_OURS = {
-    "scheduler": {(who, port) for who in ("worker", "runner", "autoscaler", "test") for port in (8786, 8787)},
-    "worker": {("scheduler", 8788), ("scheduler", 8790), *((who, 8789) for who in ("scheduler", "worker", "runner"))},
+    "scheduler": {("worker", 8786), ("runner", 8786), ("autoscaler", 8786), ("test", 8787)},
+    "worker": {("scheduler", 8790), *((who, 8789) for who in ("scheduler", "worker", "runner"))},
     "runner": set(),
 }
 
@@ -771,7 +793,9 @@ def test_containers_declare_the_ports_that_they_listen_on(all_of: Rendered) -> N
 
 
 def test_network_policies_can_be_switched_off(tmp_path: Path) -> None:
-    assert rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING).of("NetworkPolicy") == {}
+    found = rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING)
+    assert found.of("NetworkPolicy") == {}
+    assert "mops-test-network" not in found.of("Pod"), "nothing closes port 8786"
 
 
 def test_egress_is_only_restricted_on_request(tmp_path: Path) -> None:
@@ -969,6 +993,7 @@ def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
         "scheduler": "tls://mops-scheduler.studies.svc:8786",
         "tlsSecret": "mops-tls",
         "dashboard": {"service": "mops-scheduler", "port": 8787},
+        "networkPolicy": True,
         "dedicated": {"enabled": False, "workers": 2},
         "runner": {
             "image": f"localhost/mops:{mops.__version__}",
@@ -1156,6 +1181,23 @@ def test_the_example_of_a_dedicated_cluster_is_what_the_chart_makes(tmp_path: Pa
     assert made == list(yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())), (
         f"write:\n{yaml.safe_dump_all(made, sort_keys=False)}"
     )
+
+
+def test_dedicated_schedulers_serve_what_shared_ones_do_and_the_api_of_the_operator(tmp_path: Path) -> None:
+    """Without the API, the operator, which has no certificate, could neither add nor retire workers."""
+    found = rendered(tmp_path, {"dedicated": {"enabled": True}})
+    config = yaml.safe_load(found.of("ConfigMap")["mops-dask"]["data"]["distributed.yaml"])
+    shared = config["distributed"]["scheduler"]["http"]["routes"]
+    made = yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())
+    (container,) = next(made)["spec"]["scheduler"]["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    assert ast.literal_eval(variables["DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES"]) == [
+        "distributed.http.scheduler.api",
+        *shared,
+    ]
+    policy = found.of("NetworkPolicy")["mops-dedicated"]["spec"]["ingress"]
+    (of_prometheus,) = (rule for rule in policy if "monitoring" in str(rule["from"]))
+    assert of_prometheus["ports"] == [{"port": 8788, "protocol": "TCP"}]
 
 
 @BOTH

@@ -14,6 +14,8 @@ from service_lab import ROOT, Service, assert_same_rows, begun, wait_for, write_
 from test_chart_in_cluster import MAY, allowed
 from test_views_in_cluster import person
 
+from programs import Ran
+
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 PAGE = ROOT / "docs" / "explanation" / "trust.md"
@@ -23,6 +25,7 @@ REFUSED = {
     "another pod of the cluster": {
         "use the Dask scheduler (port 8786) and the workers": "test_another_pod_cannot_take_part_in_dask",
         "run code on the scheduler, on workers and in runners": "test_another_pod_cannot_take_part_in_dask",
+        "ask the scheduler to retire workers": "test_http_serves_only_health_metrics_and_the_dashboard",
         "read the credentials of workers and of runners": "test_another_pod_has_no_rights_in_the_namespace",
         "read other Secrets of the namespace": "test_another_pod_has_no_rights_in_the_namespace",
         "end or delete jobs of other modellers": "test_another_pod_has_no_rights_in_the_namespace",
@@ -90,6 +93,18 @@ def outside(service: Service) -> Iterator[str]:
     service.run("kubectl", "delete", "namespace", name, "--timeout=120s")
 
 
+@pytest.fixture
+def without_policies(service: Service) -> Iterator[None]:
+    """Admit all pods, so that only certificates protect the service, as on a cluster that enforces no policies."""
+    metadata = {"name": "all", "namespace": service.namespace}
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    service.kubectl("create", "-f", "-", text=yaml.safe_dump(policy))
+    yield
+    service.kubectl("delete", "networkpolicy", "all")
+
+
+@pytest.mark.usefixtures("without_policies")
 def test_another_pod_cannot_take_part_in_dask(service: Service, outside: str) -> None:
     """Without encryption, a pod that reached port 8786 could run code everywhere in the service."""
     secret = json.loads(service.kubectl("get", "secret", "mops-tls", "-o", "json"))["data"]
@@ -119,6 +134,28 @@ def test_another_pod_cannot_take_part_in_dask(service: Service, outside: str) ->
         ["Worker", "refused", "refused"],
         ["Nanny", "refused", "refused"],
     ], said
+
+
+def test_http_serves_only_health_metrics_and_the_dashboard(service: Service) -> None:
+    """Dask's HTTP API retired workers, and asked for no certificate. The API server of Kubernetes reaches each port."""
+    workers = service.pods("worker")
+    scheduler, worker = "services/mops-scheduler:8787", f"pods/{workers[0]}:8788"
+    known = service.mops("cluster", "status", "--json").json["workers"]
+
+    def ask(verb: str, place: str, *more: str, text: str | None = None) -> Ran:
+        path = f"/api/v1/namespaces/{service.namespace}/{place}"
+        return service.run("kubectl", verb, "--raw", path, *more, text=text)
+
+    retire = json.dumps({"workers": [one["dask"]["address"] for one in known], "n": len(known)})
+    told = ask("create", f"{scheduler}/proxy/api/v1/retire_workers", "-f", "-", text=retire)
+    assert (told.code, "NotFound" in told.err) == (1, True), told
+    for page in ("api/v1/get_workers", "json/identity.json", "info/main/workers.html", "proxy/1/127.0.0.1/x"):
+        assert "NotFound" in ask("get", f"{scheduler}/proxy/{page}").err, page
+    assert "NotFound" in ask("get", f"{worker}/proxy/status").err
+    for place in (scheduler, worker):
+        assert ask("get", f"{place}/proxy/health").out == "ok"
+        assert "# TYPE dask_" in ask("get", f"{place}/proxy/metrics").out
+    assert ask("get", f"{scheduler}/proxy/status").code == 0
 
 
 def test_another_pod_has_no_rights_in_the_namespace(service: Service) -> None:

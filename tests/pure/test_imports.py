@@ -68,7 +68,7 @@ HOMES = {
     "adlfs": ("storage/backends/",),
     "azure": ("storage/backends/azure.py",),
     "obstore": ("storage/backends/buckets.py",),
-    "distributed": ("cluster/", "worker/dask_worker.py", "worker/run_task.py"),
+    "distributed": ("cluster/", "worker/dask_worker.py", "worker/retire.py", "worker/run_task.py"),
     "dask": ("cluster/",),
     "pydantic": (
         *("settings.py", "options.py", "calibration/options.py"),

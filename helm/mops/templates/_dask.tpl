@@ -7,7 +7,7 @@
 
 {{- /*
 Saturation: tasks that do not run wait on the scheduler, because a worker would hold their data.
-The API's routes retire workers.
+Routes: only health, metrics, and the files of Dask's dashboard, because HTTP asks for no certificate.
 Memory: Dask measures only a worker's own process, and mops the whole process tree. Results are mapped files, which
 spilling does not free. mops pauses a full worker itself. The nanny restarts a worker process that exceeds its limit.
 Profile: Dask's own profiler sees threads that wait for child processes. It doubles the CPU time of an idle worker.
@@ -22,19 +22,14 @@ distributed:
     worker-saturation: 1.0
     http:
       routes:
-        - distributed.http.scheduler.api
         - distributed.http.scheduler.prometheus
-        - distributed.http.scheduler.info
-        - distributed.http.scheduler.json
         - distributed.http.health
-        - distributed.http.proxy
         - distributed.http.statics
   worker:
     http:
       routes:
         - distributed.http.worker.prometheus
         - distributed.http.health
-        - distributed.http.statics
     profile:
       enabled: false
     memory:

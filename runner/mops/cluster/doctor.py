@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlsplit
 
 from mops.cluster.dask_calls import DaskCalls
 from mops.system.process_memory import resident_bytes
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 _SATURATION = 1.0
 _HOST_FRACTION = 0.9  # of a host's memory, for all its workers; the system, nannies and bursts need the rest
 _GOOD_SHARE_BYTES = 256 << 20  # of one simulation, at least
+_CONNECT_SECONDS = 1.0  # to a pod of the same cluster; a network policy lets the attempt go unanswered
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,31 @@ def examine(calls: DaskCalls, threads: int) -> tuple[Scheduler, list[Worker], li
     scheduler = calls.on_scheduler(facts_of_scheduler)
     workers = [facts for facts in calls.on_workers(facts_of_worker).values() if isinstance(facts, Worker)]
     return scheduler, workers, list(findings(scheduler, workers, versions(), threads))
+
+
+async def reaches(host: str, port: int) -> bool:
+    """Return whether this process can open a TCP connection. Runs on a worker."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def open_nanny(calls: DaskCalls) -> str | None:
+    """Return the address of a nanny to which a worker of another host can connect; None: none is known.
+
+    On a service, the chart's network policies admit only the scheduler there.
+    """
+    nannies = {address: known["nanny"] for address, known in calls.known_workers().items() if known.get("nanny")}
+    asked = next(iter(nannies), "")
+    others = [nanny for nanny in nannies.values() if urlsplit(nanny).hostname != urlsplit(asked).hostname]
+    if not others:
+        return None
+    place = urlsplit(others[0])
+    answers = calls.on_workers(reaches, place.hostname, place.port, only=[asked])
+    return others[0] if answers[asked] is True else None
 
 
 def warn(calls: DaskCalls, job: str, threads: int) -> None:

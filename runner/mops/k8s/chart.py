@@ -100,6 +100,7 @@ class ServiceConfig(ChartModel):
     # the Secret with the certificate for Dask's connections; None: they are not encrypted
     tls_secret: Annotated[str | None, Field(alias="tlsSecret")] = None
     dashboard: Dashboard
+    network_policy: Annotated[bool, Field(alias="networkPolicy")] = False  # whether the chart restricts who may connect
     runner: RunnerPod
     worker: Workers
     autoscaler: Autoscaler | None = None  # None: the operator sets the number of workers

@@ -29,6 +29,19 @@ IDLE_S = 1800
 # it wants a slot for each task in flight, and mops keeps two to four tasks per slot in flight.
 _TARGET_DURATION = "1ms"
 
+# What the chart's schedulers serve at their HTTP port, and the API with which the operator asks for the number of
+# workers, for idle time, and retires workers. It has no certificate, so it cannot ask at Dask's port.
+_ROUTES = [
+    "distributed.http.scheduler.api",
+    "distributed.http.scheduler.prometheus",
+    "distributed.http.health",
+    "distributed.http.statics",
+]
+_SCHEDULER_VARIABLES = {
+    "DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION": _TARGET_DURATION,
+    "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": str(_ROUTES),
+}
+
 # Labels by which the chart's Service and policies select the pods of the shared cluster.
 _OF_THE_RELEASE = (names.NAME, names.INSTANCE, names.COMPONENT)
 
@@ -118,7 +131,7 @@ def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, lab
     # operator's, which removes workers by it. The address must be ours, because the operator's needs the domain
     # cluster.local.
     worker = _pod(service.worker.pod_template, {"DASK_SCHEDULER_ADDRESS": scheduler_address(service, name, namespace)})
-    scheduler = _pod(service.scheduler_pod_template, {"DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION": _TARGET_DURATION})
+    scheduler = _pod(service.scheduler_pod_template, _SCHEDULER_VARIABLES)
     # The cluster's name, size, idle timeout and Service stay; the operator finds ports in the Service.
     return {
         **cluster,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mops.cluster.dask_calls import connect_to_look
-from mops.cluster.doctor import ConnectedWorker, Finding, Scheduler, Worker, connected, examine, versions
+from mops.cluster.doctor import ConnectedWorker, Finding, Scheduler, Worker, connected, examine, open_nanny, versions
 from mops.errors import ClusterError, MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_state import PodState
@@ -87,10 +87,13 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
     """Return Dask's view of a service."""
     service = service.renewed()  # an upgrade may have switched encryption on
     certificate = service.certificate()
+    has_policies = service.profile.service.network_policy
     with service.scheduler() as address, connect_to_look(address, certificate=certificate) as calls:
         there = connected(calls)
         scheduler, workers, findings = examine(calls, sim_threads)
-    return Dask(scheduler, there, workers, [*([] if certificate else [_NOT_ENCRYPTED]), *findings])
+        nanny = open_nanny(calls) if has_policies else None
+    found = [*([] if certificate else [_NOT_ENCRYPTED]), *([] if has_policies else [_NO_POLICIES])]
+    return Dask(scheduler, there, workers, [*found, *([_not_enforced(nanny)] if nanny else []), *findings])
 
 
 _NOT_ENCRYPTED = Finding(
@@ -98,6 +101,20 @@ _NOT_ENCRYPTED = Finding(
     "its connections are not encrypted: each pod that reaches its port can run code on scheduler, workers and runners",
     "tls.enabled=true in the chart's values",
 )
+_NO_POLICIES = Finding(
+    "scheduler",
+    "it has no network policy: each pod of the cluster can connect to its ports, and to those of workers and runners",
+    "networkPolicy.enabled=true in the chart's values",
+)
+
+
+def _not_enforced(nanny: str) -> Finding:
+    return Finding(
+        f"nanny {nanny}",
+        "another worker can connect to it, which the chart's network policies forbid: the cluster does not enforce "
+        "them, or another policy admits the worker",
+        "a network plugin that enforces network policies",
+    )
 
 
 def joined(pods: Sequence[PodState], workers: Sequence[ConnectedWorker]) -> list[WorkerView]:

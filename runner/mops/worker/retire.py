@@ -1,44 +1,44 @@
 """Retires a Dask worker before its pod ends: ``python -m mops.worker.retire``, a container's preStop hook.
 
 The scheduler copies the results that only this worker holds to other workers, and moves its tasks to them. The hook
-asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops enables it). The pod
-ends even if the hook fails, and Dask computes lost results again. Standard library only: it starts as fast as Python.
+asks the scheduler as a worker does: on Dask's port, with the certificate in the settings of Dask (``DASK_CONFIG``).
+Dask's HTTP API would do the same for everyone who reaches its port. The pod ends even if the hook fails, and Dask
+computes lost results again.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
-import json
 import os
 import sys
-import time
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
+from distributed import Security
+from distributed.core import rpc
 
-class _Refused(Exception):
-    """The scheduler has refused a request."""
+_CONNECT_SECONDS = 5.0  # Dask retries until then, also if nothing listens
 
 
 def main() -> None:
     """Retire the worker that the environment names, and print how it went."""
     parser = argparse.ArgumentParser(prog="mops.worker.retire", description="Retire this Dask worker.")
-    parser.add_argument("--http-port", type=int, default=8787, help="port of the scheduler's HTTP server")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to wait for the scheduler")
     parser.add_argument(
         "--say-to", type=Path, help="a file to append the message to: Kubernetes keeps no hook's output"
     )
     options = parser.parse_args()
     try:
-        host = urlsplit(os.environ["DASK_SCHEDULER_ADDRESS"]).hostname or ""
-        outcome = _retire(host, options.http_port, os.environ["DASK_WORKER_NAME"], options.seconds)
+        address, name = os.environ["DASK_SCHEDULER_ADDRESS"], os.environ["DASK_WORKER_NAME"]
+        outcome = asyncio.run(asyncio.wait_for(_retire(address, name), options.seconds))
     except KeyError as missing:
         outcome = f"not retired: {missing.args[0]} is not set"
-    except (OSError, HTTPException, ValueError, _Refused) as fault:
-        outcome = f"not retired, so Dask computes its results again: {type(fault).__name__}: {fault}"
+    except TimeoutError:
+        outcome = _failed(f"the scheduler has not answered within {options.seconds:g} s")
+    except Exception as fault:  # noqa: BLE001 - also an error of the scheduler, which Dask raises here
+        reason = fault.__cause__ or fault  # Dask's own error says only how long it has tried to connect
+        outcome = _failed(f"{type(reason).__name__}: {reason}")
     line = f"mops.worker.retire: {outcome}\n"
     sys.stderr.write(line)
     if options.say_to is not None:
@@ -46,33 +46,20 @@ def main() -> None:
             log.write(line)
 
 
-def _retire(host: str, port: int, name: str, seconds: float) -> str:
-    """Retire the worker of this name by the scheduler's HTTP server; return how it went, for people."""
-    deadline = time.monotonic() + seconds
-    known = _ask(host, port, deadline, "GET", "/api/v1/get_workers")["workers"]
-    addresses = [worker["address"] for worker in known if str(worker["name"]) == name]
-    if not addresses:
-        return f"{name} is not among the scheduler's {len(known)} workers: nothing to retire"
-    retired = _ask(host, port, deadline, "POST", "/api/v1/retire_workers", {"workers": addresses})
-    if set(addresses) <= set(retired):
-        return f"{name} is retired"
-    return f"{name} is not retired: no other worker takes its results, so Dask computes them again"
+async def _retire(address: str, name: str) -> str:
+    """Retire the worker of this name; return how it went, for people. The caller limits the time."""
+    certificate = Security().get_connection_args("worker")
+    async with rpc(address, timeout=_CONNECT_SECONDS, connection_args=certificate) as remote:
+        if await remote.retire_workers(names=[name]):
+            return f"{name} is retired"
+        known = [str(worker["name"]) for worker in (await remote.identity(n_workers=-1))["workers"].values()]
+    if name in known:
+        return f"{name} is not retired: no other worker takes its results, so Dask computes them again"
+    return f"{name} is not among the scheduler's {len(known)} workers: nothing to retire"
 
 
-def _ask(host: str, port: int, deadline: float, method: str, path: str, body: object = None) -> dict[str, Any]:
-    """Return the JSON object that the scheduler answers, past any proxy, which does not know the cluster's Services."""
-    connection = HTTPConnection(host, port, timeout=max(deadline - time.monotonic(), 0.1))
-    with contextlib.closing(connection):
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        text = response.read()
-    if response.status != 200:
-        advice = "; it lacks the route distributed.http.scheduler.api" if response.status == 404 else ""
-        raise _Refused(f"{method} {path}: {response.status} {response.reason}{advice}")
-    answer = json.loads(text)
-    if not isinstance(answer, dict):
-        raise _Refused(f"{method} {path}: {text[:100]!r}")
-    return answer
+def _failed(reason: str) -> str:
+    return f"not retired, so Dask computes its results again: {reason}"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ pods. Empty values are left out.
   "scheduler" (include "mops.scheduler.address" .)
   "tlsSecret" (ternary (include "mops.tls.secret" .) "" .Values.tls.enabled)
   "dashboard" (dict "service" $scheduler "port" 8787)
+  "networkPolicy" .Values.networkPolicy.enabled
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
   "autoscaler" (ternary (dict "minWorkers" (int64 .Values.autoscaler.minWorkers) "maxWorkers" (int64 .Values.autoscaler.maxWorkers)) dict .Values.autoscaler.enabled)

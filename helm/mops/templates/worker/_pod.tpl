@@ -19,6 +19,7 @@ spec:
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- /*
       No command, because it would replace the image's first process. Fixed ports, so that a NetworkPolicy can name them.
+      The HTTP server has health and metrics: with --no-dashboard, a worker does not import the libraries of Dask's pages.
       */}}
       args:
         - dask
@@ -31,6 +32,7 @@ spec:
         - --worker-port=8789
         - --nanny-port=8790
         - --dashboard-address={{ include "mops.httpAddress" 8788 }}
+        - --no-dashboard
         - --local-directory=/tmp/dask
         - --death-timeout=120
       env:
@@ -78,7 +80,6 @@ spec:
               - python
               - -m
               - mops.worker.retire
-              - --http-port=8787
               - --seconds={{ sub $grace 15 }}
               - --say-to=/proc/1/fd/2
       {{- /*
