@@ -10,7 +10,7 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.cli.options import ForceOption, JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.location import locate, service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, plan_deletion
 from mops.jobs.removal import clean as clean_job
@@ -19,6 +19,7 @@ from mops.storage.files import Files
 
 if TYPE_CHECKING:
     from mops.calibration.stored import Listed as StoredCalibration
+    from mops.service.service import Service
     from mops.storage.compaction import Compacted
 
 
@@ -89,6 +90,7 @@ def clean(
         Option("Also remove files of the last attempt; cancel an interrupted job"),
     ] = False,
     dry_run: Annotated[bool, Option("List the files without removing them")] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -104,7 +106,8 @@ def clean(
     """
     from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
 
-    done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
+    found = open_job(job, storage, local=local)
+    done = clean_job(found, last_attempt=last_attempt, dry_run=dry_run, force=force)
     if as_json:
         terminal.data_json(asdict(done) | {"dry_run": dry_run})
         return
@@ -122,6 +125,7 @@ def clean(
 def delete_(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -135,10 +139,11 @@ def delete_(
         mops jobs delete waves waves-retry
     """
     files = locate(storage, local=local).open()
-    found = plan_deletion(files.brief(), jobs)
+    service = service_with(files, local=local)
+    found = plan_deletion(files.brief(), jobs, service, force=force)
     say_plan(found)
     _ask_to_delete(units.counted(len(found), "job"), yes=yes)
-    done = delete_jobs(files, found, local=local)
+    done = delete_jobs(files, found, service)
     if as_json:
         terminal.data_json([asdict(deleted) for deleted in done])
 
@@ -156,10 +161,9 @@ def say_plan(plan: Iterable[DeletionPlan]) -> None:
         terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
 
 
-def delete_jobs(files: Files, plan: Sequence[DeletionPlan], *, local: bool) -> list[Deleted]:
+def delete_jobs(files: Files, plan: Sequence[DeletionPlan], service: Service | None) -> list[Deleted]:
     """Delete jobs, print each, and return what was deleted; errors as :func:`mops.jobs.removal.delete`."""
     # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
-    service = service_with(files, local=local) if plan else None
     for job in plan:
         for name in service.delete_idle_jobs(job.job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
@@ -203,6 +207,7 @@ def _row(one: StoredCalibration) -> tuple[str, ...]:
 def delete_calibrations(
     calibrations: Annotated[list[str], typer.Argument(metavar="CALIBRATION", help="The names of the calibrations")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -219,12 +224,14 @@ def delete_calibrations(
 
     files = locate(storage, local=local).open()
     records = [stored_calibration(files.brief(), name) for name in dict.fromkeys(calibrations)]
-    plan = plan_deletion(files.brief(), [job for one in records for job in jobs_of(one)])
+    service, command = service_with(files, local=local), f"mops calibrations delete {' '.join(calibrations)}"
+    rounds = [job for one in records for job in jobs_of(one)]
+    plan = plan_deletion(files.brief(), rounds, service, force=force, command=command)
     for one in records:
         terminal.say(f"calibration {one.name}: {units.counted(len(one.begun()), 'round')}")
     say_plan(plan)
     _ask_to_delete(f"{units.counted(len(records), 'calibration')} with {units.counted(len(plan), 'job')}", yes=yes)
-    done = delete_jobs(files, plan, local=local)
+    done = delete_jobs(files, plan, service)
     for one in records:
         one.remove()
         terminal.say(f"deleted calibration {one.name}")

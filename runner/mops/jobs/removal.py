@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, Superseded
+from mops.jobs.location import service_with
+from mops.jobs.owners import require_owner
 from mops.jobs.status import JobState
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
-    job_exists,
     job_names,
     load_job,
     mark_deletion,
@@ -27,6 +29,9 @@ from mops.storage.job_records import (
 from mops.storage.joblog.log import JobLog, WholeLog, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
 from mops.storage.paths import PART_KINDS, JobPaths, NamePaths, is_compacted, is_job_id, numbers_of
+
+if TYPE_CHECKING:
+    from mops.service.service import Service
 
 LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
 
@@ -49,6 +54,7 @@ def clean(
     # of a complete job, which then can no longer be compacted. A job without an attempt does not change.
     last_attempt: bool = False,
     dry_run: bool = False,
+    force: bool = False,  # also remove files of the last attempt if the job belongs to another person
 ) -> Cleaned:
     """Remove files that do not count from a job, while it runs or afterwards."""
     if not last_attempt:
@@ -57,6 +63,8 @@ def clean(
     idle = job.require_no_runner(hint).view
     if dry_run or not idle.attempt:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
+    service = service_with(job.files, local=job.local)
+    require_owner(job.record, service, force=force, command=f"mops jobs clean {job.name} --last-attempt")
     if idle.complete:
         if _clean(job, dry_run=True).kept:  # with this record no other compaction can count
             nothing = Compaction(time=time.time(), host=socket.gethostname(), merges=())
@@ -144,9 +152,17 @@ class Deleted:
     bytes: int
 
 
-def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
+def plan_deletion(
+    files: Files,
+    jobs: Iterable[str],
+    service: Service | None = None,  # that knows the person who deletes
+    *,
+    force: bool = False,  # also delete jobs of others, if the person may
+    command: str = "",  # of the person, without --force; empty: `mops jobs delete`
+) -> list[DeletionPlan]:
     """Return what a deletion would remove, in its order; raise JobError that names all jobs that must stay."""
     jobs = list(jobs)
+    command = command or f"mops jobs delete {' '.join(jobs)}"
     derived = derived_jobs(files)
     found, refused = [], []
     for job in (one for one in _with_derived(jobs, derived) if one in jobs):
@@ -157,7 +173,8 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
                 load_job(files, job)  # raises, with the nearest names
             state = "incomplete"
             try:
-                if job_exists(files, job):
+                if (record := JOB_RECORDS.read(files, NamePaths(job).record)) is not None:
+                    require_owner(record, service, force=force, command=command)
                     state = JobState(files, job).require_no_runner(_stop_hint(job)).state
             except CorruptRecord:  # a reason to delete the job, and no runner can continue it
                 state = "unreadable"
@@ -215,7 +232,9 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
     if errors:
         lines = "".join(f"\n  {error.what}" for error in errors)
         what = f"{len(errors)} jobs cannot be deleted:{lines}"
-        raise JobError(what, where=files.url, hint="list the jobs and their states: mops jobs list")
+        hints = {error.hint for error in errors}
+        hint = hints.pop() if len(hints) == 1 else "list the jobs and their states: mops jobs list"
+        raise JobError(what, where=files.url, hint=hint)
 
 
 def delete(
