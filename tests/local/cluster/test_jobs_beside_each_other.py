@@ -45,8 +45,8 @@ def client() -> Iterator[Client]:
 def test_two_jobs_exchange_their_requests_through_the_scheduler(client: Client) -> None:
     calls = DaskCalls(client)
     one, two = (OtherJobs(job, "1", "normal", Clock(100.0)) for job in ("one", "two"))
-    assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == []
-    assert two.exchange(calls, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
+    assert one.exchange(calls, "1.1", ShareRequest(4, 1.0, "ada")) == []
+    assert two.exchange(calls, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0, "ada")]
     assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]
     names = {name: (it["job"], it["priority"]) for name, it in client.get_metadata([METADATA]).items()}
     assert names == {"1.1": ("one", "normal"), "2.1": ("two", "normal")}
