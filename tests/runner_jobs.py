@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mops.k8s import names
 from mops.k8s.chart import RunnerPod
 from mops.k8s.runner_job import Request
 
@@ -65,5 +64,6 @@ REQUEST = Request(
     storage="abfs://studies/mops",
     scheduler="tls://mops-scheduler.studies.svc:8786",
     environment={"MODELOPS_JOB_BATCH_SIZE": "400"},
-    labels={names.OWNER: "ada", names.STUDY: "malaria"},
+    owner="ada@example.org",
+    study="malaria",
 )

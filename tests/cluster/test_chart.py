@@ -896,8 +896,8 @@ def dedicated(*verbs: str, kinds: tuple[str, ...] = ("daskclusters", "daskautosc
 
 def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
-    assert set(found.of("Role")) == {"mops-runner", "mops-client"}
-    assert set(everything.of("Role")) == {"mops-runner", "mops-client", "mops-autoscaler"}
+    assert set(found.of("Role")) == {"mops-runner", "mops-client", "mops-manager"}
+    assert set(everything.of("Role")) == {"mops-runner", "mops-client", "mops-manager", "mops-autoscaler"}
     assert rules(everything, "mops-autoscaler") == {
         ("apps", "deployments=mops-worker", "get"),
         ("apps", "deployments/scale=mops-worker", "patch"),
@@ -911,15 +911,17 @@ def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     own = {("", "secrets=dask-tls", "get")}
     assert rules(everything, "mops-client") == CLIENT | own | dedicated("get", "list", "watch")
     assert rules(rendered(tmp_path, {"tls": {"enabled": False}}), "mops-client") == CLIENT
+    assert rules(found, "mops-manager") == {("", f"configmaps={names.client_name('mops')}", names.MANAGE_OTHERS)}
     assert found.of("ClusterRole") == everything.of("ClusterRole") == {}
 
 
 def test_roles_are_bound_to_the_subjects_in_values(tmp_path: Path) -> None:
     bound = {name: binding["subjects"] for name, binding in rendered(tmp_path).of("RoleBinding").items()}
     assert bound == {"mops-runner": [{"kind": "ServiceAccount", "name": "mops-runner", "namespace": "studies"}]}
-    client = rendered(tmp_path, {}, EVERYTHING).of("RoleBinding")["mops-client"]
-    assert [subject["name"] for subject in client["subjects"]] == ["modellers"]
-    assert client["roleRef"]["name"] == "mops-client"
+    everything = rendered(tmp_path, {}, EVERYTHING).of("RoleBinding")
+    for role, subjects in {"mops-client": ["modellers", "grace"], "mops-manager": ["grace"]}.items():
+        assert [subject["name"] for subject in everything[role]["subjects"]] == subjects
+        assert everything[role]["roleRef"]["name"] == role
 
 
 # Storage

@@ -36,6 +36,7 @@ from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.joblog.records import State
 from mops.storage.progress_record import Progress
 from mops.study.ranges import Ranges
+from mops.system.user_folders import user_name
 from mops.task import ResultBuffer, Task, TaskRequest
 from mops.units import bytes_text
 
@@ -81,7 +82,9 @@ class MainLoop:
         receiver = ResultReceiver(job, self._partial_groups, text_log, self.committer, so_far)
         room_bytes = settings.checkpoint_bytes // 4  # as much as the queue of the committer
         self._tasks_in_flight = TasksInFlight(cluster, receiver, self._events, threads(self._events), room_bytes)
-        self._capacity = ClusterCapacity(cluster, settings, job.name)
+        # In a pod, the user is that of the image, and no person.
+        owner = job.record.owner or ("" if pods else user_name())
+        self._capacity = ClusterCapacity(cluster, settings, job.name, owner)
         self._concurrency = Concurrency(job, cluster, self._capacity, pods)
         self._progress.set(window=self._concurrency.window.size)  # for the first sign of life, which may be the last
         # If checkpoints take 0 s, each group is committed as it finishes, so that no group waits in a task for others.

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from mops.errors import UsageError
-from mops.options import COMMON, Option, flag_of, option_in, options_of
+from mops.options import COMMON, SERVICE, Option, flag_of, option_in, options_of
 
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
@@ -27,6 +27,9 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name"
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")]
 StorageOption = Annotated[str | None, Option("Use this folder or URL for results", "FOLDER|URL", COMMON)]
 LocalOption = Annotated[bool, Option("Use this machine's storage, not the connected service's", panel=COMMON)]
+ForceOption = Annotated[
+    bool, Option("Also change jobs that other persons have submitted, if you may", panel=SERVICE, flags="--force")
+]
 JsonOption = Annotated[bool, Option("Print JSON", panel=COMMON, flags="--json")]
 WeightOption = Annotated[
     list[str] | None, Option("Set the weight of a loss, leave out the others; repeatable", "LOSS=W", flags="--weight")

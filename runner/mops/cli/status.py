@@ -17,13 +17,22 @@ from rich.live import Live
 
 from mops import units
 from mops.cli import job_text, terminal
-from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption, read_states
+from mops.cli.options import ForceOption, JobArgument, JsonOption, LocalOption, StorageOption, read_states
 from mops.errors import UsageError
 from mops.jobs.following import progress_of, read_log
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate, service_with
 from mops.jobs.runners import Phases, Runners, service_and_phase, with_runner
-from mops.jobs.status import CANCEL_REQUESTED, OPEN_STATES, JobMoment, JobState, Status, seen_text, storage_of
+from mops.jobs.status import (
+    CANCEL_REQUESTED,
+    OPEN_STATES,
+    JobMoment,
+    JobState,
+    Status,
+    cancel_job,
+    seen_text,
+    storage_of,
+)
 from mops.jobs.summary import line_of, runner_of
 from mops.options import SERVICE, Option
 from mops.storage.job_records import read_options
@@ -128,6 +137,7 @@ def list_(
         return
     if found:
         with_reused = any(job.simulations_reused for job in found)
+        with_owner = any(job.owner for job in found)
         columns = (
             "job",
             "state",
@@ -137,9 +147,10 @@ def list_(
             "failed",
             *(("reused",) if with_reused else ()),
             "submitted",
+            *(("owner",) if with_owner else ()),
             *(("Kubernetes",) if phases else ()),
         )
-        rows = [_row(job, phases, with_reused=with_reused) for job in found]
+        rows = [_row(job, phases, with_reused=with_reused, with_owner=with_owner) for job in found]
         terminal.data_table(columns, rows, right=("sets", "finished", "durable", "failed", "reused"))
     else:
         terminal.say(f"no {' or '.join(states) + ' ' if states else ''}jobs in {files.url}")
@@ -148,15 +159,15 @@ def list_(
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
 
 
-def _row(job: Listed, phases: Mapping[str, Phase], *, with_reused: bool) -> tuple[str, ...]:
-    submitted = units.moment(job.created) if job.created else "-"
+def _row(job: Listed, phases: Mapping[str, Phase], *, with_reused: bool, with_owner: bool) -> tuple[str, ...]:
+    submitted = (units.moment(job.created) if job.created else "-", *((job.owner or "-",) if with_owner else ()))
     kubernetes = (str(phases.get(job.job, "")),) if phases else ()
     if job.groups is None or job.n_groups is None:
-        return job.job, job.state, "-", "-", "-", "-", *(("-",) if with_reused else ()), submitted, *kubernetes
+        return job.job, job.state, "-", "-", "-", "-", *(("-",) if with_reused else ()), *submitted, *kubernetes
     simulations = (f"{job.simulations_finished:,}/{job.n_simulations:,}", f"{job.simulations_durable:,}")
     counts = (f"{job.groups:,}/{job.n_groups:,}", *simulations, f"{job.simulations_failed:,}")
     reused = (f"{job.simulations_reused:,}",) if with_reused else ()
-    return job.job, job.state, *counts, *reused, submitted, *kubernetes
+    return job.job, job.state, *counts, *reused, *submitted, *kubernetes
 
 
 def status(
@@ -233,7 +244,7 @@ def _fields(
         yield "", now.live.outlook
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
-    yield "submitted", units.moment(now.created)
+    yield "submitted", f"{units.moment(now.created)}{f' by {now.owner}' if now.owner else ''}"
     yield from _origins(now)
     yield "attempts", str(now.attempt)
     if limits := job_text.limits_of(read_options(job.files, moment.record).options.limits):
@@ -470,7 +481,9 @@ def _of_pods(job: JobState, *, local: bool, workers: bool, follow: bool, tail: i
         terminal.data_text(f"{line}\n")
 
 
-def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption = False) -> None:
+def cancel(
+    job: JobArgument, force: ForceOption = False, storage: StorageOption = None, local: LocalOption = False
+) -> None:
     """Stop a job.
 
     The runner commits what is finished, and stops within seconds. 'mops jobs resume' continues the job later.
@@ -479,11 +492,11 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
 
         mops jobs cancel waves
     """
-    found = JobState(storage_of(job, locate(storage, local=local)), job)
-    if found.cancel():
+    found = JobState(storage_of(job, locate(storage, local=local)), job, local=local)
+    removed = cancel_job(found, force=force)
+    if removed is not None:
         terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")
-        service = service_with(found.files, local=local)
-        for name in service.delete_idle_jobs(job) if service else ():
+        for name in removed:
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
         terminal.say(f"to continue it: {job_text.command('resume', found)}")
     else:

@@ -9,6 +9,7 @@ import typer
 
 from mops.cli import job_progress, terminal
 from mops.cli.options import (
+    ForceOption,
     JobArgument,
     NameOption,
     ProjectOption,
@@ -63,6 +64,7 @@ def submit(
 def resume(
     job: JobArgument,
     take_over: Annotated[bool, Option("Replace the runner that runs the job")] = False,
+    force: ForceOption = False,
     *,
     start: StartOptions,
 ) -> None:
@@ -77,7 +79,7 @@ def resume(
     """
     found = start.opened(job)
     start.run(
-        lambda shown, options: jobs.resume(found, take_over=take_over, on_start=shown.resumed, **options),
+        lambda shown, options: jobs.resume(found, take_over=take_over, force=force, on_start=shown.resumed, **options),
         after=found.status().attempt,
     )
 

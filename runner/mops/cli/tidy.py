@@ -11,7 +11,16 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import OLD, JobArgument, JsonOption, LocalOption, StorageOption, read_age, read_states
+from mops.cli.options import (
+    OLD,
+    ForceOption,
+    JobArgument,
+    JsonOption,
+    LocalOption,
+    StorageOption,
+    read_age,
+    read_states,
+)
 from mops.errors import UsageError
 from mops.jobs.location import locate, service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, find_old, plan_deletion
@@ -22,6 +31,8 @@ from mops.storage.joblog.records import COMPLETE
 
 if TYPE_CHECKING:
     from mops.calibration.stored import Listed as StoredCalibration
+    from mops.jobs.job import Job
+    from mops.service.service import Service
     from mops.storage.compaction import Compacted
 
 _AGE_HINT = "add --older-than, like --older-than 30d"
@@ -99,6 +110,7 @@ def clean(
         list[str] | None, Option("Delete jobs in these states; default: succeeded,partial", "STATES", OLD)
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking", rich_help_panel=OLD)] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -122,20 +134,21 @@ def clean(
         if job is not None or last_attempt:
             what = "--older-than is for all jobs of a storage, so it takes no " + ("JOB" if job else "--last-attempt")
             raise UsageError(what, where="--older-than", hint="leave out one of the two")
-        _clean_old(older_than, state, locate(storage, local=local).open(), yes, dry_run, local, as_json)
+        files = locate(storage, local=local).open()
+        _clean_old(older_than, state, files, service_with(files, local=local), yes, dry_run, force, as_json)
     elif state or yes:
         raise UsageError("this option needs --older-than", where="--state" if state else "--yes", hint=_AGE_HINT)
     elif job is None:
         hint = f"name a job: mops jobs clean JOB; to delete old jobs, {_AGE_HINT}"
         raise UsageError("the command does not say which job to clean", where="the options", hint=hint)
     else:
-        _clean_one(job, last_attempt, dry_run, storage, local, as_json)
+        from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
+
+        _clean_one(open_job(job, storage, local=local), last_attempt, dry_run, force, as_json)
 
 
-def _clean_one(job: str, last_attempt: bool, dry_run: bool, storage: str | None, local: bool, as_json: bool) -> None:
-    from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
-
-    done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
+def _clean_one(job: Job, last_attempt: bool, dry_run: bool, force: bool, as_json: bool) -> None:
+    done = clean_job(job, last_attempt=last_attempt, dry_run=dry_run, force=force)
     if as_json:
         terminal.data_json(asdict(done) | {"dry_run": dry_run})
         return
@@ -151,13 +164,24 @@ def _clean_one(job: str, last_attempt: bool, dry_run: bool, storage: str | None,
 
 
 def _clean_old(
-    age: str, state: list[str] | None, files: Files, yes: bool, dry_run: bool, local: bool, as_json: bool
+    age: str,
+    state: list[str] | None,
+    files: Files,
+    service: Service | None,
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     now = time.time()
     before = now - read_age(age)
-    old = find_old(files.brief(), before, read_states(state) or COMPLETE)
+    old = find_old(files.brief(), before, read_states(state) or COMPLETE, service, force=force)
     for name, younger in old.kept.items():
         terminal.say(f"kept job {name}, because younger jobs read its rows: {', '.join(younger)}")
+    for error in old.of_others:
+        terminal.say(f"kept: {error.what}")
+    if old.of_others:
+        terminal.say(f"hint: {old.of_others[0].hint}")
     if old.jobs and not as_json:
         columns = ("job", "state", "ended", "files", "size")
         terminal.data_table(columns, [_old_row(job, now) for job in old.jobs], right=("files", "size"))
@@ -168,7 +192,7 @@ def _clean_old(
         terminal.say(f"would delete {total}")
     else:
         _ask_to_delete(total, yes=yes)
-        done = delete_jobs(files, old.jobs, local=local, ended_before=before)
+        done = delete_jobs(files, old.jobs, service, ended_before=before)
         deleted = units.counted(len(done), "job")
         terminal.say(f"deleted {deleted}, {terminal.size(sum(job.bytes for job in done))}")
     if as_json:
@@ -183,6 +207,7 @@ def _old_row(job: DeletionPlan, now: float) -> tuple[str, ...]:
 def delete_(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -196,10 +221,11 @@ def delete_(
         mops jobs delete waves waves-retry
     """
     files = locate(storage, local=local).open()
-    found = plan_deletion(files.brief(), jobs)
+    service = service_with(files, local=local)
+    found = plan_deletion(files.brief(), jobs, service, force=force)
     say_plan(found)
     _ask_to_delete(units.counted(len(found), "job"), yes=yes)
-    done = delete_jobs(files, found, local=local)
+    done = delete_jobs(files, found, service)
     if as_json:
         terminal.data_json([asdict(deleted) for deleted in done])
 
@@ -218,11 +244,10 @@ def say_plan(plan: Iterable[DeletionPlan]) -> None:
 
 
 def delete_jobs(
-    files: Files, plan: Sequence[DeletionPlan], *, local: bool, ended_before: float | None = None
+    files: Files, plan: Sequence[DeletionPlan], service: Service | None, *, ended_before: float | None = None
 ) -> list[Deleted]:
     """Delete jobs, print each, and return what was deleted; otherwise as :func:`mops.jobs.removal.delete`."""
     # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
-    service = service_with(files, local=local) if plan else None
     for job in plan:
         for name in service.delete_idle_jobs(job.job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
@@ -266,6 +291,7 @@ def _row(one: StoredCalibration) -> tuple[str, ...]:
 def delete_calibrations(
     calibrations: Annotated[list[str], typer.Argument(metavar="CALIBRATION", help="The names of the calibrations")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
+    force: ForceOption = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -282,12 +308,14 @@ def delete_calibrations(
 
     files = locate(storage, local=local).open()
     records = [stored_calibration(files.brief(), name) for name in dict.fromkeys(calibrations)]
-    plan = plan_deletion(files.brief(), [job for one in records for job in jobs_of(one)])
+    service, command = service_with(files, local=local), f"mops calibrations delete {' '.join(calibrations)}"
+    rounds = [job for one in records for job in jobs_of(one)]
+    plan = plan_deletion(files.brief(), rounds, service, force=force, command=command)
     for one in records:
         terminal.say(f"calibration {one.name}: {units.counted(len(one.begun()), 'round')}")
     say_plan(plan)
     _ask_to_delete(f"{units.counted(len(records), 'calibration')} with {units.counted(len(plan), 'job')}", yes=yes)
-    done = delete_jobs(files, plan, local=local)
+    done = delete_jobs(files, plan, service)
     for one in records:
         one.remove()
         terminal.say(f"deleted calibration {one.name}")

@@ -20,8 +20,8 @@ from distributed import CancelledError, Client, Future, KilledWorker
 
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
 from mops.cluster.dask_calls import CONNECT_SECONDS, CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
-from mops.cluster.scheduler_plugin import AVOID, SECONDS, SUSPECT, AttemptPlugin
-from mops.cluster.shares import WEIGHTS, OtherJobs, at_most
+from mops.cluster.scheduler_plugin import AVOID, COST, SUSPECT, AttemptPlugin
+from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, queue_weight
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -100,10 +100,9 @@ class ExternalCluster:
     ):
         self._address, self._run_id, self._job_name = address, run_id, job
         self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
-        self._weight = WEIGHTS[settings.priority]
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
         # Until the job begins: it takes nothing from other jobs, and asks an autoscaler for a worker.
-        self._request = ShareRequest(self._weight, _ALMOST_NOTHING, self._threads)
+        self._request = ShareRequest(WEIGHTS[settings.priority], _ALMOST_NOTHING, threads=self._threads)
         self._has_begun = False
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -201,7 +200,7 @@ class ExternalCluster:
         return bool(self._ask(self._register))
 
     def _register(self) -> bool:
-        plugin = AttemptPlugin(self.pool_id, self.client.id, self._threads / self._weight)
+        plugin = AttemptPlugin(self.pool_id, self.client.id)
         self.calls.register(plugin, plugin.name)
         self.client.subscribe_topic("all", self._losses.on_event)
         self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.on_event)
@@ -255,6 +254,7 @@ class ExternalCluster:
     def _exchange_requests(self) -> None:
         others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, self._request))
         self._other_requests = self._other_requests if others is None else others
+        self.connection.price = self._threads / queue_weight(self._request, self._other_requests)
 
     def _oom_kills(self) -> dict[str, OomKills]:
         """Return the kernel's kills for memory in the container of each nanny that answers, by host."""
@@ -306,9 +306,10 @@ class DaskConnection:
 
     def __init__(self, calls: DaskCalls):
         self.calls, self._client = calls, calls.client
+        self.price = 1.0  # of a second on a slot, in the fair queue
 
     def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
-        with annotate(**annotations_of(task, avoid)):
+        with annotate(**annotations_of(task, avoid, self.price)):
             arguments = () if given is None else (given,)
             future = self._client.submit(run_task, request, *arguments, key=request.key, pure=False)
         return cast("SentTask", future)
@@ -368,9 +369,9 @@ class DaskConnection:
             logger.debug("cannot trim the heaps of workers: %r", error)
 
 
-def annotations_of(task: Task, avoid: frozenset[str]) -> dict[str, Any]:
+def annotations_of(task: Task, avoid: frozenset[str], price: float) -> dict[str, Any]:
     """Return what tells the plugin on the scheduler about a task."""
-    annotations: dict[str, Any] = {SECONDS: task.seconds}
+    annotations: dict[str, Any] = {COST: price * task.seconds}
     if task.suspect:
         annotations[SUSPECT] = True
     if avoid:

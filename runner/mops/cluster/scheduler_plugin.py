@@ -16,7 +16,7 @@ from mops.worker.run_task import leave_pool
 
 # Annotations of tasks.
 SUSPECT = "mops_suspect"  # part of a task whose workers died
-SECONDS = "mops_seconds"  # the expected time on one slot
+COST = "mops_cost"  # in the fair queue: the expected time on the slots, divided by the weight of the job
 AVOID = "mops_avoid"  # addresses of workers that must not run the task while other workers are there
 
 _BROADCAST_SECONDS = 60.0  # for which the scheduler keeps the request to a frozen worker that it ends child processes
@@ -37,9 +37,8 @@ class AttemptPlugin(SchedulerPlugin):
         self,
         pool_id: str,  # of the connection's pools
         client: str,  # the connection's id
-        price: float,  # of a second on a slot, in the fair queue
     ):
-        self._pool_id, self._client, self._price = pool_id, client, price
+        self._pool_id, self._client = pool_id, client
         self.name = f"mops-{pool_id}-{client}"
         self.queue = FairQueue()
 
@@ -54,7 +53,7 @@ class AttemptPlugin(SchedulerPlugin):
         """Prepare new tasks of this connection: their place in the queue, allowed deaths, and workers to avoid."""
         if client != self._client:
             return
-        suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
+        suspects, costs = annotations.get(SUSPECT, {}), annotations.get(COST, {})
         avoided = annotations.get(AVOID, {})
         attempts = [plugin for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin)]
         highest_taken = max(attempt.queue.highest_taken for attempt in attempts)
@@ -70,7 +69,7 @@ class AttemptPlugin(SchedulerPlugin):
                     workers = self._allowed[avoid] = _Allowed(set(scheduler.workers) - avoid)
                 # An empty set would mean no restriction. Dask's loose restrictions do not hold back work stealing.
                 task.worker_restrictions = workers
-            tag = self.queue.tag(key, self._price * seconds.get(key, 0.0), highest_taken)
+            tag = self.queue.tag(key, costs.get(key, 0.0), highest_taken)
             # Dask has the graph's number in this place, which makes its queue first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
         _trim_spans(scheduler, tasks)

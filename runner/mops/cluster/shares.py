@@ -1,4 +1,4 @@
-"""How the jobs of a cluster divide its slots, by priority: docs/internals/shares.md.
+"""How the owners of jobs, and the jobs of each, divide the slots of a cluster: docs/internals/shares.md.
 
 Runners tell one another through the scheduler what they could use (:class:`OtherJobs`), and each computes its share
 (:class:`ClusterCapacity`). The scheduler orders the tasks of all jobs (:class:`FairQueue`), and removes the record of a
@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +50,44 @@ class Share:
 
 
 def fractions(requests: Sequence[ShareRequest]) -> list[float]:
-    """Return the fraction of all slots for each request: by weight, and at most what it wants (max-min fairness)."""
-    left, weights = 1.0, sum(request.weight for request in requests)
-    given: dict[int, float] = {}
-    for i in sorted(range(len(requests)), key=lambda i: requests[i].wants / requests[i].weight):
-        given[i] = min(requests[i].wants, left * requests[i].weight / weights)
-        left, weights = left - given[i], weights - requests[i].weight
-    return [given[i] for i in range(len(requests))]
+    """Return the fraction of all slots for each request: as :func:`_rates`, and at most what it wants."""
+    # Max-min fairness: all fractions grow at once until nothing is left, and each stops at what its job wants.
+    given, left, growing = [0.0] * len(requests), 1.0, list(range(len(requests)))
+    while growing and left > _ROUNDING:
+        rates = _rates([requests[i] for i in growing])
+        until_full = (requests[i].wants - given[i] for i in growing)
+        time_s = min(left / sum(rates), *(wanted / rate for wanted, rate in zip(until_full, rates, strict=True)))
+        for i, rate in zip(growing, rates, strict=True):
+            given[i] += time_s * rate
+        left -= time_s * sum(rates)
+        growing = [i for i in growing if given[i] < requests[i].wants - _ROUNDING]
+    return given
+
+
+def _rates(requests: Sequence[ShareRequest]) -> list[float]:
+    """Return the shares of jobs that all want more, relative to each other.
+
+    The jobs of an owner together have the highest of their weights, however many they are, and divide it by weight.
+    """
+    owners = [request.owner or i for i, request in enumerate(requests)]
+    weights = defaultdict[str | int, list[int]](list)
+    for owner, request in zip(owners, requests, strict=True):
+        weights[owner].append(request.weight)
+    return [
+        max(weights[owner]) * request.weight / sum(weights[owner])
+        for owner, request in zip(owners, requests, strict=True)
+    ]
+
+
+def queue_weight(mine: ShareRequest, others: Sequence[ShareRequest]) -> float:
+    """Return the weight of a job's tasks in the fair queue, which has the order of the shares.
+
+    It is the share that the job would have if it could use all slots, times the weights of all owners. So it is the
+    job's own weight if each owner has one job.
+    """
+    # What the job can use now does not count. Else the last tasks of a job would wait for those of all other jobs.
+    everyone = [replace(mine, wants=1.0), *others]
+    return fractions(everyone)[0] * sum(_rates(everyone))
 
 
 def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
@@ -106,8 +138,8 @@ class OtherJobs:
 class ClusterCapacity:
     """The slots that a job may plan for. Logs when they change, and gives up when no worker comes."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, job: str):
-        self._cluster, self._settings, self._job = cluster, settings, job
+    def __init__(self, cluster: Cluster, settings: Settings, job: str, owner: str = ""):
+        self._cluster, self._settings, self._job, self._owner = cluster, settings, job, owner
         self._last_worker_at = time.monotonic()
         self._is_empty = False
         self._n_others = 0
@@ -137,7 +169,7 @@ class ClusterCapacity:
             self.slots = counted
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
         threads = useful_slots * self._settings.sim_threads
-        request = ShareRequest(WEIGHTS[self._settings.priority], fraction, threads)
+        request = ShareRequest(WEIGHTS[self._settings.priority], fraction, self._owner, threads)
         others = self._cluster.other_jobs(request)
         share = share_of(self.slots, max(self._cluster.workers, 1), request, others)
         if len(others) != self._n_others:
@@ -167,8 +199,8 @@ class FairQueue:
     def tag(self, key: str, cost: float, highest_taken: float) -> float:
         """Return the tag of a task that has arrived.
 
-        ``cost`` is its time on the slots, divided by the weight of its job. ``highest_taken`` is the highest tag of any
-        job that the scheduler has taken from the queue.
+        ``cost`` is its time on the slots, divided by the weight of its job (:func:`queue_weight`). ``highest_taken`` is
+        the highest tag of any job that the scheduler has taken from the queue.
         """
         tag = max(self._next, highest_taken)
         self._next = tag + cost

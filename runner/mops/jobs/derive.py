@@ -361,6 +361,7 @@ def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started
         sources=sources_of(record, choice),
         taken_over_counts=counts,
         options=launch.options,
+        owner=launch.owner,
         reuse=copied.reuse if copied else (),
         spec=new.spec,
         bundle=code.bundle.digest if code else record.bundle,

@@ -23,7 +23,7 @@ from mops.jobs.ranking import RANKED_BY, ranked
 from mops.jobs.removal import delete, plan_deletion
 from mops.jobs.runners import Phases
 from mops.jobs.scan import Computed, Parameters, Rows, Selection
-from mops.jobs.status import JobState, Status, storage_of
+from mops.jobs.status import JobState, Status, cancel_job, storage_of
 from mops.jobs.summary import Reason, line_of
 from mops.jobs.table import Exported, Format, Table, export
 from mops.storage.compaction import Compacted, compact
@@ -34,7 +34,6 @@ from mops.storage.sources import SourceLog
 
 if TYPE_CHECKING:
     from mops.jobs.plots import Plots
-    from mops.service.service import Service
     from mops.storage.progress_record import Progress
 
 
@@ -79,9 +78,6 @@ class Job(JobState):
     @cached_property
     def _source_logs(self) -> dict[str, list[SourceLog]]:
         return {}
-
-    def _service(self) -> Service | None:
-        return service_with(self.files, local=self.local)
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None) -> Job:
         """Show the progress until the job ends, and return the job. A terminal shows a line, a notebook a bar.
@@ -136,19 +132,25 @@ class Job(JobState):
         """
         return "".join(read_log(self, attempt, tail=tail))
 
-    def cancel(self) -> bool:
+    def cancel(self, *, force: bool = False) -> bool:
         """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.
+
+        Parameters
+        ----------
+        force
+            Also cancel a job that another person has submitted to the service. This needs the Role for managers.
 
         Returns
         -------
         bool
             False: the job was complete already.
+
+        Raises
+        ------
+        JobError
+            The job belongs to another person.
         """
-        cancelled = super().cancel()
-        service = self._service() if cancelled else None
-        if service is not None:
-            service.delete_idle_jobs(self.name)
-        return cancelled
+        return cancel_job(self, force=force) is not None
 
     def verify(self) -> list[str]:
         """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
@@ -564,16 +566,21 @@ class Job(JobState):
         """
         return mops.rescore(self, **({"local": self.local} | options))
 
-    def delete(self) -> None:
+    def delete(self, *, force: bool = False) -> None:
         """Delete the job with its results, without asking.
+
+        Parameters
+        ----------
+        force
+            Also delete a job that another person has submitted to the service. This needs the Role for managers.
 
         Raises
         ------
         JobError
-            A runner runs the job, or another job takes over rows from it.
+            A runner runs the job, another job takes over rows from it, or it belongs to another person.
         """
-        plan_deletion(self.files, [self.name])
-        service = self._service()
+        service = service_with(self.files, local=self.local)
+        plan_deletion(self.files, [self.name], service, force=force)
         if service is not None:
             service.delete_idle_jobs(self.name)  # before the files, without which a queued Job must not start a runner
         for _ in delete(self.files, [self.name]):

@@ -197,6 +197,11 @@ class Launch:
             on_detach=given.get("on_detach") or (lambda *_: None),
         )
 
+    @property
+    def owner(self) -> str:
+        """The owner of a new job: this person, as Kubernetes knows the name; empty: no service runs the job."""
+        return self.service.user if self.service else ""
+
     def with_limits(self, limits: Mapping[str, Any]) -> Launch:
         """Return this launch with the limits of its study in place of those that were not given."""
         settings = self.settings.over(limits)
@@ -231,7 +236,9 @@ class Launch:
                 Attempt(files, record, context, self.settings, create, on_progress, asked=asked).run()
             return job
         attempt = Attempt(files, record, context, self.settings, create, asked=asked)
-        launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached_launcher
+        launcher: Launcher = detached_launcher
+        if self.service is not None:
+            launcher = replace(self.service, owner=record.owner, study=record.study).launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
             before = JobLog(files, record.paths).read().attempt

@@ -48,6 +48,7 @@ class Listed:
     n_simulations: int | None = None
     simulations_reused: int = 0  # from other jobs: from the parent of a derived job, or by a reuse
     host: str = ""  # the host of the runner's last sign of life; empty: no runner is expected
+    owner: str = ""  # who submitted it to a service, as Kubernetes knows the person
 
 
 @dataclass(frozen=True)
@@ -185,18 +186,18 @@ def list_jobs(
 
 def _line(files: Files, job: JobRecord, end: End | None) -> Listed | None:
     """Return what a list shows of a job: by the copy of its end, or by its log; None: it was deleted since."""
-    n_reused = sum(job.origins.values())
+    n_reused, owner = sum(job.origins.values()), job.owner
     if end is not None:
         counts = job.taken_over_counts + end.totals
         n = counts.simulations
         its = (job.n_groups, job.n_groups, counts.simulations_failed, job.created, None)
-        return Listed(job.job, end.state, *its, n, n, job.n_simulations, n_reused)
+        return Listed(job.job, end.state, *its, n, n, job.n_simulations, n_reused, owner=owner)
     try:
         now = JobState(files, job.job).status()
     except (CorruptRecord, OtherFormat) as bad:
-        return Listed(job.job, "unreadable", created=job.created, error=str(bad))
+        return Listed(job.job, "unreadable", created=job.created, error=str(bad), owner=owner)
     except JobError:
         return None
     n, durable = now.finished.simulations, now.counts.simulations
     its = (now.groups, now.n_groups, now.counts.simulations_failed, job.created, None)
-    return Listed(job.job, now.state, *its, n, durable, now.n_simulations, n_reused, now.host)
+    return Listed(job.job, now.state, *its, n, durable, now.n_simulations, n_reused, now.host, owner)

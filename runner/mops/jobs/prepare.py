@@ -190,7 +190,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobRecord:
+def make_record(name: str, prepared: PreparedStudy, options: JobOptions, owner: str = "") -> JobRecord:
     """Return the record of a new job."""
     return JobRecord(
         job=name,
@@ -204,4 +204,5 @@ def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobR
         study=prepared.name,
         project=str(prepared.root),
         study_file=prepared.file,
+        owner=owner,
     )

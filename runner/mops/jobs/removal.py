@@ -10,16 +10,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, Superseded, UsageError
 from mops.jobs.listing import STATES, list_jobs
+from mops.jobs.location import service_with
+from mops.jobs.owners import require_owner
 from mops.jobs.status import JobMoment, JobState
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
-    job_exists,
     job_names,
     load_job,
     mark_deletion,
@@ -28,6 +30,9 @@ from mops.storage.job_records import (
 from mops.storage.joblog.log import JobLog, WholeLog, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
 from mops.storage.paths import PART_KINDS, JobPaths, NamePaths, is_compacted, is_job_id, numbers_of
+
+if TYPE_CHECKING:
+    from mops.service.service import Service
 
 # Jobs without an end: they run, wait for a runner, or have a damaged record that hides their age.
 NOT_BY_AGE = frozenset({"submitted", "running", "unreadable"})
@@ -52,6 +57,7 @@ def clean(
     # of a complete job, which then can no longer be compacted. A job without an attempt does not change.
     last_attempt: bool = False,
     dry_run: bool = False,
+    force: bool = False,  # also remove files of the last attempt if the job belongs to another person
 ) -> Cleaned:
     """Remove files that do not count from a job, while it runs or afterwards."""
     if not last_attempt:
@@ -60,6 +66,8 @@ def clean(
     idle = job.require_no_runner(hint).view
     if dry_run or not idle.attempt:
         return _clean(job, dry_run=dry_run, assumed_over=dry_run)
+    service = service_with(job.files, local=job.local)
+    require_owner(job.record, service, force=force, command=f"mops jobs clean {job.name} --last-attempt")
     if idle.complete:
         if _clean(job, dry_run=True).kept:  # with this record no other compaction can count
             nothing = Compaction(time=time.time(), host=socket.gethostname(), merges=())
@@ -148,9 +156,17 @@ class Deleted:
     bytes: int
 
 
-def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
+def plan_deletion(
+    files: Files,
+    jobs: Iterable[str],
+    service: Service | None = None,  # that knows the person who deletes
+    *,
+    force: bool = False,  # also delete jobs of others, if the person may
+    command: str = "",  # of the person, without --force; empty: `mops jobs delete`
+) -> list[DeletionPlan]:
     """Return what a deletion would remove, in its order; raise JobError that names all jobs that must stay."""
     jobs = list(jobs)
+    command = command or f"mops jobs delete {' '.join(jobs)}"
     derived = derived_jobs(files)
     found, refused = [], []
     for job in (one for one in _with_derived(jobs, derived) if one in jobs):
@@ -158,7 +174,8 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
             _refuse_source(files, job, [child for child in derived[job] if child not in jobs], derived)
             state = "incomplete"
             try:
-                if job_exists(files, job):
+                if (record := JOB_RECORDS.read(files, NamePaths(job).record)) is not None:
+                    require_owner(record, service, force=force, command=command)
                     state = JobState(files, job).require_no_runner(_stop_hint(job)).state
             except CorruptRecord:  # a reason to delete the job, and no runner can continue it
                 state = "unreadable"
@@ -182,9 +199,17 @@ class OldJobs:
 
     jobs: Sequence[DeletionPlan]
     kept: Mapping[str, Sequence[str]]  # old jobs with rows that younger jobs read, and these younger jobs
+    of_others: Sequence[JobError]  # why this person may not delete some old jobs
 
 
-def find_old(files: Files, ended_before: float, states: Collection[str]) -> OldJobs:
+def find_old(
+    files: Files,
+    ended_before: float,
+    states: Collection[str],
+    service: Service | None = None,  # that knows the person who deletes
+    *,
+    force: bool = False,  # also delete jobs of others, if the person may
+) -> OldJobs:
     """Return the jobs in some states whose last attempt ended before a time (s since the epoch).
 
     With them come the remains of killed deletions. UsageError: a job in one of the states may still run.
@@ -193,13 +218,19 @@ def find_old(files: Files, ended_before: float, states: Collection[str]) -> OldJ
         what = f"mops deletes no {wrong[0]} jobs by their age"
         hint = f"choose from: {', '.join(state for state in STATES if state not in NOT_BY_AGE)}"
         raise UsageError(what, where="--state", hint=hint)
-    ended = dict[str, JobMoment]()
+    ended, of_others = dict[str, JobMoment](), list[JobError]()
     for listed in list_jobs(files, states):
         if listed.created and datetime.fromisoformat(listed.created).timestamp() < ended_before:
             with suppress(JobError):  # someone has resumed or deleted it since the list
                 moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
                 if moment.state in states and moment.ended < ended_before:
                     ended[listed.job] = moment
+    for moment in list(ended.values()):
+        try:
+            require_owner(moment.record, service, force=force, command="mops jobs clean --older-than")
+        except JobError as of_another:
+            of_others.append(of_another)
+            del ended[moment.name]
     derived, kept = derived_jobs(files), dict[str, Sequence[str]]()
     order = [job for job in _with_derived(ended, derived) if job in ended]
     for job in order:
@@ -207,7 +238,7 @@ def find_old(files: Files, ended_before: float, states: Collection[str]) -> OldJ
             kept[job] = younger
             del ended[job]
     jobs = [_planned(files, job, ended[job].state, ended[job].ended) for job in order if job in ended]
-    return OldJobs([*(_planned(files, name, "incomplete") for name in _remains(files)), *jobs], kept)
+    return OldJobs([*(_planned(files, name, "incomplete") for name in _remains(files)), *jobs], kept, of_others)
 
 
 def _remains(files: Files) -> Iterator[str]:
@@ -267,7 +298,9 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
     if errors:
         lines = "".join(f"\n  {error.what}" for error in errors)
         what = f"{len(errors)} jobs cannot be deleted:{lines}"
-        raise JobError(what, where=files.url, hint="list the jobs and their states: mops jobs list")
+        hints = {error.hint for error in errors}
+        hint = hints.pop() if len(hints) == 1 else "list the jobs and their states: mops jobs list"
+        raise JobError(what, where=files.url, hint=hint)
 
 
 def delete(

@@ -17,7 +17,8 @@ import psutil
 
 from mops.attempt.display import slow_text
 from mops.errors import JobError
-from mops.jobs.location import Location
+from mops.jobs.location import Location, service_with
+from mops.jobs.owners import require_owner
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
 from mops.storage.joblog.log import JobLog
@@ -57,6 +58,8 @@ class Status:
         Committed simulations and targets.
     created
         When the job was submitted (ISO 8601, UTC).
+    owner
+        The person who submitted the job to a service, as Kubernetes knows the name; empty: it was not submitted to one.
     live
         The runner's last sign of life, which also counts what is not committed yet; None if no runner is expected.
     parent
@@ -99,6 +102,7 @@ class Status:
     mixed_code: tuple[str, ...] = ()
     slow: tuple[SlowStep, ...] = ()
     error: RunnerError | None = None
+    owner: str = ""
 
     @property
     def slow_texts(self) -> list[str]:
@@ -248,6 +252,7 @@ class JobMoment:
             created=record.created,
             live=self.live,
             parent=record.parent or None,
+            owner=record.owner,
             seconds=last.seconds if last else None,
             peak_bytes=last.peak_bytes if last else None,
             children=last.children if last else "",
@@ -319,12 +324,14 @@ class JobState:
             runner = f"on {now.view.claim.host}, started {max(now.time_s - now.view.claim.time, 0):.0f} s ago"
         raise JobError(f"job {self.name!r} is running: {runner}", where=self.files.url, hint=hint)
 
-    def cancel(self) -> bool:
-        """Ask the job's runner to commit what is finished and stop.
 
-        Returns
-        -------
-        bool
-            False: the job was complete already.
-        """
-        return JobLog(self.files, self.record.paths).cancel(who=os.environ.get("USER", "unknown"))
+def cancel_job(job: JobState, *, force: bool) -> list[str] | None:
+    """Cancel a job as :meth:`mops.Job.cancel`; return its Kubernetes Jobs that had not started, which this deleted.
+
+    None: the job was complete already.
+    """
+    record, service = job.record, service_with(job.files, local=job.local)
+    require_owner(record, service, force=force, command=f"mops jobs cancel {job.name}")
+    if not JobLog(job.files, record.paths).cancel(who=os.environ.get("USER", "unknown")):
+        return None
+    return service.delete_idle_jobs(job.name) if service else []

@@ -13,6 +13,7 @@ from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobDeleted, JobError, UsageError
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, Started, StudyParts, SubmitOptions, context_of, shows_options
+from mops.jobs.owners import require_owner
 from mops.jobs.prepare import (
     PreparedStudy,
     checked_name,
@@ -204,7 +205,7 @@ def submit_prepared(
 ) -> Job:
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
-    record = make_record(name, prepared, launch.options)
+    record = make_record(name, prepared, launch.options, launch.owner)
     found = find_reuse(files, record, prepared) if reuse else None
     record = replace(record, reuse=found.reuse if found else ())
     notes, parameters = list(prepared.study.warnings), prepared.parameters
@@ -269,6 +270,7 @@ def resume(
     job: Job,
     *,
     take_over: bool = False,
+    force: bool = False,
     on_start: Started = None,
     **options: Unpack[RunOptions],
 ) -> Job:
@@ -280,6 +282,8 @@ def resume(
         A job that is not complete.
     take_over
         Replace a runner that runs the job: it stops at the new attempt's claim and commits nothing more.
+    force
+        Also resume a job that another person has submitted to the service. This needs the Role for managers.
     on_start
         Called with the job before anything runs, and with a line for each setting or option that has changed since
         the last attempt. None: these lines are warnings of Python.
@@ -291,7 +295,7 @@ def resume(
     Raises
     ------
     JobError
-        The job is complete, or a runner runs it.
+        The job is complete, a runner runs it, or it belongs to another person.
     Overtaken
         Another person or runner has cancelled, ended or started the job since this call began.
     RunnerEnded
@@ -314,6 +318,7 @@ def resume(
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
+    require_owner(record, service, force=force, command=f"mops jobs resume {job.name}")
     if not take_over:
         phase = service.phase(job.name) if service is not None and view.claim is not None else None
         # Kubernetes knows that a pod has ended, however recent the last sign of life of its runner is.

@@ -11,6 +11,7 @@ from mops.errors import OtherFormat, UsageError, message_of
 FORMAT = 1
 
 ASK_FOR_RIGHTS = "ask the cluster's operator to add you to clients.subjects of the chart's values"
+ASK_TO_MANAGE = "ask the cluster's operator to add you to clients.managers of the chart's values"
 
 Object = dict[str, Any]  # a Kubernetes object, as Kubernetes writes it in JSON
 

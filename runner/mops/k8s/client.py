@@ -16,6 +16,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _TIMEOUT_S = 20.0
 _AccessReview = new_class(
     kind="SelfSubjectAccessReview", version="authorization.k8s.io/v1", namespaced=False, asyncio=False
 )
+_Review = new_class(kind="SelfSubjectReview", version="authentication.k8s.io/v1", namespaced=False, asyncio=False)
 
 
 class Kubernetes:
@@ -173,6 +175,14 @@ class Kubernetes:
         """Yield the lines that a pod's first container printed, and with ``follow`` also new ones, until it ends."""
         with translated(f"{self.where}: logs of pod {pod}"):
             yield from self._named(Pod, pod).logs(follow=follow, tail_lines=tail, timeout=None)
+
+    @cached_property
+    def user(self) -> str:
+        """The name of this person, as Kubernetes knows it."""
+        with translated(f"{self.where}: ask who you are"):
+            review = _Review({"metadata": {"name": ""}}, api=self._api)
+            review.create()
+            return str(review.raw["status"]["userInfo"]["username"])
 
     def may(self, verb: str, resource: str, group: str = "", name: str = "") -> bool:
         """Tell whether this person has a permission in the namespace."""

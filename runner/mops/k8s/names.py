@@ -9,7 +9,7 @@ NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 JOB = "mops/job"
-OWNER = "mops/owner"
+OWNER = "mops/owner"  # also an annotation: not every name of a person is valid in a label
 STUDY = "mops/study"
 QUEUE = "kueue.x-k8s.io/queue-name"
 POD_OF_JOB = "batch.kubernetes.io/job-name"  # set by Kubernetes
@@ -18,6 +18,8 @@ DASK_CLUSTER = "dask.org/cluster-name"  # set by the operator of dask-kubernetes
 DASK_COMPONENT = "dask.org/component"
 STORAGE = "mops/storage"
 DEDICATED_CLUSTER = "mops/dask-cluster"  # an annotation of a runner's Job: the name of its dedicated Dask cluster
+
+MANAGE_OTHERS = "manage-others"  # a verb that only mops knows, on the ConfigMap of a release: change others' jobs
 
 RUNNER = "runner"
 CLIENT = "client"
@@ -62,9 +64,9 @@ def of_component(release: str, component: str) -> dict[str, str]:
     return {NAME: "mops", INSTANCE: release, COMPONENT: component}
 
 
-def labels(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts as labels, without those that have no valid character."""
-    return {name: value for name, text in texts.items() if (value := label(text))}
+def for_people(owner: str, study: str) -> dict[str, str]:
+    """Return the labels that say whose job an object belongs to, and its study; without those without valid text."""
+    return {name: value for name, text in ((OWNER, owner), (STUDY, study)) if (value := label(text))}
 
 
 def label(text: str) -> str:

@@ -55,7 +55,8 @@ class Request:
     # The person's request (storage.joblog.records.RunRequest, as text). All pods of this Job carry the same request, so
     # a restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
     asked: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)  # the owner and the study, for people
+    owner: str = ""  # who has submitted the job, as Kubernetes knows the person; empty: not a person of this service
+    study: str = ""  # its name
     # the objects of the job's cluster, the DaskCluster first; empty: it uses the shared cluster
     dedicated: Sequence[Object] = ()
     workers: Mapping[str, str] = field(default_factory=dict)  # labels of the pods of the Dask workers
@@ -106,9 +107,10 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
         names.INSTANCE: request.release,
         names.COMPONENT: names.RUNNER,
         names.JOB: request.job,
-        **names.labels(request.labels),
+        **names.for_people(request.owner, request.study),
     }
     queue = {names.QUEUE: pod.queue} if pod.queue else {}
+    owner = {names.OWNER: request.owner} if request.owner else {}
     cluster_name = {names.DEDICATED_CLUSTER: request.dedicated[0]["metadata"]["name"]} if request.dedicated else {}
     cluster_objects = {_OBJECTS: json.dumps(list(request.dedicated))} if request.dedicated else {}
     return {
@@ -118,7 +120,7 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
             "name": names.runner_name(request.job, request.number),
             "namespace": request.namespace,
             "labels": {**labels, **queue},
-            "annotations": {names.STORAGE: request.storage, **cluster_name},
+            "annotations": {names.STORAGE: request.storage, **owner, **cluster_name},
             "ownerReferences": [
                 {
                     "apiVersion": "v1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import re
 import secrets
@@ -61,6 +60,7 @@ class Service:
     profile: Profile
     kubernetes: Kubernetes
     pod: RunnerPod  # the settings of the runner's pod
+    owner: str = ""  # of the job (JobRecord.owner), a label and an annotation of its Jobs
     study: str = ""  # its name, a label of the Jobs
     dedicated_size: dedicated.Size | None = None  # None: the job runs on the shared cluster
     # URL of the jobs' storage, because jobs of two storages may have the same name; None: the service's storage.
@@ -189,14 +189,6 @@ class Service:
                 hint="leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed",
             )
 
-    @property
-    def _owner_and_study(self) -> dict[str, str]:
-        try:
-            owner = getpass.getuser()
-        except (KeyError, OSError):  # a user id without a name
-            owner = ""
-        return {names.OWNER: owner, names.STUDY: self.study}
-
     def _worker_labels(self, cluster: str | None) -> dict[str, str]:
         """Return the labels of the pods of Dask workers: of a dedicated cluster, or (None) of the shared one."""
         if cluster is None:
@@ -212,7 +204,7 @@ class Service:
             assert self.dedicated_size is not None
             cluster_name = names.cluster_name(job, secrets.token_hex(3))
             scheduler = dedicated.scheduler_address(service, cluster_name, namespace)
-            labels = {names.JOB: job} | names.labels(self._owner_and_study)
+            labels = {names.JOB: job} | names.for_people(self.owner, self.study)
             cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
         return Request(
             job=job,
@@ -222,9 +214,21 @@ class Service:
             namespace=namespace,
             storage=files.url,
             scheduler=scheduler,
-            labels=self._owner_and_study,
+            owner=self.owner,
+            study=self.study,
             dedicated=cluster,
             workers=self._worker_labels(cluster_name),
+        )
+
+    @property
+    def user(self) -> str:
+        """The name of this person, as Kubernetes knows it."""
+        return self.kubernetes.user
+
+    def may_manage_others(self) -> bool:
+        """Tell whether this person may change jobs that other persons have submitted."""
+        return self.kubernetes.may(
+            names.MANAGE_OTHERS, "configmaps", name=names.client_name(self.profile.service.release)
         )
 
     def _next_number(self, job: str) -> int:

@@ -88,6 +88,7 @@ class JobRecord:
     # Simulations and targets whose results are in the sources.
     taken_over_counts: Annotated[Counts, Field(exclude_if=Counts().__eq__)] = field(default_factory=Counts)
     study_file: Annotated[str, Field(exclude_if=not_)] = ""  # empty: a program gave the study
+    owner: Annotated[str, Field(exclude_if=not_)] = ""  # who submitted it to a service, as Kubernetes knows the person
     # The jobs from which this one copies simulations. Unlike sources, they may be deleted: the simulations then run.
     reuse: Annotated[tuple[ReuseSource, ...], Field(exclude_if=not_)] = ()
     # Files that may belong to the model, of which some simulations that the job takes over ran with other versions.

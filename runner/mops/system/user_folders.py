@@ -1,8 +1,9 @@
-"""The user's folders for caches, configuration and state."""
+"""The user of this process: the name, and the folders for caches, configuration and state."""
 
 from __future__ import annotations
 
 import functools
+import getpass
 import logging
 import os
 import stat
@@ -16,6 +17,14 @@ logger = logging.getLogger(__name__)
 # The folders mops in those of the XDG Base Directory Specification, the same on every system. A property raises
 # RuntimeError if the user has no home folder and the variable names no absolute path.
 USER_FOLDERS = Unix("mops")
+
+
+def user_name() -> str:
+    """Return the user's login name; empty: the user has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return ""
 
 
 def cache_path() -> Path:

@@ -31,6 +31,7 @@ class Row:
     submitted: str
     error: str
     kubernetes: str  # the phase of its runner in Kubernetes; empty: unknown, or not needed
+    owner: str  # who submitted it to a service; empty: it was not submitted to one
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def _row(job: Listed, kubernetes: str) -> Row:
         submitted=units.moment(job.created) if job.created else "-",
         error=(job.error or "").partition("\n")[0],
         kubernetes=kubernetes,
+        owner=job.owner,
     )
 
 
@@ -162,6 +164,7 @@ class JobView:
     steps: Sequence[tuple[str, str]]  # what to do, and the command; empty: there is none
     kubernetes: str
     created: str
+    owner: str
     parent: str | None
     mixed_code: Sequence[str]
     slow: Sequence[str]
@@ -184,6 +187,7 @@ def job_view(now: JobNow, *where: str) -> JobView:
         steps=summary.todo(status.job, *where),
         kubernetes=now.kubernetes,
         created=units.moment(status.created),
+        owner=status.owner,
         parent=status.parent,
         mixed_code=status.mixed_code,
         slow=status.slow_texts,

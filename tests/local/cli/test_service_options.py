@@ -56,7 +56,7 @@ class Yes(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.posted.append(self.path)
-        self.answer(201, {"metadata": {"name": ""}, "status": {"allowed": True}})
+        self.answer(201, {"metadata": {"name": ""}, "status": {"allowed": True, "userInfo": {"username": "ada"}}})
 
     def answer(self, code: int, content: object) -> None:
         body = json.dumps(content).encode()

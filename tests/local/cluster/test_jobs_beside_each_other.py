@@ -15,18 +15,27 @@ from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
 
 
 def record(n: int, **more: Any) -> dict[str, Any]:
-    return {"format": 2, "n": n, "job": "other", "run": "2", "weight": 4, "wants": 0.5, "threads": 8} | more
+    return {
+        "format": 2,
+        "n": n,
+        "job": "other",
+        "run": "2",
+        "weight": 4,
+        "wants": 0.5,
+        "threads": 8,
+        "owner": "",
+    } | more
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
     other_jobs = OtherJobs("mine", "1", "high", clock)
-    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5, 8)]
+    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5, threads=8)]
     clock.now += SILENT_SECONDS
-    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5, 8)]
+    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5, threads=8)]
     clock.now += 1.0
     assert other_jobs.requests({"a": record(7)}, "own") == []
-    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0, 8)]
+    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0, threads=8)]
 
 
 def test_a_record_of_another_format_is_left_alone() -> None:
@@ -45,8 +54,8 @@ def client() -> Iterator[Client]:
 def test_two_jobs_exchange_their_requests_through_the_scheduler(client: Client) -> None:
     calls = DaskCalls(client)
     one, two = (OtherJobs(job, "1", "normal", Clock(100.0)) for job in ("one", "two"))
-    assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == []
-    assert two.exchange(calls, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
+    assert one.exchange(calls, "1.1", ShareRequest(4, 1.0, "ada")) == []
+    assert two.exchange(calls, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0, "ada")]
     assert one.exchange(calls, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]
     names = {name: (it["job"], it["priority"]) for name, it in client.get_metadata([METADATA]).items()}
     assert names == {"1.1": ("one", "normal"), "2.1": ("two", "normal")}

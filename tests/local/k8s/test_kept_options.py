@@ -9,91 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from service_in_memory import ASKED, at, in_memory, resume, submitted
 
-from kubernetes_in_memory import Kubernetes
 from mops.cli import tidy
 from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derive import retry
-from mops.jobs.job import Job
-from mops.jobs.location import Location
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY, Object
-from mops.k8s.chart import ServiceConfig as Described
 from mops.k8s.job_phase import GONE
-from mops.service.profile import Profile, storage_of
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.job_records import KeptOptions, keep_options, read_options
 
-MODEL = """
-def run(params, seed):
-    assert params["x"] > 0
-    return {"y": [params["x"]]}
-"""
-DESCRIBED: Object = {
-    "format": 1,
-    "version": "0.1.0",
-    "release": "mops",
-    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
-    "dashboard": {"service": "mops-scheduler", "port": 8787},
-    "runner": {
-        "image": "mops:1",
-        "serviceAccount": "mops-runner",
-        "automountServiceAccountToken": True,
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
-    },
-    "worker": {
-        "selector": {names.COMPONENT: "worker"},
-        "podTemplate": {"metadata": {}, "spec": {"containers": [{"name": "worker"}]}},
-    },
-    "schedulerPodTemplate": {"metadata": {}, "spec": {"containers": [{"name": "scheduler"}]}},
-    "dedicated": {"enabled": True, "workers": 3},
-}
-ASKED = PodOptions(
-    queue="small", priority_class="urgent", memory="2Gi", deadline_s=600, keep_s=60, dedicated=True, workers="2:4"
-)
-
 
 def options(mode: str) -> JobOptions:
     return JobOptions({"MODE": mode}, None, PodOptions())
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> str:
-    return str(tmp_path / "storage")
-
-
-@pytest.fixture
-def service(storage: str) -> Service:
-    """A service whose pods can read a folder of this machine."""
-    described = Described.model_validate(DESCRIBED | {"storage": storage})
-    return Service(Profile(namespace="studies", service=described), Kubernetes(), described.runner)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Path:
-    (tmp_path / "mops.toml").touch()
-    (tmp_path / "model.py").write_text(MODEL)
-    path = tmp_path / "waves.json"
-    path.write_text(json.dumps({"model": "model:run", "parameter_sets": [{"x": 0}, {"x": 1}]}))
-    return path
-
-
-def at(service: Service) -> Location:
-    return Location(Settings(), service.profile, "", storage_of(service.profile), "service", service)
-
-
-def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
-    """Submit a study to a service, and let Kubernetes end the Job before any simulation runs."""
-    job = submit.submit(study, name="waves", location=at(service), wait=False, pod=pod, **options)
-    in_memory(service).end_jobs()
-    return job
-
-
-def in_memory(service: Service) -> Kubernetes:
-    return service.kubernetes  # type: ignore[return-value]
 
 
 def made(service: Service, name: str) -> Object:
@@ -122,20 +54,6 @@ ALL = {
     "keep": 60,
     "workers": [2],
 }
-
-
-def resume(job: Job, service: Service, **options: Any) -> list[str]:
-    """Resume a job; return the reported changes."""
-    said: list[str] = []
-    submit.resume(
-        job,
-        location=at(service),
-        wait=False,
-        on_start=lambda _, changes: said.extend(changes),
-        **options,
-    )
-    in_memory(service).end_jobs()
-    return said
 
 
 def test_a_resumed_job_keeps_the_options_of_its_submit(service: Service, study: Path) -> None:

@@ -325,10 +325,10 @@ def test_a_task_runs_on_an_avoided_worker_if_there_is_no_other(dask: DaskProcess
     with connect_external(dask.address, "run", Settings()) as cluster:
         first, second = cluster.client.nthreads()
         process = dict(zip((ports := cluster.client.run(os.getpid)), ports.values(), strict=True))
-        with annotate(**annotations_of(task, frozenset({first, second}))):
+        with annotate(**annotations_of(task, frozenset({first, second}), 1.0)):
             both = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         assert both.result(timeout=60) == 7
-        with annotate(**annotations_of(task, frozenset({first}))):
+        with annotate(**annotations_of(task, frozenset({first}), 1.0)):
             waits = cluster.client.submit(time.sleep, 3, key="sim-job-1-2", pure=False)
         wait_for(lambda: cluster.client.processing()[second])
         assert cluster.client.processing()[first] == ()

@@ -47,8 +47,8 @@ def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyL
     """Two users, each with a separate project, storage and bundle."""
     with lab_in(tmp_path / "one") as one, lab_in(tmp_path / "two") as two:
         (two.project / "more.py").write_text("# makes a separate bundle\n")
-        for lab in (one, two):
-            lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        for lab, person in ((one, "ada"), (two, "bob")):
+            lab.more_env = {"MODELOPS_SCHEDULER": dask.address, "LOGNAME": person}
         yield one, two
 
 
@@ -195,6 +195,29 @@ def test_a_job_of_high_priority_gets_most_slots_and_a_normal_job_continues(
     assert 0 < done["one"] < done["two"] / 2, done
     dask.let_go()
     assert (high.wait(), normal.wait()) == (0, 0)
+
+
+def test_a_person_with_three_jobs_has_the_share_of_a_person_with_one(
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
+) -> None:
+    """Each job had the same share, so the person with one job had a quarter of the tasks in flight."""
+    one, two = labs
+    one.write("paced:simulate", sets(1000, "one", seconds=0.2))
+    two.write("paced:simulate", sets(1000, "two", seconds=0.2))
+    names, bound = ("one", "three", "four"), TASKS_PER_SHARED_SLOT * SLOTS // 2
+    many = [one.submit(name, TASK_SECONDS=0.2, CHECKPOINT_SECONDS=1) for name in names]
+    for runner in many:
+        watch.until(lambda: len(watch.said[-1]) == len(many), of=runner)
+    single = two.submit("two", TASK_SECONDS=0.2, CHECKPOINT_SECONDS=1)
+    watch.until(lambda: len(watch.said[-1]) == 4 and watch.in_flight[-1].get("two", 0) > 1, of=single)
+    watch.until(lambda: all(watch.in_flight[-1].get(name, 0) <= 1 for name in names), of=single)
+    met, before = len(watch.in_flight), calls(dask)
+    watch.until(lambda: min((calls(dask) - before).values(), default=0) >= 20, of=single)
+    assert {job: it["owner"] for job, it in watch.said[-1].items()} == dict.fromkeys(names, "ada") | {"two": "bob"}
+    assert watch.most("two", met) == bound
+    assert max(watch.most(name, met) for name in names) == 1
+    dask.let_go()
+    assert [runner.wait() for runner in (*many, single)] == [0] * 4
 
 
 @pytest.mark.parametrize("way", ["killed", "cancelled"])

@@ -31,7 +31,7 @@ def test_a_job_can_use_slots_that_have_a_minute_of_work(n_left: int, each_s: flo
 
 @pytest.mark.parametrize(("threads", "workers"), [([], 0), ([1], 1), ([2, 1], 2), ([100], 10)])
 def test_all_jobs_together_need_workers(threads: list[int], workers: int) -> None:
-    assert wanted_workers([ShareRequest(4, 1.0, each) for each in threads], LIMITS) == workers
+    assert wanted_workers([ShareRequest(4, 1.0, threads=each) for each in threads], LIMITS) == workers
 
 
 @given(present=st.integers(0, 20), wanted=st.integers(0, 20), more=st.integers(0, 20), n_busy=st.integers(0, 20))
@@ -66,7 +66,7 @@ def test_workers_follow_a_job_from_none_to_none() -> None:
     def looks(threads: int | None, busy: list[str], after_s: float = 5.0) -> int:
         nonlocal n
         n, clock.now = n + 1, clock.now + after_s
-        record = {"format": 2, "n": n, "weight": 4, "wants": 1.0, "threads": threads}
+        record = {"format": 2, "n": n, "weight": 4, "wants": 1.0, "threads": threads, "owner": ""}
         autoscaler.look({} if threads is None else {"1.1": record}, busy)
         return workers.n
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.cluster.shares import FairQueue
+from mops.cluster.base import ShareRequest
+from mops.cluster.shares import FairQueue, queue_weight
 
 
 class Queue:
@@ -25,7 +26,7 @@ class Queue:
         self.used: dict[str, float] = {}
         self.n = 0
 
-    def join(self, job: str, length: float, in_flight: int, weight: int = 1) -> None:
+    def join(self, job: str, length: float, in_flight: int, weight: float = 1) -> None:
         self.queues[job], self.used[job] = FairQueue(), 0.0
         self.lengths[job], self.prices[job] = length, length / weight
         for _ in range(in_flight):
@@ -80,6 +81,17 @@ def test_each_job_has_time_by_its_weight(slots: int, lengths: list[float], weigh
         # At any moment a job may be ahead or behind by a task or two of each slot.
         wrong = abs(queue.used[str(i)] - total * weights[i] / all_weights)
         assert wrong <= 4 * (slots + 1) * max(lengths) + 1e-6
+
+
+def test_a_person_with_five_jobs_has_the_time_of_a_person_with_one() -> None:
+    """With the weights of their priorities, the five jobs had five sixths of the time, however few tasks in flight."""
+    many, single = [ShareRequest(4, 1.0, "ada")] * 5, ShareRequest(4, 1.0, "bob")
+    queue = Queue(4)
+    for i in range(5):
+        queue.join(str(i), 1.0, 1, queue_weight(many[0], [*many[1:], single]))
+    queue.join("single", 1.0, 4, queue_weight(single, many))
+    queue.run_until(400.0)
+    assert queue.used["single"] / sum(queue.used.values()) == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_job_that_joins_later_starts_level_with_the_others() -> None:

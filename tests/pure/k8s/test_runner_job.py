@@ -169,14 +169,22 @@ def test_variables_of_the_calling_process_stay_out(environment: dict[str, str]) 
 @given(st.text(), st.text(), st.from_regex(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?", fullmatch=True))
 def test_labels_are_always_valid(owner: str, study: str, name: str) -> None:
     """Kubernetes refused the Job of an owner "Åsa Ödegård", and of a study ".hidden"."""
-    manifest = job(job=name, labels={names.OWNER: owner, names.STUDY: study})
+    manifest = job(job=name, owner=owner, study=study)
     for where in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
         for value in where["labels"].values():
             assert LABEL.fullmatch(value), value
 
 
 def test_a_label_without_valid_characters_is_left_out() -> None:
-    assert names.OWNER not in job(labels={names.OWNER: "!?", names.STUDY: "x"})["metadata"]["labels"]
+    assert names.OWNER not in job(owner="!?", study="x")["metadata"]["labels"]
+
+
+def test_the_annotation_has_the_whole_name_of_the_owner() -> None:
+    """Kubernetes refuses `:` and `@` in labels, and names of persons and service accounts have them."""
+    metadata = job(owner="system:serviceaccount:studies:ci")["metadata"]
+    assert metadata["labels"][names.OWNER] == "system-serviceaccount-studies-ci"
+    assert metadata["annotations"][names.OWNER] == "system:serviceaccount:studies:ci"
+    assert names.OWNER not in job(owner="")["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("job", ["sir", "a" * prepare._NAME_LIMIT, "a" * 60, "a" * 58 + "-b"])

@@ -226,3 +226,9 @@ def test_the_list_shows_the_phases_of_runners() -> None:
         JobList([job], has_more=False, kubernetes={"waves": "queued: in the queue small"}), ListQuery()
     ).rows
     assert row.kubernetes == "queued: in the queue small"
+
+
+def test_the_list_and_the_page_of_a_job_show_its_owner() -> None:
+    listed = Listed("waves", "submitted", 0, 3, 0, "2026-11-25T09:00:00+00:00", owner="ada@example.org")
+    assert jobs_view(JobList([listed], has_more=False), ListQuery()).rows[0].owner == "ada@example.org"
+    assert job_view(seen(replace(RUNNING, owner="ada@example.org"))).owner == "ada@example.org"
