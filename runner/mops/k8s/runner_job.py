@@ -25,8 +25,8 @@ DEDICATED_FOLDER = "/etc/mops/own-cluster"  # the files that describe the dedica
 # The folder with the token of a pod's service account and the name of its namespace, as for every pod.
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-# The shortest life that Kubernetes accepts. The kubelet replaces the token before its end. By default, many clusters
-# accept the token of a pod for a year.
+# The shortest life that Kubernetes accepts; kubelet replaces the token before its end. By default, an API server
+# accepts the token of automountServiceAccountToken for a year.
 _TOKEN_SECONDS = 600
 
 _OBJECTS = "mops/dask-objects"
