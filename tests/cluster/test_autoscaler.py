@@ -53,9 +53,9 @@ def test_workers_follow_a_job_from_none_to_none_while_parts_are_killed(growing: 
 
 
 def test_no_worker_that_runs_a_simulation_is_removed(growing: Service) -> None:
-    """Eight simulations need four workers, and then the last long one needs one worker for a minute."""
+    """Seven simulations need several workers, and the last one needs one worker for much longer than the others."""
     model = "import time\n\ndef run(params, seed):\n    time.sleep(params['s'])\n    return {'y': [params['s']]}\n"
-    times = [30, 30, 30, 30, 30, 30, 75]
+    times = [25, 25, 25, 25, 25, 25, 60]
     study = growing.write("long", model, {"n_replicates": 1, "parameter_sets": [{"s": s} for s in times]})
     growing.submit(study, "long", CHECKPOINT_SECONDS="0")
     wait_for(lambda: replicas(growing) > 1, said=lambda: log(growing))

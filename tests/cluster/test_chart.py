@@ -562,14 +562,16 @@ def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_po
     """Straight after `helm install` the connection is refused, and the program ended with a traceback."""
     pod = rendered(tmp_path).of("Pod")["mops-test"]
     (container,) = pod["spec"]["containers"]
-    *python, program, url = container["args"]
+    *python, program, url, n_needed = container["args"]
     assert python == ["python", "-c"]
-    assert url == "http://mops-scheduler:8787"
+    assert (url, n_needed) == ("http://mops-scheduler:8787", "1")
+    growing = rendered(tmp_path, {"autoscaler": {"enabled": True}}).of("Pod")["mops-test"]
+    assert growing["spec"]["containers"][0]["args"][-1] == "0", "no worker runs without jobs"
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert labels_of(rendered(tmp_path), "test").items() <= pod["metadata"]["labels"].items()
     routes = ["distributed.http.scheduler.prometheus"]
     place = f"127.0.0.1:{unused_ports[0]}"
-    looking = [sys.executable, "-c", program, f"http://{place}"]
+    looking = [sys.executable, "-c", program, f"http://{place}", n_needed]
     with subprocess.Popen(looking, stdout=-1, stderr=-1, text=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=2)
@@ -1192,7 +1194,7 @@ def test_dedicated_schedulers_serve_what_shared_ones_do_and_the_api_of_the_opera
     shared = config["distributed"]["scheduler"]["http"]["routes"]
     made = yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())
     (container,) = next(made)["spec"]["scheduler"]["spec"]["containers"]
-    variables = {one["name"]: one["value"] for one in container["env"]}
+    variables = {one["name"]: one.get("value") for one in container["env"]}
     assert ast.literal_eval(variables["DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES"]) == [
         "distributed.http.scheduler.api",
         *shared,

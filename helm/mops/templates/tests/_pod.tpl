@@ -1,6 +1,6 @@
 {{- /*
-A pod of `helm test` that runs a program of files/ with one argument, without rights and without a volume:
-(dict "root" $ "metadata" METADATA "program" "files/look.py" "argument" "http://...").
+A pod of `helm test` that runs a program of files/ with some arguments, without rights and without a volume:
+(dict "root" $ "metadata" METADATA "program" "files/look.py" "arguments" (list "http://...")).
 */}}
 {{- define "mops.test.pod" -}}
 apiVersion: v1
@@ -30,7 +30,9 @@ spec:
         - -c
         - |
           {{- .root.Files.Get .program | nindent 10 }}
-        - {{ .argument }}
+        {{- range .arguments }}
+        - {{ . | quote }}
+        {{- end }}
       resources:
         requests: {cpu: 50m, memory: 64Mi}
         limits: {cpu: 500m, memory: 128Mi}
