@@ -173,7 +173,10 @@ def memory() -> MemoryStorage:
 Storage: TypeAlias = LocalStorage | MemoryStorage | AzureStorage | S3Storage
 
 
-@pytest.fixture(params=["local", "memory", "s3", "google", pytest.param("azure", marks=pytest.mark.azurite)])
+KINDS = ["local", "memory", "s3", pytest.param("azure", marks=pytest.mark.azurite)]
+
+
+@pytest.fixture(params=KINDS)
 def storage(request: pytest.FixtureRequest) -> Storage:
     """Return each storage in turn."""
     return request.getfixturevalue(request.param)

@@ -1,4 +1,4 @@
-"""Every storage passes these tests: local folders, memory, and a real Azure Blob server."""
+"""Every storage passes these tests: local folders, memory, Azurite, moto, and moto behind the requests of Google Cloud."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from made import Hooked
 from servers import CuttingProxy
 
+from conftest import KINDS, Storage
 from mops.errors import InternalError, UsageError
 from mops.storage.backends.base import Entry, Put
 from mops.storage.backends.local import _make_folder
@@ -52,6 +53,11 @@ print("ready", flush=True)
 for n in range(1_000_000):
     files.put("one", bytes([n % 256]) * (4 << 20))
 """
+
+
+@pytest.fixture(params=[*KINDS, "google"])  # whose code is that of S3, so the tests of the log need it no second time
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return request.getfixturevalue(request.param)
 
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
