@@ -1,4 +1,4 @@
-"""Every storage passes these tests: local folders, memory, Azurite, moto, and moto behind the requests of Google Cloud."""
+"""Every storage passes these tests: folders, memory, Azurite, moto, and moto behind the requests of Google Cloud."""
 
 from __future__ import annotations
 
