@@ -21,7 +21,7 @@ HEALTHY = {
     f'up{{job="scheduler", {OURS}}}': "1x120",
     f'dask_scheduler_workers{{state="idle", {OURS}}}': "0x120",
     f'dask_scheduler_workers{{state="saturated", {OURS}}}': "2x120",
-    f"dask_scheduler_clients{{{OURS}}}": "1x120",
+    f"dask_scheduler_clients{{{OURS}}}": "2x120",  # a runner, and the autoscaler
     f'mops_checkpoint_lag_seconds{{mops_job="waves", {OURS}}}': "30x120",
     f'mops_simulations_total{{verdict="oom", mops_job="waves", {OURS}}}': "3x120",
     f'mops_simulations_total{{verdict="good", mops_job="waves", {OURS}}}': "0+5x120",
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, str | None], str, list[dict[str, str]]]] = {
     "no worker and no runner": (
         {
             f'dask_scheduler_workers{{state="saturated", {OURS}}}': "0x120",
-            f"dask_scheduler_clients{{{OURS}}}": "0x120",
+            f"dask_scheduler_clients{{{OURS}}}": "1x120",
         },
         "MopsNoWorkers",
         [],

@@ -5,6 +5,10 @@ import sys
 
 host, port = sys.argv[1].rsplit(":", 1)
 try:
+    socket.getaddrinfo(host, port)
+except OSError as error:
+    sys.exit(f"error: this pod cannot look up the name {host} ({error}), so it shows nothing about network policies")
+try:
     socket.create_connection((host, int(port)), timeout=10).close()
 except OSError as error:
     sys.stdout.write(f"{host}:{port}: closed to other pods, as the network policies say ({error})\n")

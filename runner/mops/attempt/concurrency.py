@@ -94,15 +94,21 @@ class Concurrency:
             return share
         return replace(share, slots=min(share.slots, per_worker * share.workers))
 
-    def useful_slots(self, n_left: int, each_s: float | None) -> int:
-        """Return for how many slots the rest of the job is enough work: ``n_left`` simulations, running ones included.
+    def useful_slots(self, n_simulations: int, n_groups: int, group_s: float | None) -> int:
+        """Return for how many slots the rest of the job is enough work: simulations and groups that have not ended.
 
-        ``each_s`` is the time of a simulation; None: none has ended, so that each takes at least the time until now.
+        ``group_s`` is the time of a group. None: no group has ended, and each simulation takes at least as long as the
+        one that has run longest.
         """
         groups, batch_size = self._job.groups, self._job.settings.batch_size
+        if group_s is None:
+            work_s = n_simulations * max((step.seconds for step in self._cluster.long_steps()), default=0.0)
+        else:
+            work_s = n_groups * group_s
+        n_left = max(n_simulations, n_groups)  # each group may have a target left
         if isinstance(batch_size, int):
             n_left = min(n_left, math.ceil(batch_size * groups.n_simulations / len(groups)))
-        slots = useful_slots(n_left, time.monotonic() - self._began if each_s is None else each_s)
+        slots = useful_slots(n_left, work_s)
         if self._size is None or not self._is_auto:
             return slots
         per_worker = max(self._capacity.slots // max(self._cluster.workers, 1), 1)  # some have too little memory

@@ -174,9 +174,9 @@ class MainLoop:
         if self._is_reconnecting:
             self._capacity.reset_timeout()
         elif self._cluster.is_connected:
-            n_left, each_s = self._progress.now.left - self._n_reused_left, self._plan.sizer.seconds_per_simulation
-            useful = self._concurrency.useful_slots(n_left, each_s)
-            self._plan.share = self._concurrency.limit(self._capacity.share(self._plan.wanted_slots, useful))
+            plan, n_left = self._plan, self._progress.now.left - self._n_reused_left
+            useful = self._concurrency.useful_slots(n_left, plan.groups_left, plan.sizer.seconds_per_group)
+            plan.share = self._concurrency.limit(self._capacity.share(plan.wanted_slots, useful))
             for loss in self._cluster.worker_losses():
                 self._concurrency.worker_lost(loss, self._plan.last_number)
                 for blamed in self._recovery.worker_lost(loss):

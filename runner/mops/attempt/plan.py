@@ -64,6 +64,11 @@ class Plan:
         return self._n_whole_groups + len(self._split)
 
     @property
+    def groups_left(self) -> int:
+        """The number of groups that are in flight, or will be."""
+        return self._n_left + self.groups_in_flight + len(self._alone_at_end)
+
+    @property
     def finished(self) -> bool:
         """Whether nothing is in flight and nothing will be sent."""
         if self.tasks_in_flight or any(split.targets_due or split.delivering for split in self._split.values()):

@@ -264,12 +264,12 @@ def first_groups(slots: int, *, is_auto: bool) -> int:
     return max(FIRST_TASKS_PER_SLOT * slots, 1 if is_auto else LEAST_GROUPS)
 
 
-def useful_slots(n_left: int, each_s: float) -> int:
-    """Return on how many slots simulations take WORKER_SECONDS together, or one: more would not be worth their start.
+def useful_slots(n_left: int, work_s: float) -> int:
+    """Return how many slots have WORKER_SECONDS of work each, and at least one.
 
-    ``n_left`` simulations have not ended, and each takes ``each_s`` seconds on a slot.
+    ``n_left`` simulations or targets can run at once, and take ``work_s`` seconds together.
     """
-    return max(min(n_left, math.ceil(n_left * each_s / WORKER_SECONDS)), 1)
+    return max(min(n_left, math.ceil(work_s / WORKER_SECONDS)), 1)
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:

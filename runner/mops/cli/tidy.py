@@ -177,7 +177,7 @@ def _clean_old(
     before = now - read_age(age)
     old = find_old(files.brief(), before, read_states(state) or COMPLETE, service, force=force)
     for name, younger in old.kept.items():
-        terminal.say(f"kept job {name}, because younger jobs read its rows: {', '.join(younger)}")
+        terminal.say(f"kept job {name}, because jobs that stay read its rows: {', '.join(younger)}")
     for error in old.of_others:
         terminal.say(f"kept: {error.what}")
     if old.of_others:

@@ -17,7 +17,8 @@ class ShareRequest:
     weight: int  # of its priority
     wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
     owner: str = ""  # the person whose jobs together have one share; empty: the job has a share for itself
-    threads: int = 0  # of workers for which the job has enough work: an autoscaler adds them up
+    slots: int = 0  # for which the job has enough work, for an autoscaler
+    sim_threads: int = 1  # of a simulation
 
 
 class SentTask(Protocol):

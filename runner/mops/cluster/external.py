@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from dask.base import annotate
@@ -102,13 +103,13 @@ class ExternalCluster:
         self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
         # Until the job begins: it takes nothing from other jobs, and asks an autoscaler for a worker.
-        self._request = ShareRequest(WEIGHTS[settings.priority], _ALMOST_NOTHING, threads=self._threads)
+        self._request = ShareRequest(WEIGHTS[settings.priority], _ALMOST_NOTHING, slots=1, sim_threads=self._threads)
         self._has_begun = False
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
         self._hint = "see what the service lacks: mops cluster status" if pods else _NO_CLUSTER
         self._closing = threading.Event()
-        self.slots = self.workers = self._n_connections = 0
+        self.slots = self.workers = self._avoided_slots = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
         self.addresses: frozenset[str] = frozenset()
         self._connection: DaskConnection | None = None
@@ -139,7 +140,8 @@ class ExternalCluster:
         return f"{self._run_id}.{self._n_connections}"
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
-        had_begun, self._has_begun, self._request = self._has_begun, True, request
+        had_begun, self._has_begun = self._has_begun, True
+        self._request = replace(request, slots=request.slots + self._avoided_slots)  # others run in their place
         if not had_begun:
             self._exchange_requests()
         return self._other_requests
@@ -246,9 +248,11 @@ class ExternalCluster:
         """Count the slots of the workers that are there now, without those that are avoided; return their number."""
         threads = self._ask(lambda: self.calls.threads())
         if threads is not None:
-            counted = [n for worker, n in threads.items() if worker not in self._avoided]
-            self.addresses = frozenset(threads)
-            self.slots, self.workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
+            slots = {worker: max(n // self._threads, 1) for worker, n in threads.items()}
+            counted = [n for worker, n in slots.items() if worker not in self._avoided]
+            self.addresses = frozenset(slots)
+            self.slots, self.workers = sum(counted), len(counted)
+            self._avoided_slots = sum(slots.values()) - self.slots
         return self.slots
 
     def _exchange_requests(self) -> None:

@@ -12,7 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
@@ -80,14 +80,9 @@ def _rates(requests: Sequence[ShareRequest]) -> list[float]:
 
 
 def queue_weight(mine: ShareRequest, others: Sequence[ShareRequest]) -> float:
-    """Return the weight of a job's tasks in the fair queue, which has the order of the shares.
-
-    It is the share that the job would have if it could use all slots, times the weights of all owners. So it is the
-    job's own weight if each owner has one job.
-    """
-    # What the job can use now does not count. Else the last tasks of a job would wait for those of all other jobs.
-    everyone = [replace(mine, wants=1.0), *others]
-    return fractions(everyone)[0] * sum(_rates(everyone))
+    """Return the weight of a job's tasks in the fair queue: that of its priority, if its owner has no other job."""
+    # What the jobs can use now does not count. Else the last tasks of a job would wait for those of all other jobs.
+    return _rates([mine, *others])[0]
 
 
 def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
@@ -168,8 +163,8 @@ class ClusterCapacity:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
             self.slots = counted
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
-        threads = useful_slots * self._settings.sim_threads
-        request = ShareRequest(WEIGHTS[self._settings.priority], fraction, self._owner, threads)
+        weight, sim_threads = WEIGHTS[self._settings.priority], self._settings.sim_threads
+        request = ShareRequest(weight, fraction, self._owner, useful_slots, sim_threads)
         others = self._cluster.other_jobs(request)
         share = share_of(self.slots, max(self._cluster.workers, 1), request, others)
         if len(others) != self._n_others:

@@ -23,7 +23,7 @@ def require_owner(
     command: str,  # that changes the job, without --force
 ) -> None:
     """Raise JobError if a job belongs to another person, unless ``force`` is set and this person is a manager."""
-    if service is None or record.owner in ("", service.user):
+    if service is None or not record.owner or record.owner == service.user:
         return
     what, where = f"job {record.job!r} belongs to {record.owner}, and you are {service.user}", service.kubernetes.where
     if not force:

@@ -219,8 +219,14 @@ def find_old(
         hint = f"choose from: {', '.join(state for state in STATES if state not in NOT_BY_AGE)}"
         raise UsageError(what, where="--state", hint=hint)
     ended, of_others = dict[str, JobMoment](), list[JobError]()
+    # The storage knows nothing of a resumed job until its runner claims it.
+    wait = {job for job, phase in service.phases().items() if not phase.over} if service else ()
     for listed in list_jobs(files, states):
-        if listed.created and datetime.fromisoformat(listed.created).timestamp() < ended_before:
+        if (
+            listed.job not in wait
+            and listed.created
+            and datetime.fromisoformat(listed.created).timestamp() < ended_before
+        ):
             with suppress(JobError):  # someone has resumed or deleted it since the list
                 moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
                 if moment.state in states and moment.ended < ended_before:

@@ -164,8 +164,8 @@ class Kubernetes:
             self._named(Deployment, deployment).patch({"spec": {"replicas": replicas}}, subresource="scale")
 
     def annotate_pod(self, name: str, annotations: dict[str, str]) -> None:
-        """Add annotations to a pod."""
-        with translated(f"{self.where}: annotate pod {name}"):
+        """Add annotations to a pod, if it exists."""
+        with translated(f"{self.where}: annotate pod {name}"), contextlib.suppress(kr8s.NotFoundError):
             self._named(Pod, name).patch({"metadata": {"annotations": annotations}})
 
     def _named(self, kind: Any, name: str) -> Any:

@@ -1,6 +1,6 @@
 """Starts and stops workers as the jobs of a service need them: ``python -m mops.service.autoscaler`` in a pod.
 
-Runners tell the scheduler for how many threads they have enough work (:class:`mops.cluster.base.ShareRequest`). Every
+Runners tell the scheduler for how many slots they have enough work (:class:`mops.cluster.base.ShareRequest`). Every
 few seconds this program adds that up, asks which workers are busy, and sets the replicas of the workers' Deployment. It
 keeps nothing that its successor would need. docs/internals/autoscaling.md has the reasons and the alternatives.
 """
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mops.cluster.base import ShareRequest
-from mops.cluster.dask_calls import CONNECTION_ERRORS, DaskCalls, connect_to_look
-from mops.cluster.shares import METADATA, OtherJobs
-from mops.errors import ClusterError, ServiceError
+from mops.cluster.dask_calls import DaskCalls, connect_to_look
+from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
+from mops.errors import MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_ends import of_this_pod
 
@@ -47,7 +47,7 @@ class Limits:
 
 def wanted_workers(requests: Sequence[ShareRequest], limits: Limits) -> int:
     """Return how many workers the jobs can use: at least one while a runner is connected."""
-    wanted = math.ceil(sum(request.threads for request in requests) / limits.threads)
+    wanted = math.ceil(sum(one.slots / max(limits.threads // one.sim_threads, 1) for one in requests))
     return min(max(wanted, limits.least), limits.most)
 
 
@@ -60,7 +60,7 @@ class Recent:
     """The numbers that were wanted within some time."""
 
     def __init__(self, within_s: float, first: int, now: float):
-        # What is there when the autoscaler starts counts as wanted, because it does not know what was before.
+        # What is there at the start counts as wanted, because nothing is known of the time before.
         self._within_s, self._wanted = within_s, deque([(now, first)])
 
     def most(self, wanted: int, now: float) -> int:
@@ -106,14 +106,15 @@ class Autoscaler:
     def __init__(self, workers: Workers, limits: Limits, clock: Callable[[], float] = time.monotonic):
         self._workers, self._limits, self._clock = workers, limits, clock
         self._jobs = OtherJobs("", "", "", clock)
-        self._recent: Recent | None = None
+        self._recent, self._looked_at = Recent(limits.idle_s, 0, clock()), -math.inf
 
     def look(self, records: Mapping[str, Mapping[str, Any]], busy: Sequence[str]) -> None:
         """Compare the workers with what the jobs need, and start or stop workers."""
         now, requests = self._clock(), self._jobs.requests(records, own="")
         present, wanted = self._workers.replicas(), wanted_workers(requests, self._limits)
-        if self._recent is None:
+        if now - self._looked_at > SILENT_SECONDS:  # runners may not have connected again after a break
             self._recent = Recent(self._limits.idle_s, present, now)
+        self._looked_at = now
         n = next_replicas(present, wanted, self._recent.most(wanted, now), len(busy))
         if n < present:
             self._workers.keep(busy)
@@ -124,13 +125,13 @@ class Autoscaler:
 
 
 def follow(calls: DaskCalls, autoscaler: Autoscaler) -> NoReturn:
-    """Look every few seconds. ClusterError: the connection broke. ServiceError: Kubernetes refuses or is down."""
+    """Look every few seconds, until the connection breaks: then Dask's client may raise any error."""
     while True:
+        records, busy = calls.metadata([METADATA]), calls.on_scheduler(busy_workers)
         try:
-            records, busy = calls.metadata([METADATA]), calls.on_scheduler(busy_workers)
-        except CONNECTION_ERRORS as error:
-            raise ClusterError(f"the connection to the scheduler broke ({error or type(error).__name__})") from error
-        autoscaler.look(records, busy)
+            autoscaler.look(records, busy)
+        except ServiceError as fault:
+            logger.warning("cannot change the number of workers: %s", fault)
         time.sleep(LOOK_SECONDS)
 
 
@@ -147,15 +148,19 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     limits = Limits(options.least, options.most, options.threads, options.idle_seconds)
-    autoscaler = Autoscaler(Workers(of_this_pod(), options.release), limits)
+    autoscaler = None
     while True:
         try:
+            if autoscaler is None:
+                autoscaler = Autoscaler(Workers(of_this_pod(), options.release), limits)
             with connect_to_look(options.scheduler) as calls:
                 logger.info("connected to %s", options.scheduler)
                 follow(calls, autoscaler)
-        except (ClusterError, ServiceError) as fault:  # it passes, or an operator reads it here
-            logger.warning("no worker is started or stopped: %s", fault)
-            time.sleep(LOOK_SECONDS)
+        except MopsError as fault:  # it passes, or an operator reads it here
+            logger.warning("the number of workers stays as it is: %s", fault)
+        except Exception:
+            logger.warning("the number of workers stays as it is", exc_info=True)
+        time.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

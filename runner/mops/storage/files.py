@@ -237,7 +237,8 @@ def canonical_url(url: str) -> str:
             raise UsageError(
                 "the URL contains credentials",
                 where=url.partition("?")[0],
-                hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for S3, AWS_ACCESS_KEY_ID",
+                hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, AWS_ACCESS_KEY_ID "
+                "or GOOGLE_APPLICATION_CREDENTIALS",
             )
         case _:
             what = "mops does not know this kind of storage"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,29 +14,22 @@ from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import DaskCalls
 from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
 
+REQUEST = ShareRequest(4, 0.5, slots=8, sim_threads=2)
+
 
 def record(n: int, **more: Any) -> dict[str, Any]:
-    return {
-        "format": 2,
-        "n": n,
-        "job": "other",
-        "run": "2",
-        "weight": 4,
-        "wants": 0.5,
-        "threads": 8,
-        "owner": "",
-    } | more
+    return {"format": 2, "n": n, "job": "other", "run": "2", **asdict(REQUEST), **more}
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
     other_jobs = OtherJobs("mine", "1", "high", clock)
-    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5, threads=8)]
+    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [REQUEST]
     clock.now += SILENT_SECONDS
-    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5, threads=8)]
+    assert other_jobs.requests({"a": record(7)}, "own") == [REQUEST]
     clock.now += 1.0
     assert other_jobs.requests({"a": record(7)}, "own") == []
-    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0, threads=8)]
+    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [replace(REQUEST, wants=1.0)]
 
 
 def test_a_record_of_another_format_is_left_alone() -> None:

@@ -506,25 +506,25 @@ def test_a_runner_waits_for_a_cluster_without_workers(lab: StudyLab, tmp_path: P
         assert runner.wait() == 0, runner.said
 
 
-def test_a_job_says_how_many_threads_it_can_use_and_which_workers_are_busy(lab: StudyLab, tmp_path: Path) -> None:
+def test_a_job_says_how_many_slots_it_can_use_and_which_workers_are_busy(lab: StudyLab, tmp_path: Path) -> None:
     """Its first simulations are held, so that their time is not measured."""
     with dask_in(tmp_path / "dask", n_workers=0) as dask, connect_to_look(dask.address) as calls:
 
-        def threads() -> list[int]:
-            return [one["threads"] for one in calls.metadata([METADATA]).values()]
+        def slots() -> list[int]:
+            return [one["slots"] for one in calls.metadata([METADATA]).values()]
 
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("held:simulate", betas(400))
         dask.hold_after(0)
         runner = lab.submit(SIM_THREADS=2)
-        wait_for(threads, of=runner)
-        assert threads() == [2], "one slot, for a first worker"
+        wait_for(slots, of=runner)
+        assert slots() == [1], "for a first worker"
         dask.add_worker("--name", "first", threads=2)
         wait_for(lambda: calls.on_scheduler(busy_workers) == ["first"], of=runner)
-        wait_for(lambda: threads()[0] >= 10, of=runner)
+        wait_for(lambda: slots()[0] >= 10, of=runner)
         dask.let_go()
         assert runner.wait() == 0, runner.said
-        wait_for(lambda: threads() == [] and calls.on_scheduler(busy_workers) == [])
+        wait_for(lambda: slots() == [] and calls.on_scheduler(busy_workers) == [])
 
 
 def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:

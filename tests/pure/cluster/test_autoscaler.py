@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,21 +18,36 @@ LIMITS = Limits(least=0, most=10, threads=2, idle_s=60.0)
 
 
 @pytest.mark.parametrize(
-    ("n_left", "each_s", "slots"),
+    ("n_left", "work_s", "slots"),
     [
-        (1_000, 3.0, 50),  # none has ended for 3 s, so each takes at least that
-        (1_000, 0.01, 1),  # less than a minute on one slot
-        (3, 3_600.0, 3),  # three hours, which no fourth slot makes shorter
-        (0, 10.0, 1),  # the last commit
+        (1_000, 0.0, 1),  # nothing has run yet
+        (1_000, 3_000.0, 50),  # no simulation has ended for 3 s, so each takes at least that
+        (1_000, 10.0, 1),  # less than a minute on one slot
+        (3, 10_800.0, 3),  # three simulations of an hour, which no fourth slot makes shorter
+        (0, 0.0, 1),  # the last commit
     ],
 )
-def test_a_job_can_use_slots_that_have_a_minute_of_work(n_left: int, each_s: float, slots: int) -> None:
-    assert useful_slots(n_left, each_s) == slots
+def test_a_job_can_use_slots_that_have_a_minute_of_work(n_left: int, work_s: float, slots: int) -> None:
+    assert useful_slots(n_left, work_s) == slots
 
 
-@pytest.mark.parametrize(("threads", "workers"), [([], 0), ([1], 1), ([2, 1], 2), ([100], 10)])
-def test_all_jobs_together_need_workers(threads: list[int], workers: int) -> None:
-    assert wanted_workers([ShareRequest(4, 1.0, threads=each) for each in threads], LIMITS) == workers
+def request(slots: int, sim_threads: int = 1) -> ShareRequest:
+    return ShareRequest(4, 1.0, slots=slots, sim_threads=sim_threads)
+
+
+@pytest.mark.parametrize(
+    ("requests", "workers"),
+    [
+        ([], 0),
+        ([request(1)], 1),
+        ([request(2), request(1)], 2),
+        ([request(100)], 10),
+        ([request(3, sim_threads=2)], 3),
+        ([request(3, sim_threads=8)], 3),  # a worker runs one, however many threads it may use
+    ],
+)
+def test_all_jobs_together_need_workers(requests: list[ShareRequest], workers: int) -> None:
+    assert wanted_workers(requests, LIMITS) == workers
 
 
 @given(present=st.integers(0, 20), wanted=st.integers(0, 20), more=st.integers(0, 20), n_busy=st.integers(0, 20))
@@ -58,37 +74,49 @@ class InMemory:
         self.n = n
 
 
+@dataclass
+class Looks:
+    """Looks of an autoscaler, five seconds apart, at one job."""
+
+    workers: InMemory
+    clock: Clock
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        stand_in: Any = self.workers
+        self.autoscaler = Autoscaler(stand_in, LIMITS, self.clock)
+
+    def look(self, slots: int | None, busy: list[str], for_s: float = 5.0) -> int:
+        """Look for so many seconds; return the number of workers at the end."""
+        for _ in range(int(for_s / 5)):
+            self.n, self.clock.now = self.n + 1, self.clock.now + 5
+            card = {"format": 2, "n": self.n, "weight": 4, "wants": 1.0, "owner": "", "sim_threads": 1}
+            self.autoscaler.look({} if slots is None else {"1.1": card | {"slots": slots}}, busy)
+        return self.workers.n
+
+
 def test_workers_follow_a_job_from_none_to_none() -> None:
-    clock, workers = Clock(0.0), InMemory()
-    stand_in: Any = workers
-    autoscaler, n = Autoscaler(stand_in, LIMITS, clock), 0
-
-    def looks(threads: int | None, busy: list[str], after_s: float = 5.0) -> int:
-        nonlocal n
-        n, clock.now = n + 1, clock.now + after_s
-        record = {"format": 2, "n": n, "weight": 4, "wants": 1.0, "threads": threads, "owner": ""}
-        autoscaler.look({} if threads is None else {"1.1": record}, busy)
-        return workers.n
-
-    assert looks(None, []) == 0
-    assert looks(1, []) == 1, "a runner waits for a first worker"
-    assert looks(100, ["a"]) == 10
-    assert looks(6, ["a", "b", "c"]) == 10, "the need may come back"
-    assert looks(6, ["a", "b", "c", "d"], after_s=61.0) == 4, "none that is busy, although three are enough"
+    workers = InMemory()
+    job = Looks(workers, Clock(0.0))
+    assert job.look(None, []) == 0
+    assert job.look(1, []) == 1, "a runner waits for a first worker"
+    assert job.look(100, ["a"]) == 10
+    assert job.look(6, ["a", "b", "c"], for_s=60) == 10, "the need may come back"
+    assert job.look(6, ["a", "b", "c", "d"]) == 4, "none that is busy, although three are enough"
     assert workers.kept == ["a", "b", "c", "d"]
-    assert looks(1, ["a"], after_s=61.0) == 1
-    assert looks(None, [], after_s=30.0) == 1
-    assert looks(None, [], after_s=31.0) == 0
+    assert job.look(1, ["a"], for_s=65) == 1
+    assert job.look(None, [], for_s=60) == 1
+    assert job.look(None, []) == 0
 
 
-def test_a_new_autoscaler_removes_nothing_at_once() -> None:
-    clock, workers = Clock(0.0), InMemory()
+@pytest.mark.parametrize("break_s", [0.0, 1_000.0])
+def test_nothing_is_removed_at_once_at_the_start_and_after_a_break(break_s: float) -> None:
+    """After a break of the connection, no runner may have connected again."""
+    workers, clock = InMemory(), Clock(0.0)
+    job = Looks(workers, clock)
     workers.n = 7
-    stand_in: Any = workers
-    autoscaler = Autoscaler(stand_in, LIMITS, clock)
-    for clock.now in (1.0, 60.0):
-        autoscaler.look({}, [])
-        assert workers.n == 7
-    clock.now = 62.0
-    autoscaler.look({}, [])
-    assert workers.n == 0
+    if break_s:
+        job.look(14, ["a"])
+        clock.now += break_s
+    assert job.look(None, [], for_s=60) == 7
+    assert job.look(None, [], for_s=10) == 0
