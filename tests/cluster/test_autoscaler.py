@@ -56,7 +56,9 @@ def test_no_worker_that_runs_a_simulation_is_removed(growing: Service) -> None:
     """Seven simulations need several workers, and the last one needs one worker for much longer than the others."""
     model = "import time\n\ndef run(params, seed):\n    time.sleep(params['s'])\n    return {'y': [params['s']]}\n"
     times = [25, 25, 25, 25, 25, 25, 60]
-    study = growing.write("long", model, {"n_replicates": 1, "parameter_sets": [{"s": s} for s in times]})
+    study = growing.write(
+        "long", model, {"n_replicates": 1, "parameter_sets": [{"s": s, "i": i} for i, s in enumerate(times)]}
+    )
     growing.submit(study, "long", CHECKPOINT_SECONDS="0")
     wait_for(lambda: replicas(growing) > 1, said=lambda: log(growing))
     wait_for(lambda: len(growing.pods("worker")) == 1 and growing.committed("long") == 6, said=lambda: log(growing))

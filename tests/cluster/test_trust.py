@@ -236,10 +236,10 @@ def test_a_model_finds_no_credential_of_a_runner(service: Service) -> None:
 
 def test_a_runner_has_a_token_for_ten_minutes_and_no_child_process(service: Service) -> None:
     """What others run in the pod of a runner could read the runner's environment and its token."""
-    study = write_study(service, "short", sets=200, seconds=0.5)
-    service.submit(study, "short", CHECKPOINT_SECONDS="0")
-    begun(service, "short")
-    (pod,) = service.runner_pods("short")
+    study = write_study(service, "tokened", sets=200, seconds=0.5)
+    service.submit(study, "tokened", CHECKPOINT_SECONDS="0")
+    begun(service, "tokened")
+    (pod,) = service.runner_pods("tokened")
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     inside = ("exec", pod, "--", "sh", "-c")
     text = service.kubectl(*inside, f"cat {token}").split(".")[1]
@@ -252,7 +252,7 @@ def test_a_runner_has_a_token_for_ten_minutes_and_no_child_process(service: Serv
     lines = [line for line in service.kubectl(*inside, here).splitlines() if line.strip()]
     ours = [line for line in lines if "jobs run short" in line]
     assert len(ours) == len([line for line in lines if not line.startswith("tr ")]) == 2, lines  # dumb-init and mops
-    service.mops("jobs", "cancel", "short")
+    service.mops("jobs", "cancel", "tokened")
 
 
 def test_a_new_certificate_reaches_a_running_job(service: Service) -> None:
