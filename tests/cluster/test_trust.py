@@ -250,7 +250,7 @@ def test_a_runner_has_a_token_for_ten_minutes_and_no_child_process(service: Serv
     assert (user, mode[-1]) == ("10001", "0"), "other users do not read it"
     here = "for p in /proc/[0-9]*; do [ ${p#/proc/} = $$ ] || tr '\\0' ' ' < $p/cmdline; echo; done"
     lines = [line for line in service.kubectl(*inside, here).splitlines() if line.strip()]
-    ours = [line for line in lines if "jobs run short" in line]
+    ours = [line for line in lines if "jobs run tokened" in line]
     assert len(ours) == len([line for line in lines if not line.startswith("tr ")]) == 2, lines  # dumb-init and mops
     service.mops("jobs", "cancel", "tokened")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from distributed import LocalCluster
@@ -33,7 +34,7 @@ def test_pods_and_workers_are_joined_by_name() -> None:
 
 
 def of(*workers: Worker) -> ServiceOverview:
-    return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), [])
+    return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), (), [])
 
 
 def test_equal_versions_of_workers_are_one_line() -> None:
@@ -58,6 +59,8 @@ def test_without_workers_there_are_no_versions() -> None:
 
 class Partly:
     """A service that refuses some requests."""
+
+    profile = SimpleNamespace(service=SimpleNamespace(autoscaler=None, network_policy=True))
 
     def __init__(self, address: str = "", *, refuses: tuple[str, ...] = ()):
         self._address, self._refuses = address, refuses
