@@ -101,7 +101,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "compact": Verb("mops.cli.tidy:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb(
             "mops.cli.tidy:clean",
-            "Remove files that are not results; or delete old jobs with their results.",
+            "Remove files that are not results; or delete old jobs.",
         ),
         "delete": Verb("mops.cli.tidy:delete_", "Delete jobs with their results."),
     },

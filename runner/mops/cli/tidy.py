@@ -115,7 +115,7 @@ def clean(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove files that are not results; or delete old jobs with their results.
+    """Remove files that are not results; or delete old jobs.
 
     Killed runners leave such files, and `mops jobs compact` leaves the small parts that it has merged. Results do not
     change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
