@@ -15,7 +15,7 @@ class ShareRequest:
     """A request of a job for a share of the slots."""
 
     weight: int  # of its priority
-    wants: float  # the fraction of all slots that the job could use now: above 0 and at most 1
+    wants: float  # the fraction of all slots that the job could use now; 0: it has not begun
     owner: str = ""  # the person whose jobs together have one share; empty: the job has a share for itself
     slots: int = 0  # for which the job has enough work, for an autoscaler
     sim_threads: int = 1  # of a simulation

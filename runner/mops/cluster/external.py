@@ -52,7 +52,6 @@ GivenUp = Callable[[Any], bool]
 _NO_CLUSTER = "start the cluster, or correct MODELOPS_SCHEDULER"
 _YIELD_SECONDS = 0.25  # between two lists of fetched results, at most
 _WATCH_SECONDS = 2.0
-_ALMOST_NOTHING = 1e-9  # of all slots
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
 _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
 
@@ -103,7 +102,7 @@ class ExternalCluster:
         self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
         # Until the job begins: it takes nothing from other jobs, and asks an autoscaler for a worker.
-        self._request = ShareRequest(WEIGHTS[settings.priority], _ALMOST_NOTHING, slots=1, sim_threads=self._threads)
+        self._request = ShareRequest(WEIGHTS[settings.priority], 0.0, slots=1, sim_threads=self._threads)
         self._has_begun = False
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -257,7 +256,8 @@ class ExternalCluster:
 
     def _exchange_requests(self) -> None:
         others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, self._request))
-        self._other_requests = self._other_requests if others is None else others
+        if others is not None:
+            self._other_requests = [one for one in others if one.wants]
         self.connection.price = self._threads / queue_weight(self._request, self._other_requests)
 
     def _oom_kills(self) -> dict[str, OomKills]:

@@ -37,7 +37,9 @@ def main() -> None:
     except TimeoutError:
         outcome = _failed(f"the scheduler has not answered within {options.seconds:g} s")
     except Exception as fault:  # noqa: BLE001 - also an error of the scheduler, which Dask raises here
-        reason = fault.__cause__ or fault  # Dask's own error says only how long it has tried to connect
+        # Dask's own error says only how long it has tried. But its last attempt may have had too little time.
+        cause = fault.__cause__
+        reason = cause if str(cause or "") else fault
         outcome = _failed(f"{type(reason).__name__}: {reason}")
     line = f"mops.worker.retire: {outcome}\n"
     sys.stderr.write(line)

@@ -157,7 +157,9 @@ def test_a_missing_scheduler_does_not_fail_the_stop(cluster: Cluster, tmp_path: 
     said_to = tmp_path / "log"
     said = cluster.retire("a", f"--say-to={said_to}")
     assert said.startswith("mops.worker.retire: not retired, so Dask computes its results again: ")
-    assert "ConnectionRefusedError" in said
+    assert (
+        "ConnectionRefusedError" in said or "Timed out trying to connect" in said
+    )  # the last attempt may have no time
     assert said_to.read_text() == said
 
 
