@@ -141,8 +141,8 @@ def test_a_resume_during_a_clean_keeps_the_job_or_learns_of_the_deletion(memory)
         log = JobLog(files, JobPaths(name, ID), host="resumed")
 
         def resume(files=files, log=log, record=record) -> None:
-            log.claim("person")
-            with suppress(JobError, JobDeleted):  # a runner gives way, whether it sees the mark or misses its record
+            with suppress(JobError, JobDeleted):  # a runner gives way, whether it sees the mark or misses a record
+                log.claim("person")
                 check_not_deleted(files, record.paths)
                 log.end("failed", log.view.counts)
 
