@@ -87,10 +87,10 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{- /* The first part of every pod's spec. */}}
+{{- /* The first part of every pod's spec; with "token" true, the pod has the token of its service account. */}}
 {{- define "mops.podBasics" -}}
 serviceAccountName: {{ include "mops.name" . }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 {{- /* Dask would read a Service's variables as settings: DASK_... for a release with the name dask. */}}
 enableServiceLinks: false
 securityContext:

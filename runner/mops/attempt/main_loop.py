@@ -174,8 +174,8 @@ class MainLoop:
         if self._is_reconnecting:
             self._capacity.reset_timeout()
         elif self._cluster.is_connected:
-            plan, n_left = self._plan, self._progress.now.left - self._n_reused_left
-            useful = self._concurrency.useful_slots(n_left, plan.groups_left, plan.sizer.seconds_per_group)
+            plan = self._plan
+            useful = self._concurrency.useful_slots(self._n_left_to_run, plan.groups_left, plan.sizer.seconds_per_group)
             plan.share = self._concurrency.limit(self._capacity.share(plan.wanted_slots, useful))
             for loss in self._cluster.worker_losses():
                 self._concurrency.worker_lost(loss, self._plan.last_number)
@@ -221,6 +221,11 @@ class MainLoop:
             taken_over=taken_over if task.replicates is None else {},
             reused=self._job.stored.copied_by(task),
         )
+
+    @property
+    def _n_left_to_run(self) -> int:
+        """The number of simulations that have not ended, without those that other jobs have run."""
+        return self._progress.now.left - self._n_reused_left
 
     def _n_to_run(self, task: Task) -> int:
         """Return how many simulations of a task must run."""
@@ -366,8 +371,8 @@ class MainLoop:
         return "" if self._cluster.slots else "workers"
 
     def _publish_progress(self) -> None:
-        n_slow, n_left = len(self._slow.found), self._progress.now.left - self._n_reused_left
-        self._time_left.look(time.monotonic(), self._plan.slots, n_left, self._plan.tasks_in_flight, n_slow)
+        slots, n_left, tasks = self._plan.slots, self._n_left_to_run, self._plan.tasks_in_flight
+        self._time_left.look(time.monotonic(), slots, n_left, tasks, len(self._slow.found))
         waits_for = self._waits_for()
         if waits_for != self._progress.now.waits_for:
             self._progress.set(waits_for=waits_for, waits_since=time.time() if waits_for else 0.0)

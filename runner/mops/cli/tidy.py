@@ -121,7 +121,7 @@ def clean(
     change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
 
     With --older-than, the command deletes jobs as `mops jobs delete` does, and finishes deletions that were killed.
-    It keeps jobs that may still run, and jobs with rows that younger jobs read. AGE is a number of days or hours, such
+    It keeps jobs that may still run, and jobs with rows that other jobs read. AGE is a number of days or hours, such
     as 30d or 12h.
 
     Example:
@@ -176,8 +176,8 @@ def _clean_old(
     now = time.time()
     before = now - read_age(age)
     old = find_old(files.brief(), before, read_states(state) or COMPLETE, service, force=force)
-    for name, younger in old.kept.items():
-        terminal.say(f"kept job {name}, because jobs that stay read its rows: {', '.join(younger)}")
+    for name, readers in old.kept.items():
+        terminal.say(f"kept job {name}, because jobs that stay read its rows: {', '.join(readers)}")
     for error in old.of_others:
         terminal.say(f"kept: {error.what}")
     if old.of_others:

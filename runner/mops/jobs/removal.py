@@ -198,7 +198,7 @@ class OldJobs:
     """The jobs that a deletion by age removes, in its order, and those that must stay."""
 
     jobs: Sequence[DeletionPlan]
-    kept: Mapping[str, Sequence[str]]  # old jobs with rows that younger jobs read, and these younger jobs
+    kept: Mapping[str, Sequence[str]]  # old jobs with rows that jobs read which stay, and these jobs
     of_others: Sequence[JobError]  # why this person may not delete some old jobs
 
 
@@ -222,15 +222,13 @@ def find_old(
     # The storage knows nothing of a resumed job until its runner claims it.
     wait = {job for job, phase in service.phases().items() if not phase.over} if service else ()
     for listed in list_jobs(files, states):
-        if (
-            listed.job not in wait
-            and listed.created
-            and datetime.fromisoformat(listed.created).timestamp() < ended_before
-        ):
-            with suppress(JobError):  # someone has resumed or deleted it since the list
-                moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
-                if moment.state in states and moment.ended < ended_before:
-                    ended[listed.job] = moment
+        is_young = not listed.created or datetime.fromisoformat(listed.created).timestamp() >= ended_before
+        if is_young or listed.job in wait:
+            continue
+        with suppress(JobError):  # someone has resumed or deleted it since the list
+            moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
+            if moment.state in states and moment.ended < ended_before:
+                ended[listed.job] = moment
     for moment in list(ended.values()):
         try:
             require_owner(moment.record, service, force=force, command="mops jobs clean --older-than")
@@ -240,8 +238,8 @@ def find_old(
     derived, kept = derived_jobs(files), dict[str, Sequence[str]]()
     order = [job for job in _with_derived(ended, derived) if job in ended]
     for job in order:
-        if younger := [child for child in derived.get(job, ()) if child not in ended]:
-            kept[job] = younger
+        if readers := [child for child in derived.get(job, ()) if child not in ended]:
+            kept[job] = readers
             del ended[job]
     jobs = [_planned(files, job, ended[job].state, ended[job].ended) for job in order if job in ended]
     return OldJobs([*(_planned(files, name, "incomplete") for name in _remains(files)), *jobs], kept, of_others)

@@ -17,6 +17,7 @@ import s3_server
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 from fsspec.implementations.memory import MemoryFileSystem
+from servers import serving
 from tenacity import Retrying
 
 from mops.storage.backends.base import PATIENT
@@ -146,7 +147,7 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
 
 @pytest.fixture(scope="session")
 def google_port(s3_port: int) -> Iterator[int]:
-    with google_server.running(s3_port) as port:
+    with serving(google_server.Proxy(s3_port)) as port:
         yield port
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol
 
 
 class CuttingProxy:
@@ -87,15 +88,22 @@ class Scripted:
             handler.wfile.write(body)
 
 
+class Answering(Protocol):
+    """Answers requests."""
+
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        """Read a request, and write the answer."""
+
+
 @contextmanager
-def serving(script: Scripted) -> Iterator[int]:
-    """Serve a script on a free port; yield the port."""
+def serving(server_side: Answering) -> Iterator[int]:
+    """Serve a script, or anything else that answers, on a free port; yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
-            script.handle(self)
+            server_side.handle(self)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815 - the library's names
 
