@@ -16,11 +16,11 @@ import os
 import socket
 import struct
 import tempfile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mops.system.clock import monotonic
 
-# The exit code of a child after another program has removed files of a simulation; no step runs when it ends.
+# The exit code of a child after another program has removed files of a simulation or import; no step runs when it ends.
 FILES_LOST = 74  # EX_IOERR of sysexits.h
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
@@ -31,6 +31,12 @@ Message = dict[str, Any]
 # Not json.dumps and json.loads, which a model may replace, such as by those of orjson.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+
+
+def end_for_lost_files() -> NoReturn:
+    """End this process, because another program has removed files of the step or import, which then runs again."""
+    os.write(2, b"another program has removed a simulation's working folder, or the project's files in the cache\n")
+    os._exit(FILES_LOST)
 
 
 class Channel:

@@ -91,6 +91,7 @@ class UserCode:
         has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
         self.folder = imported_in.of(own_folder(self.scratch))
+        self._imported_in = imported_in if has_written else None
         if has_written:
             self.folder = WorkingFolder(own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
@@ -102,6 +103,11 @@ class UserCode:
         enter_temporary_folder(own_folder(self.scratch, ".tmp"), instead_of=self._temporary)
         self.shared.files.open_again()
         self.state = ProcessState()
+
+    @property
+    def files_are_lost(self) -> bool:
+        """Whether another program has removed the working folder, or files to which it has or should have links."""
+        return self.folder.is_lost or (self._imported_in is not None and self._imported_in.is_lost)
 
     @property
     def has_import_folder(self) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mops.child.buffers import tables_of
-from mops.child.channel import Channel, Message, ProgressPage
+from mops.child.channel import Channel, Message, ProgressPage, end_for_lost_files
 from mops.child.load import UserCode, enter_import_folder
 from mops.child.modules import CannotLoad
 from mops.child.task_run import TaskRun
@@ -153,18 +153,21 @@ def prepare_process() -> None:
 
 def _load(load: Message, channel: Channel) -> UserCode | None:
     folder = enter_import_folder(load)  # a failure is this machine's fault: it ends the process, no model is to blame
+    code, answer = None, {}
     try:
         code = UserCode(load, folder)
+        answer = {"kind": "loaded", "refusal": code.shared.refusal, "unseeded": code.shared.unseeded}
     except CannotLoad as refused:
         why = {"message": str(refused), "missing": refused.missing, "others": refused.others}
-        channel.send({"kind": "refused", "traceback": ""} | why)
+        answer = {"kind": "refused", "traceback": ""} | why
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        channel.send({"kind": "refused", "missing": missing or "", "others": []} | describe(error))
-    else:
-        # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0
-        # ms: -10 % of the memory of the job.
-        gc.freeze()
-        channel.send({"kind": "loaded", "refusal": code.shared.refusal, "unseeded": code.shared.unseeded})
-        return code
-    return None
+        answer = {"kind": "refused", "missing": missing or "", "others": []} | describe(error)
+    if folder.is_lost:  # then an error is not the model's, and without one, files that the import wrote may be missing
+        flush_prints()
+        end_for_lost_files()
+    # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0 ms:
+    # -10 % of the memory of the job.
+    gc.freeze()
+    channel.send(answer)
+    return code

@@ -18,7 +18,7 @@ import numpy as np
 
 from mops.child.blocks import Outputs, table_of
 from mops.child.buffers import BufferWriter, GroupName, Tables
-from mops.child.channel import FILES_LOST, Channel, Message, ProgressPage
+from mops.child.channel import Channel, Message, ProgressPage, end_for_lost_files
 from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.texts import failure_of, failure_of_target, flush_prints, name_step
@@ -215,14 +215,11 @@ class TaskRun:
 
     def _end_if_files_are_lost(self) -> None:
         """End this process if another program has removed files of the step that failed, which then runs again."""
-        if self._code.folder.is_lost:
+        if self._code.files_are_lost:
             self._page.idle()  # no step is to blame
             self._hand_over()
             flush_prints()
-            os.write(
-                2, b"another program has removed a simulation's working folder, or the project's files in the cache\n"
-            )
-            os._exit(FILES_LOST)
+            end_for_lost_files()
 
     def _hand_over_in_time(self, *, group_done: bool) -> None:
         """Encode or hand over the open results, if they are old or many."""

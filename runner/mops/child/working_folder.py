@@ -90,6 +90,8 @@ class WorkingFolder:
         self._originals = originals or Originals.of(tree)
         self.made = False
         self.path = own / "work"
+        # Whoever removes the folder removes this too, and a model cannot: links alone may be missing for either reason.
+        self._mark = own / "mark"
         self._paths = {folder: str(self.path / folder) for folder in tree}
         self._made: dict[str, _Look] = dict.fromkeys(tree, (0, 0, 0, 0))  # each folder after its last renewal
 
@@ -113,12 +115,10 @@ class WorkingFolder:
         # A cleaner of temporary files, `rm -rf ~/.cache`: a failure meanwhile says nothing about the model.
         if self._originals.are_lost:
             return True
-        if not self.changed:
-            return False
+        links = [f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries]
         for _ in range(100):  # a second: on a busy machine, the other program is slow
-            if not os.path.lexists(self._own):
+            if not os.path.lexists(self._mark):
                 return True
-            links = (f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries)
             if all(map(os.path.lexists, links)):
                 return False
             time.sleep(0.01)  # it is being removed now, or the model has removed a link
@@ -145,8 +145,10 @@ class WorkingFolder:
             self._renew()
 
     def _renew(self) -> None:
-        if not os.path.lexists(self.path):
+        if not os.path.lexists(self._mark):  # a program that still removes the old folder removes nothing in a new one
+            folders.remove(self._own)
             self.path.mkdir(parents=True)
+            self._mark.touch()
             self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)  # so that a model can leave nothing in `..`
         changed = []
         for folder, path in self._paths.items():  # a folder comes before those in it

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import socket
 import threading
@@ -106,14 +107,26 @@ class Pool:
             The model cannot be imported or does not meet docs/reference/models.md, or its dependencies cannot be
             installed.
         """
+        for n_deaths in itertools.count(1):
+            death = self._import_once()
+            if death is None:
+                return
+            then = after_death_between_steps(death, n_deaths, has_bundle=True)
+            if then is not BetweenSteps.UNPACK_AGAIN:  # the model may be to blame, and is not tried again
+                raise self._import_died(death)
+            # The next import has another folder. Nothing is unpacked: the bundle of a new job is stored later.
+            where = f"on {socket.gethostname()} (TMPDIR or XDG_CACHE_HOME)"
+            what = f"the files of the model were removed while it was imported {where}"
+            self._report(Report("removed", what, "importing it again"))
+
+    def _import_once(self) -> Death | None:
         death = self._starter.prepare()
         child = self._starter.warm_child() if death is None else None
         if child is not None:
             with self._used(child):
                 death = self._starter.await_import(child)
                 self._starter.unseeded = child.unseeded
-        if death is not None:
-            raise self._import_died(death)
+        return death
 
     def _import_died(self, death: Death) -> ModelError:
         what = f"the process that imports the model {death.how}{death.last_output}"

@@ -15,19 +15,25 @@ from waiting import until
 
 from .command_lab import CommandLab, Ran
 
-# One simulation waits, so that the files vanish while it runs.
+# One simulation or the import waits, so that the files vanish while it runs.
 MODEL = """
 import os, time
 from pathlib import Path
+MARKS = Path(os.environ["MARKS"])
+
+def wait():
+    (MARKS / "runs").touch()
+    while not (MARKS / "go").exists():
+        time.sleep(0.01)
+
 if "WRITES" in os.environ:
     Path("by_import.txt").write_text("12345")
-MARKS = Path(os.environ["MARKS"])
+if "IMPORT_WAITS" in os.environ:
+    wait()
 
 def run(params, seed):
     if params["x"] == 3:
-        (MARKS / "runs").touch()
-        while not (MARKS / "go").exists():
-            time.sleep(0.01)
+        wait()
     import later
     n = later.N + len(Path("data/rates.csv").read_text())
     return {"n": n + (len(Path("by_import.txt").read_text()) if "WRITES" in os.environ else 0)}
@@ -114,6 +120,16 @@ def test_files_that_another_program_removes_are_made_again_and_the_simulations_r
 def test_files_that_the_import_has_written_come_from_another_import(removing: CommandLab) -> None:
     ran = submitted(removing, lambda: REMOVED["working folders"](removing), "--env", "WRITES=1")
     assert ran.code == 0, ran.err
+    complete(removing, 10)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_an_import_whose_folder_is_removed_meanwhile_runs_again(removing: CommandLab, start: str) -> None:
+    """Regression: what the import had written was missing in simulations, which were recorded as failed."""
+    options = ("--env", "WRITES=1", "--env", "IMPORT_WAITS=1")
+    ran = submitted(removing, lambda: REMOVED["working folders"](removing), *options, MODELOPS_JOB_START=start)
+    assert ran.code == 0, ran.err
+    assert "were removed while it " in " ".join(ran.err.split())
     complete(removing, 10)
 
 
