@@ -90,7 +90,7 @@ class WorkingFolder:
         self._originals = originals or Originals.of(tree)
         self.made = False
         self.path = own / "work"
-        # A program that removes the folder removes this too, and a model cannot. Links may be missing for either reason.
+        # A program that removes the folder removes this too, and a model cannot. Both can remove links.
         self._mark = own / "mark"
         self._paths = {folder: str(self.path / folder) for folder in tree}
         self._made: dict[str, _Look] = dict.fromkeys(tree, (0, 0, 0, 0))  # each folder after its last renewal

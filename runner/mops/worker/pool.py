@@ -112,7 +112,7 @@ class Pool:
             if death is None:
                 return
             then = after_death_between_steps(death, n_deaths, has_bundle=True)
-            if then is not BetweenSteps.UNPACK_AGAIN:  # the model may be to blame, and is not tried again
+            if then is not BetweenSteps.UNPACK_AGAIN:  # the model may be to blame: no second import
                 raise self._import_died(death)
             # The next import has another folder. Nothing is unpacked: the bundle of a new job is stored later.
             where = f"on {socket.gethostname()} (TMPDIR or XDG_CACHE_HOME)"
