@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,6 +177,79 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, clock: T
     with pytest.raises(StorageError, match="no usable credentials for S3") as caught:
         Files.open("s3://bucket/prefix", retrying=clock.retrying()).get("a")
     assert "AWS_ACCESS_KEY_ID" in str(caught.value.hint)
+
+
+AWS_CLI = """#!/bin/sh
+echo "$@" >>"$ASKED"
+case "$*" in
+*"--profile team")
+    case "$*" in
+    *"get region"*) echo eu-west-3 ;;
+    *)  echo '{"Version": 1, "AccessKeyId": "of-team", "SecretAccessKey": "b", "SessionToken": "c",'
+        echo "\\"Expiration\\": \\"$UNTIL\\"}" ;;
+    esac ;;
+*)  echo "aws: [ERROR]: The config profile could not be found" >&2; exit 253 ;;
+esac
+"""
+
+
+@pytest.fixture
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a program that answers as version 2 of the AWS CLI, which no package registry has; return its log."""
+    program, asked = tmp_path / "bin" / "aws", tmp_path / "asked"
+    program.parent.mkdir()
+    program.write_text(AWS_CLI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ASKED", str(asked))
+    monkeypatch.setenv("UNTIL", "2126-01-01T00:00:00+00:00")
+    return asked
+
+
+def of_profile(monkeypatch: pytest.MonkeyPatch, port: int, name: str) -> Files:
+    for variable in s3_server.environment(port):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_PROFILE", name)
+    return Files.open("s3://bucket/prefix")
+
+
+@pytest.mark.parametrize(("until", "n_asked"), [("2126-01-01T00:00:00Z", 1), ("2026-01-01T00:00:00+00:00", 3)])
+def test_a_profile_has_its_credentials_from_the_aws_cli_until_they_expire(
+    aws: Path, monkeypatch: pytest.MonkeyPatch, until: str, n_asked: int
+) -> None:
+    monkeypatch.setenv("UNTIL", until)
+    script = Scripted(CREATED, CREATED, CREATED)
+    with serving(script) as port:
+        files = of_profile(monkeypatch, port, "team")
+        for name in "abc":
+            files.put(name, b"x")
+    signed = [headers["authorization"] for _, _, headers in map(lowered, script.requests)]
+    assert all("Credential=of-team/" in one and "/eu-west-3/s3/" in one for one in signed)
+    assert {headers["x-amz-security-token"] for _, _, headers in map(lowered, script.requests)} == {"c"}
+    assert aws.read_text().count("export-credentials") == n_asked
+
+
+def test_a_profile_without_credentials_is_refused_with_what_the_cli_says(
+    aws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=r"of the profile 'taem' \(.*could not be found\)") as caught:
+        of_profile(monkeypatch, free_port(), "taem")
+    assert "aws sso login --profile taem" in str(caught.value.hint)
+
+
+def test_keys_in_the_environment_count_before_a_profile(
+    at: Callable[..., Files], aws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "taem")
+    at(free_port())
+    assert not aws.exists()
+
+
+def test_a_profile_without_the_cli_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="need the AWS CLI, version 2"):
+        of_profile(monkeypatch, free_port(), "team")
 
 
 def test_a_commit_whose_answer_was_lost_counts_once(s3: S3Storage, clock: Time, at: Callable[..., Files]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import obstore
@@ -74,7 +76,56 @@ _REFUSED_CODES = frozenset({"AccessDenied", "ExpiredToken", "InvalidToken"})
 _STATUSES = FAULTS_BY_STATUS | {409: BUSY}
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # of an answer, or of one object in an answer to a deletion
+_CLI_SECONDS = 60  # a profile may take its credentials from another program, or from a role
 _REQUEST_SECONDS = 300  # for a whole part on a slow line; the client's own limit is 30 s
+
+
+class AwsProfile:
+    """Gives obstore, which reads no profiles, the credentials of one: the AWS CLI knows all kinds of them.
+
+    https://docs.aws.amazon.com/cli/latest/reference/configure/export-credentials.html describes the answer.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._first: dict[str, Any] | None = self._ask()  # here a profile without credentials is an error of the user
+        region = self._run("get", "region").stdout.strip()
+        self.config = {} if not region or os.environ.get("AWS_REGION") else {"region": region}
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the credentials; obstore asks again before they expire."""
+        found, self._first = self._first or self._ask(), None
+        return found
+
+    def _ask(self) -> dict[str, Any]:
+        answer = self._run("export-credentials", "--format", "process")
+        if answer.returncode != 0:
+            raise UsageError(
+                f"the AWS CLI has no credentials of the profile {self._name!r} ({' '.join(answer.stderr.split())})",
+                where="AWS_PROFILE",
+                hint=f"aws sso login --profile {self._name}, or: aws configure list-profiles",
+            )
+        said = json.loads(answer.stdout)
+        until = said.get("Expiration")  # ISO 8601
+        return {
+            "access_key_id": said["AccessKeyId"],
+            "secret_access_key": said["SecretAccessKey"],
+            "token": said.get("SessionToken"),
+            "expires_at": datetime.fromisoformat(until) if until else None,
+        }
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["aws", "configure", *arguments, "--profile", self._name]
+        try:
+            return subprocess.run(  # noqa: S603 - without a shell
+                command, capture_output=True, text=True, check=False, timeout=_CLI_SECONDS
+            )
+        except FileNotFoundError:
+            raise UsageError(
+                "the credentials of a profile need the AWS CLI, version 2, which is not installed",
+                where="AWS_PROFILE",
+                hint="install it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ) from None
 
 
 class BucketObjects:
@@ -101,6 +152,8 @@ class BucketObjects:
                 "timeout": timedelta(seconds=_REQUEST_SECONDS),
             },
         }
+        if self._scheme == "s3" and (name := os.environ.get("AWS_PROFILE")) and not os.environ.get("AWS_ACCESS_KEY_ID"):
+            self._options["credential_provider"] = AwsProfile(name)
         self._bucket = bucket
         try:
             self._store = self._cloud.store(
