@@ -22,6 +22,7 @@ from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
 _BYTES = (ByteSize, ByteSize | None)
+_POOL = r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"  # a part of the name of a Kubernetes Deployment
 # Settings that affect more than a job, so their variables lack the prefix.
 _PLACES = {
     "storage": "MODELOPS_STORAGE",
@@ -112,6 +113,16 @@ class Settings(BaseModel):
     priority: Literal["low", "normal", "high"] = Field(
         "normal",
         description="share of a cluster: high has 4 times that of normal, low a quarter",
+    )
+    pool: str | None = Field(
+        None,
+        pattern=_POOL,
+        description="pool of a cluster's workers that runs the job: those with the Dask resource pool-NAME; unset: all",
+    )
+    memory_pool: str | None = Field(
+        None,
+        pattern=_POOL,
+        description="pool that runs simulations again that need a worker to themselves; unset: that of the job",
     )
     task_seconds: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="combine short parameter sets into tasks of about this many seconds"

@@ -75,6 +75,16 @@ def test_a_misspelled_value_is_refused_with_its_name(tmp_path: Path, path: str, 
     assert f"'/{path.replace('.', '/')}'" in said or not path
 
 
+def referred(schema: Any, part: Any) -> Any:
+    """Return a part of a schema together with what it refers to."""
+    if "$ref" not in part:
+        return part
+    found = schema
+    for name in part["$ref"].split("/")[1:]:
+        found = found[name]
+    return {**referred(schema, found), **part}
+
+
 def test_the_schema_describes_every_value_and_allows_no_other() -> None:
     """An object that allows any name would accept a misspelled one."""
     schema = json.loads((CHART / "values.schema.json").read_text())
@@ -85,8 +95,7 @@ def test_the_schema_describes_every_value_and_allows_no_other() -> None:
         if "properties" in part:
             assert part.get("additionalProperties") is False, where
         for name, below in part.get("properties", {}).items():
-            described = {**schema["definitions"].get(below.get("$ref", "").rpartition("/")[2], {}), **below}
-            assert described.get("description"), f"{where}.{name}"
+            assert referred(schema, below).get("description"), f"{where}.{name}"
         for below in part.values():
             for one in below if isinstance(below, list) else [below]:
                 look(one, where)
@@ -303,7 +312,7 @@ def test_every_mount_has_a_volume_and_home_is_writable(all_of: Rendered) -> None
 @BOTH
 def test_service_accounts_do_not_mount_their_token(all_of: Rendered) -> None:
     accounts = all_of.of("ServiceAccount")
-    assert set(accounts) == {*all_of.of("Deployment"), "mops-runner"}
+    assert set(accounts) == {*(f"mops-{component_of(name)}" for name in all_of.of("Deployment")), "mops-runner"}
     assert not any(account["automountServiceAccountToken"] for account in accounts.values())
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
 
@@ -335,30 +344,37 @@ def test_every_container_starts_with_the_images_first_process(all_of: Rendered) 
 def test_selectors_never_change_and_match_their_pods(all_of: Rendered) -> None:
     """Kubernetes refuses an upgrade that changes the selector of a Deployment. Do not change this test."""
     for name, deployment in all_of.of("Deployment").items():
-        selector = {
-            "app.kubernetes.io/name": "mops",
-            "app.kubernetes.io/instance": "mops",
-            "app.kubernetes.io/component": name.removeprefix("mops-"),
-        }
+        selector = labels_of(all_of, component_of(name)) | pool_label(name)
         assert deployment["spec"]["selector"] == {"matchLabels": selector}
         assert deployment["spec"]["template"]["metadata"]["labels"].items() >= selector.items()
     assert all_of.of("Service")["mops-scheduler"]["spec"]["selector"] == labels_of(all_of, "scheduler")
     for name, budget in all_of.of("PodDisruptionBudget").items():
-        assert budget["spec"]["selector"]["matchLabels"] == labels_of(all_of, name.removeprefix("mops-"))
+        assert budget["spec"]["selector"]["matchLabels"] == labels_of(all_of, component_of(name)) | pool_label(name)
     assert all_of.client["worker"]["selector"] == labels_of(all_of, "worker")
     assert all_of.client["runner"]["labels"].items() >= labels_of(all_of, "runner").items()
 
 
 def labels_of(found: Rendered, component: str) -> Object:
-    same: Object = found.of("Deployment")["mops-worker"]["spec"]["selector"]["matchLabels"]
-    return same | {"app.kubernetes.io/component": component}
+    instance = found.of("Service")["mops-scheduler"]["metadata"]["labels"]["app.kubernetes.io/instance"]
+    names = {"app.kubernetes.io/name": "mops", "app.kubernetes.io/instance": instance}
+    return names | {"app.kubernetes.io/component": component}
+
+
+def component_of(name: str) -> str:
+    """Return the component to which a Deployment belongs: workers may be in several pools."""
+    return name.split("-")[1]
+
+
+def pool_label(name: str) -> Object:
+    _, component, *pool = name.split("-")
+    return {"mops/pool": pool[0] if pool else "default"} if component == "worker" else {}
 
 
 def test_labels_in_values_cannot_replace_those_of_a_selector(tmp_path: Path) -> None:
     given = {"worker": {"labels": {"app.kubernetes.io/component": "other", "team": "x"}}}
     found = rendered(tmp_path, given)
     labels = found.of("Deployment")["mops-worker"]["spec"]["template"]["metadata"]["labels"]
-    assert labels == labels_of(found, "worker") | {"team": "x"}
+    assert labels == labels_of(found, "worker") | pool_label("mops-worker") | {"team": "x"}
 
 
 def test_an_upgrade_restarts_only_what_it_changes(tmp_path: Path) -> None:
@@ -415,13 +431,74 @@ def test_an_upgrade_does_not_change_what_the_autoscaler_decides(tmp_path: Path) 
     found = rendered(tmp_path, {}, EVERYTHING)
     assert "replicas" not in found.of("Deployment")["mops-worker"]["spec"]
     arguments = found.container("autoscaler")["args"]
-    assert {"--least=1", "--most=20", "--threads=4", "--idle-seconds=120"} <= set(arguments)
+    assert {"--pool=default,1,20,4", "--pool=gpu,0,2,4", "--pool=large,0,20,1", "--idle-seconds=120"} <= set(arguments)
     assert found.client["autoscaler"] == {"minWorkers": 1, "maxWorkers": 20}
 
 
 def test_a_least_number_of_workers_above_the_highest_is_refused(tmp_path: Path) -> None:
     said = refused(tmp_path, {"autoscaler": {"enabled": True, "minWorkers": 11}})
-    assert "autoscaler.minWorkers=11 is more than autoscaler.maxWorkers=10" in said
+    assert "autoscaler.minWorkers=11 is more than maxWorkers=10" in said
+
+
+# Pools of workers
+
+
+def test_a_pool_has_the_values_of_the_workers_unless_it_has_its_own(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {}, EVERYTHING)
+    pods = {name: one["spec"]["template"]["spec"] for name, one in found.of("Deployment").items() if "-worker" in name}
+    containers = {name: pod["containers"][0] for name, pod in pods.items()}
+    assert {name: one["resources"]["limits"]["memory"] for name, one in containers.items()} == {
+        "mops-worker": "8Gi",
+        "mops-worker-gpu": "8Gi",
+        "mops-worker-large": "32Gi",
+    }
+    assert [name for name, one in containers.items() if "nvidia.com/gpu" in one["resources"]["limits"]] == [
+        "mops-worker-gpu"
+    ]
+    for name, one in containers.items():
+        pool = pool_label(name)["mops/pool"]
+        assert f"--resources=pool-{pool}=1" in one["args"]
+        assert {"name": "data", "mountPath": "/data", "readOnly": True} in one["volumeMounts"]
+    assert pods["mops-worker-large"]["nodeSelector"] == {"kubernetes.io/os": "linux", "example.org/size": "large"}
+    assert found.client["pools"] == {"default": "large", "gpu": "gpu", "large": "large"}
+
+
+def test_without_pools_dask_restricts_no_task(tmp_path: Path) -> None:
+    found = rendered(tmp_path)
+    assert not any("--resources" in one for one in found.container("worker")["args"])
+    assert "pools" not in found.client
+
+
+@pytest.mark.parametrize(
+    ("pools", "memory_pool"),
+    [
+        ([{"memory": "16Gi"}], "a"),
+        ([{"memory": "1500Mi", "threads": 1}], "default"),
+        ([{"memory": "16Gi", "replicas": 0}], "default"),  # no worker would run the simulations
+        ([{"memory": "16Gi"}, {"memory": "32Gi"}], "b"),
+    ],
+)
+def test_simulations_that_ran_out_of_memory_get_the_pool_with_the_most(
+    tmp_path: Path, pools: list[Object], memory_pool: str
+) -> None:
+    named = [{"name": name, **pool} for name, pool in zip("ab", pools, strict=False)]
+    assert rendered(tmp_path, {"worker": {"pools": named}}).client["pools"]["default"] == memory_pool
+
+
+@pytest.mark.parametrize(
+    ("worker", "said"),
+    [
+        ({"pools": [{"name": "default"}]}, "two pools have the name default"),
+        ({"pools": [{"name": "a"}, {"name": "a"}]}, "two pools have the name a"),
+        ({"pools": [{"name": "a"}], "memoryPool": "b"}, "memoryPool=b is not the name of a pool"),
+        ({"pools": [{"name": "a", "minWorkers": 30}]}, "worker.pools: a.minWorkers=30 is more than maxWorkers=10"),
+        ({"pools": [{"name": "a", "memroy": "3Gi"}]}, "'memroy' not allowed"),
+        ({"pools": [{"replicas": 1}]}, "missing property 'name'"),
+        ({"pools": [{"name": "A"}]}, "'A' does not match pattern"),
+    ],
+)
+def test_wrong_pools_are_refused(tmp_path: Path, worker: Object, said: str) -> None:
+    assert said in refused(tmp_path, {"worker": worker})
 
 
 # Dask
@@ -900,9 +977,10 @@ def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
     assert set(found.of("Role")) == {"mops-runner", "mops-client", "mops-manager"}
     assert set(everything.of("Role")) == {"mops-runner", "mops-client", "mops-manager", "mops-autoscaler"}
+    workers = "mops-worker=mops-worker-gpu=mops-worker-large"
     assert rules(everything, "mops-autoscaler") == {
-        ("apps", "deployments=mops-worker", "get"),
-        ("apps", "deployments/scale=mops-worker", "patch"),
+        ("apps", f"deployments={workers}", "get"),
+        ("apps", f"deployments/scale={workers}", "patch"),
         *(("", "pods", verb) for verb in ("list", "patch")),
     }
     assert rules(found, "mops-runner") == RUNNER
@@ -976,8 +1054,12 @@ def test_an_existing_claim_is_used(tmp_path: Path) -> None:
 
 @BOTH
 def test_clients_read_the_pod_templates_of_the_deployments(all_of: Rendered) -> None:
-    """Dedicated clusters are made from them."""
-    assert all_of.client["worker"]["podTemplate"] == all_of.of("Deployment")["mops-worker"]["spec"]["template"]
+    """Dedicated clusters are made from them, and have no pools."""
+    template = all_of.of("Deployment")["mops-worker"]["spec"]["template"]
+    del template["metadata"]["labels"]["mops/pool"]
+    arguments = template["spec"]["containers"][0]["args"]
+    template["spec"]["containers"][0]["args"] = [one for one in arguments if one != "--resources=pool-default=1"]
+    assert all_of.client["worker"]["podTemplate"] == template
     assert all_of.client["schedulerPodTemplate"] == all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]
 
 

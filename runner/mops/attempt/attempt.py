@@ -120,6 +120,12 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
         from mops.cluster.embedded import start_embedded  # noqa: PLC0415 - see Attempt._run
 
         assert context.slots is not None
+        if settings.pool:
+            raise UsageError(
+                f"pool {settings.pool!r}: this machine has no pools of workers",
+                where="MODELOPS_JOB_POOL",
+                hint="leave it out, or run the job on a service or a Dask cluster",
+            )
         with start_embedded(context.run_id, context.slots) as embedded:
             yield embedded
         return

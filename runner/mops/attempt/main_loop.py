@@ -176,7 +176,9 @@ class MainLoop:
         elif self._cluster.is_connected:
             plan = self._plan
             useful = self._concurrency.useful_slots(self._n_left_to_run, plan.groups_left, plan.sizer.seconds_per_group)
-            plan.share = self._concurrency.limit(self._capacity.share(plan.wanted_slots, useful))
+            plan.share = self._concurrency.limit(
+                self._capacity.share(plan.wanted_slots, useful, alone=plan.is_alone_phase)
+            )
             for loss in self._cluster.worker_losses():
                 self._concurrency.worker_lost(loss, self._plan.last_number)
                 for blamed in self._recovery.worker_lost(loss):
@@ -368,7 +370,9 @@ class MainLoop:
         """Return what must come before anything can run; empty: nothing."""
         if not self._cluster.is_connected:
             return "the Dask scheduler"
-        return "" if self._cluster.slots else "workers"
+        if self._cluster.slots:
+            return ""
+        return f"workers of pool {self._capacity.pool}" if self._capacity.pool else "workers"
 
     def _publish_progress(self) -> None:
         slots, n_left, tasks = self._plan.slots, self._n_left_to_run, self._plan.tasks_in_flight

@@ -78,7 +78,7 @@ class Plan:
     @property
     def slots(self) -> int:
         """Simulations that run at once now: a task that runs alone has its worker to itself."""
-        return self.share.workers if self._is_alone_phase else self.share.slots
+        return self.share.workers if self.is_alone_phase else self.share.slots
 
     @property
     def wanted_slots(self) -> int:
@@ -86,7 +86,7 @@ class Plan:
         n_tasks = len(self.tasks_in_flight)
         if self._stopped:
             return n_tasks
-        if self._is_alone_phase:
+        if self.is_alone_phase:
             return n_tasks * max(self.share.slots // self.share.workers, 1)
         n_groups = min(self._n_left, max(self._window.size - self.groups_in_flight, 0))
         n_replicates = sum(len(split.left) for split in self._split.values())
@@ -217,12 +217,18 @@ class Plan:
             heapq.heappush(self._split[group].left, replicate)
 
     @property
-    def _is_alone_phase(self) -> bool:
-        """Whether the tasks in flight run alone. Then all of them do, because no others are sent meanwhile."""
-        return bool(self.tasks_in_flight) and next(iter(self.tasks_in_flight.values())).alone
+    def is_alone_phase(self) -> bool:
+        """Whether the tasks in flight run alone, or the next ones do. No others are sent meanwhile."""
+        if self.tasks_in_flight:
+            return next(iter(self.tasks_in_flight.values())).alone
+        splits = self._split.values()
+        may_send_group = self._n_left and self.groups_in_flight < self._window.size
+        if may_send_group or any(split.left or split.targets_due for split in splits):
+            return False
+        return bool(self._alone_at_end) or any(split.alone or split.targets_alone for split in splits)
 
     def _next_task(self) -> Task | None:
-        if self._is_alone_phase:
+        if self.is_alone_phase:
             suspected = any(not self._suspects.isdisjoint(task.groups) for task in self.tasks_in_flight.values())
             has_room = len(self.tasks_in_flight) < self.share.workers and not self._stopped and not suspected
             return self._next_alone() if has_room else None
@@ -233,7 +239,7 @@ class Plan:
             return None
         if self._n_left and self.groups_in_flight < self._window.size:
             return self._next_groups()
-        return self._next_alone() if not self.tasks_in_flight else None
+        return None
 
     def _next_alone(self) -> Task | None:
         """Return a task that gets a worker to itself: one for each worker, and no other tasks meanwhile."""

@@ -19,6 +19,7 @@ class ShareRequest:
     owner: str = ""  # the person whose jobs together have one share; empty: the job has a share for itself
     slots: int = 0  # for which the job has enough work, for an autoscaler
     sim_threads: int = 1  # of a simulation
+    pool: str = ""  # of the workers that it uses now; empty: all workers
 
 
 class SentTask(Protocol):

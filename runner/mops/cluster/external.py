@@ -22,7 +22,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
 from mops.cluster.dask_calls import CONNECT_SECONDS, CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
 from mops.cluster.scheduler_plugin import AVOID, COST, SUSPECT, AttemptPlugin
-from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, queue_weight
+from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, pool_of, queue_weight, resource_of
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -99,10 +99,12 @@ class ExternalCluster:
         pods: Pods | None,  # None: the workers are not pods, or Kubernetes cannot be asked
     ):
         self._address, self._run_id, self._job_name = address, run_id, job
+        self._pools = pool_of(settings, alone=False), pool_of(settings, alone=True)
         self._threads, self.timeout_s = settings.sim_threads, settings.cluster_timeout
         self._jobs_there = OtherJobs(job, run_id, settings.priority)
         # Until the job begins: it takes nothing from other jobs, and asks an autoscaler for a worker.
-        self._request = ShareRequest(WEIGHTS[settings.priority], 0.0, slots=1, sim_threads=self._threads)
+        weight, pool = WEIGHTS[settings.priority], self._pools[False]
+        self._request = ShareRequest(weight, 0.0, slots=1, sim_threads=self._threads, pool=pool)
         self._has_begun = False
         self._other_requests: list[ShareRequest] = []
         self._long_steps: list[RunningStep] = []
@@ -140,8 +142,12 @@ class ExternalCluster:
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         had_begun, self._has_begun = self._has_begun, True
+        has_moved = request.pool != self._request.pool
         self._request = replace(request, slots=request.slots + self._avoided_slots)  # others run in their place
-        if not had_begun:
+        if has_moved:
+            logger.info("%s: continues on the workers of pool %s", self._job_name, request.pool or "any")
+            self.count_slots()
+        if has_moved or not had_begun:
             self._exchange_requests()
         return self._other_requests
 
@@ -178,7 +184,8 @@ class ExternalCluster:
 
     def reconnect(self) -> None:  # also makes the first connection
         self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
-        self._wait_until(self._has_workers, f"the Dask cluster at {self._address} has no workers")
+        pool = f" of pool {self._request.pool}" if self._request.pool else ""
+        self._wait_until(self._has_workers, f"the Dask cluster at {self._address} has no workers{pool}")
         self._losses.look()
 
     def _has_workers(self) -> bool:
@@ -194,7 +201,7 @@ class ExternalCluster:
             client = new_client(self._address, min(CONNECT_SECONDS, self.timeout_s), direct_to_workers=True)
         except CONNECTION_ERRORS:
             return False
-        self._connection = DaskConnection(DaskCalls(client))
+        self._connection = DaskConnection(DaskCalls(client), self._pools)
         self._n_silences = 0
         self._n_connections += 1
         self._stream = client.scheduler_comm
@@ -244,8 +251,9 @@ class ExternalCluster:
         )
 
     def count_slots(self) -> int:
-        """Count the slots of the workers that are there now, without those that are avoided; return their number."""
-        threads = self._ask(lambda: self.calls.threads())
+        """Count the slots of the pool's workers that are there now, without avoided ones; return their number."""
+        pool = self._request.pool
+        threads = self._ask(lambda: self.calls.on_scheduler(_threads_in, pool=pool) if pool else self.calls.threads())
         if threads is not None:
             slots = {worker: max(n // self._threads, 1) for worker, n in threads.items()}
             counted = [n for worker, n in slots.items() if worker not in self._avoided]
@@ -257,7 +265,7 @@ class ExternalCluster:
     def _exchange_requests(self) -> None:
         others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, self._request))
         if others is not None:
-            self._other_requests = [one for one in others if one.wants]
+            self._other_requests = [one for one in others if one.wants and one.pool == self._request.pool]
         self.connection.price = self._threads / queue_weight(self._request, self._other_requests)
 
     def _oom_kills(self) -> dict[str, OomKills]:
@@ -308,12 +316,16 @@ class DaskConnection:
 
     errors = CONNECTION_ERRORS
 
-    def __init__(self, calls: DaskCalls):
-        self.calls, self._client = calls, calls.client
+    def __init__(
+        self,
+        calls: DaskCalls,
+        pools: tuple[str, str] = ("", ""),  # of workers: for tasks, and for tasks that run alone; empty: all workers
+    ):
+        self.calls, self._client, self._pools = calls, calls.client, pools
         self.price = 1.0  # of a second on a slot, in the fair queue
 
     def submit(self, task: Task, request: TaskRequest, given: object, avoid: frozenset[str]) -> SentTask:
-        with annotate(**annotations_of(task, avoid, self.price)):
+        with annotate(**annotations_of(task, avoid, self.price, self._pools[task.alone])):
             arguments = () if given is None else (given,)
             future = self._client.submit(run_task, request, *arguments, key=request.key, pure=False)
         return cast("SentTask", future)
@@ -373,9 +385,11 @@ class DaskConnection:
             logger.debug("cannot trim the heaps of workers: %r", error)
 
 
-def annotations_of(task: Task, avoid: frozenset[str], price: float) -> dict[str, Any]:
-    """Return what tells the plugin on the scheduler about a task."""
+def annotations_of(task: Task, avoid: frozenset[str], price: float, pool: str = "") -> dict[str, Any]:
+    """Return what tells the scheduler, and the plugin there, about a task."""
     annotations: dict[str, Any] = {COST: price * task.seconds}
+    if pool:  # only the workers with this resource run the task, which takes nothing of it
+        annotations["resources"] = {resource_of(pool): 0}
     if task.suspect:
         annotations[SUSPECT] = True
     if avoid:
@@ -397,6 +411,12 @@ def _left_on_worker(dask_worker: Any, pool_id: str, keys: frozenset[str]) -> lis
     worker = f"worker {dask_worker.address}"
     kept = {*dask_worker.data, *dask_worker.state.tasks}
     return [f"key {key} on {worker}" for key in keys if key in kept] + buffers_left(worker, pool_id, keys)
+
+
+def _threads_in(pool: str, dask_scheduler: Any) -> dict[str, int]:
+    """Return the threads of each worker of a pool. Runs on the scheduler."""
+    workers = dask_scheduler.workers.items()
+    return {address: worker.nthreads for address, worker in workers if resource_of(pool) in worker.resources}
 
 
 async def _trim_worker() -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,9 @@ METADATA = "mops-jobs"  # in the scheduler's metadata; below it, each record by 
 # its record several times as often.
 SILENT_SECONDS = 15.0
 
-_FORMAT = 2
+_FORMAT = 3
+
+_POOL_RESOURCE = "pool-"
 
 _ROUNDING = 1e-9
 
@@ -139,12 +141,14 @@ class ClusterCapacity:
         self._is_empty = False
         self._n_others = 0
         self.slots = max(cluster.slots, 1)
+        self.pool = pool_of(settings, alone=False)
 
-    def share(self, wanted_slots: int, useful_slots: int) -> Share:
+    def share(self, wanted_slots: int, useful_slots: int, *, alone: bool = False) -> Share:
         """Return what to plan for now, for a job that could use ``wanted_slots`` at once.
 
-        ``useful_slots`` is for how many slots an autoscaler should start workers. The share has at least one slot, so
-        that tasks wait for the first worker that comes. ClusterError: no worker was there for
+        ``useful_slots`` is for how many slots an autoscaler should start workers. Simulations that run ``alone`` on a
+        worker use those of MODELOPS_JOB_MEMORY_POOL, if it is set. The share has at least one slot, so that tasks wait
+        for the first worker that comes. ClusterError: no worker was there for
         MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
         """
         counted, timeout_s = self._cluster.slots, self._cluster.timeout_s
@@ -164,7 +168,8 @@ class ClusterCapacity:
             self.slots = counted
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
         weight, sim_threads = WEIGHTS[self._settings.priority], self._settings.sim_threads
-        request = ShareRequest(weight, fraction, self._owner, useful_slots, sim_threads)
+        self.pool = pool_of(self._settings, alone=alone)
+        request = ShareRequest(weight, fraction, self._owner, useful_slots, sim_threads, self.pool)
         others = self._cluster.other_jobs(request)
         share = share_of(self.slots, max(self._cluster.workers, 1), request, others)
         if len(others) != self._n_others:
@@ -176,6 +181,21 @@ class ClusterCapacity:
     def reset_timeout(self) -> None:
         """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""
         self._last_worker_at = time.monotonic()
+
+
+def pool_of(settings: Settings, *, alone: bool) -> str:
+    """Return the pool of workers for tasks that run alone on a worker, or for the others; empty: all workers."""
+    return (settings.memory_pool if alone else None) or settings.pool or ""
+
+
+def resource_of(pool: str) -> str:
+    """Return the name of the Dask resource that the workers of a pool have."""
+    return f"{_POOL_RESOURCE}{pool}"
+
+
+def pool_with(resources: Iterable[str]) -> str:
+    """Return the pool of a worker with these Dask resources; empty: it belongs to none."""
+    return next((one.removeprefix(_POOL_RESOURCE) for one in resources if one.startswith(_POOL_RESOURCE)), "")
 
 
 def at_most(seconds: float) -> str:

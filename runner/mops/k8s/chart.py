@@ -105,6 +105,8 @@ class ServiceConfig(ChartModel):
     runner: RunnerPod
     worker: Workers
     autoscaler: Autoscaler | None = None  # None: the operator sets the number of workers
+    # the pools of workers, and for each the one for simulations that ran out of memory; empty: all workers are alike
+    pools: dict[str, str] = {}
     dedicated: Dedicated = Dedicated()
     scheduler_pod_template: Annotated[Object, Field(alias="schedulerPodTemplate")] = {}
 

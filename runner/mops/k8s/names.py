@@ -11,6 +11,7 @@ COMPONENT = "app.kubernetes.io/component"
 JOB = "mops/job"
 OWNER = "mops/owner"  # also an annotation: not every name of a person is valid in a label
 STUDY = "mops/study"
+POOL = "mops/pool"  # of workers
 QUEUE = "kueue.x-k8s.io/queue-name"
 POD_OF_JOB = "batch.kubernetes.io/job-name"  # set by Kubernetes
 UID_OF_JOB = "batch.kubernetes.io/controller-uid"
@@ -27,6 +28,8 @@ SCHEDULER = "scheduler"
 WORKER = "worker"
 AUTOSCALER = "autoscaler"
 
+DEFAULT_POOL = "default"  # of the workers outside of `worker.pools` of the chart
+
 _LABEL_LENGTH = 63
 _CLUSTER_LENGTH = 37  # the operator allows 53; with 37 the names of workers differ in their first 63 characters
 
@@ -42,6 +45,11 @@ def cluster_name(job: str, token: str) -> str:
     # The token makes the name unique: the operator would mistake remains of an older cluster for the new cluster's.
     room = _CLUSTER_LENGTH - len(f"dask--{token}")
     return f"dask-{job[:room].strip('-')}-{token}"
+
+
+def workers_name(release: str, pool: str) -> str:
+    """Return the name of the Deployment of a pool of workers."""
+    return f"{release}-{WORKER}" if pool == DEFAULT_POOL else f"{release}-{WORKER}-{pool}"
 
 
 def client_name(release: str) -> str:

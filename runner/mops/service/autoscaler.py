@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mops.cluster.base import ShareRequest
 from mops.cluster.dask_calls import DaskCalls, connect_to_look
-from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs
+from mops.cluster.shares import METADATA, SILENT_SECONDS, OtherJobs, pool_with
 from mops.errors import MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_ends import of_this_pod
@@ -37,7 +37,7 @@ _REMOVE_FIRST, _DEFAULT = "-1", "0"
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of workers that the chart allows."""
+    """The numbers of workers of a pool that the chart allows."""
 
     least: int
     most: int
@@ -72,11 +72,11 @@ class Recent:
 
 
 class Workers:
-    """The Deployment of a service's workers."""
+    """The Deployment of a pool of a service's workers."""
 
-    def __init__(self, kubernetes: Kubernetes, release: str):
-        self._kubernetes, self._name = kubernetes, f"{release}-{names.WORKER}"
-        self._labels = names.of_component(release, names.WORKER)
+    def __init__(self, kubernetes: Kubernetes, release: str, pool: str):
+        self._kubernetes, self._name = kubernetes, names.workers_name(release, pool)
+        self._labels = names.of_component(release, names.WORKER) | {names.POOL: pool}
 
     def replicas(self) -> int:
         """Return how many workers there should be."""
@@ -95,22 +95,28 @@ class Workers:
         self._kubernetes.scale(self._name, n)
 
 
-def busy_workers(dask_scheduler: Any) -> list[str]:
-    """Return the names of the workers that have tasks, or results that no runner has fetched. Runs on the scheduler."""
-    return [str(one.name) for one in dask_scheduler.workers.values() if one.processing or one.has_what]
+def busy_workers(dask_scheduler: Any) -> dict[str, str]:
+    """Return the pools of the workers that have tasks, or results that no runner has fetched, by the workers' names.
+
+    Runs on the scheduler.
+    """
+    busy = (one for one in dask_scheduler.workers.values() if one.processing or one.has_what)
+    return {str(one.name): pool_with(one.resources) for one in busy}
 
 
 class Autoscaler:
-    """Follows the jobs of one service, over any number of connections to its scheduler."""
+    """Follows the jobs in one pool of a service, over any number of connections to its scheduler."""
 
-    def __init__(self, workers: Workers, limits: Limits, clock: Callable[[], float] = time.monotonic):
-        self._workers, self._limits, self._clock = workers, limits, clock
+    def __init__(self, pool: str, workers: Workers, limits: Limits, clock: Callable[[], float] = time.monotonic):
+        self._pool, self._workers, self._limits, self._clock = pool, workers, limits, clock
         self._jobs = OtherJobs("", "", "", clock)
         self._recent, self._looked_at = Recent(limits.idle_s, 0, clock()), -math.inf
 
-    def look(self, records: Mapping[str, Mapping[str, Any]], busy: Sequence[str]) -> None:
+    def look(self, records: Mapping[str, Mapping[str, Any]], busy_pools: Mapping[str, str]) -> None:
         """Compare the workers with what the jobs need, and start or stop workers."""
-        now, requests = self._clock(), self._jobs.requests(records, own="")
+        now, pool = self._clock(), self._pool
+        requests = [one for one in self._jobs.requests(records, own="") if (one.pool or names.DEFAULT_POOL) == pool]
+        busy = [name for name, of_pool in busy_pools.items() if (of_pool or names.DEFAULT_POOL) == pool]
         present, wanted = self._workers.replicas(), wanted_workers(requests, self._limits)
         if now - self._looked_at > SILENT_SECONDS:  # runners may not have connected again after a break
             self._recent = Recent(self._limits.idle_s, present, now)
@@ -119,20 +125,26 @@ class Autoscaler:
         if n < present:
             self._workers.keep(busy)
         if n != present:
-            message = "workers: %d (before: %d); connected runners: %d; they can use: %d; busy now: %d"
-            logger.info(message, n, present, len(requests), wanted, len(busy))
+            message = "workers of pool %s: %d (before: %d); connected runners: %d; they can use: %d; busy now: %d"
+            logger.info(message, pool, n, present, len(requests), wanted, len(busy))
             self._workers.scale(n)
 
 
-def follow(calls: DaskCalls, autoscaler: Autoscaler) -> NoReturn:
+def follow(calls: DaskCalls, autoscalers: Sequence[Autoscaler]) -> NoReturn:
     """Look every few seconds, until the connection breaks: then Dask's client may raise any error."""
     while True:
         records, busy = calls.metadata([METADATA]), calls.on_scheduler(busy_workers)
-        try:
-            autoscaler.look(records, busy)
-        except ServiceError as fault:
-            logger.warning("cannot change the number of workers: %s", fault)
+        for autoscaler in autoscalers:
+            try:
+                autoscaler.look(records, busy)
+            except ServiceError as fault:
+                logger.warning("cannot change the number of workers: %s", fault)
         time.sleep(LOOK_SECONDS)
+
+
+def _limits_of(text: str, idle_s: float) -> tuple[str, Limits]:
+    pool, least, most, threads = text.split(",")
+    return pool, Limits(int(least), int(most), int(threads), idle_s)
 
 
 def main() -> None:
@@ -140,22 +152,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="mops.service.autoscaler", description="Start and stop workers as jobs need.")
     parser.add_argument("scheduler", help="the address of the Dask scheduler: tls://host:8786")
     parser.add_argument("--release", required=True, help="the release of the chart, in the namespace of this pod")
-    parser.add_argument("--least", type=int, required=True, help="the least number of workers")
-    parser.add_argument("--most", type=int, required=True, help="the highest number of workers")
-    parser.add_argument("--threads", type=int, required=True, help="threads of a worker")
+    parser.add_argument(
+        "--pool",
+        action="append",
+        required=True,
+        metavar="NAME,LEAST,MOST,THREADS",
+        help="a pool of workers, the numbers of workers that it may have, and the threads of a worker; repeatable",
+    )
     parser.add_argument("--idle-seconds", type=float, required=True, help="time before unnecessary workers are removed")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-    limits = Limits(options.least, options.most, options.threads, options.idle_seconds)
-    autoscaler = None
+    limits = dict(_limits_of(pool, options.idle_seconds) for pool in options.pool)
+    autoscalers: list[Autoscaler] = []
     while True:
         try:
-            if autoscaler is None:
-                autoscaler = Autoscaler(Workers(of_this_pod(), options.release), limits)
+            if not autoscalers:
+                workers = {pool: Workers(of_this_pod(), options.release, pool) for pool in limits}
+                autoscalers = [Autoscaler(pool, workers[pool], allowed) for pool, allowed in limits.items()]
             with connect_to_look(options.scheduler) as calls:
                 logger.info("connected to %s", options.scheduler)
-                follow(calls, autoscaler)
+                follow(calls, autoscalers)
         except MopsError as fault:  # it passes, or an operator reads it here
             logger.warning("the number of workers stays as it is: %s", fault)
         except Exception:

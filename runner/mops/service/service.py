@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import mops
-from mops.errors import JobError, MopsError, ServiceError, UsageError
+from mops.errors import JobError, MopsError, ServiceError, UsageError, known_name
 from mops.k8s import chart, dedicated, names
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
@@ -62,6 +62,7 @@ class Service:
     pod: RunnerPod  # the settings of the runner's pod
     owner: str = ""  # of the job (JobRecord.owner), a label and an annotation of its Jobs
     study: str = ""  # its name, a label of the Jobs
+    pool: str | None = None  # of workers that run the job; None: as the chart says
     dedicated_size: dedicated.Size | None = None  # None: the job runs on the shared cluster
     # URL of the jobs' storage, because jobs of two storages may have the same name; None: the service's storage.
     results: str | None = None
@@ -124,7 +125,21 @@ class Service:
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}
-        return replace(self, pod=self.pod.model_copy(update=changes), dedicated_size=self._size(options))
+        size = self._size(options)
+        if options.pool and size is not None:
+            what = "a dedicated Dask cluster has no pools of workers"
+            raise UsageError(what, where="--pool", hint="add --shared, or leave out --pool")
+        self.check_pool(options.pool, "--pool")
+        return replace(self, pod=self.pod.model_copy(update=changes), dedicated_size=size, pool=options.pool)
+
+    def check_pool(self, pool: str | None, where: str) -> None:
+        """Refuse a pool of workers that this service does not have."""
+        there = self.profile.service.pools
+        if pool is None or pool in there:
+            return
+        if not there:
+            raise UsageError("this service has no pools of workers", where=where, hint="leave it out")
+        raise UsageError(f"this service has no pool {pool!r} of workers", where=where, hint=known_name(pool, there))
 
     def _size(self, options: PodOptions) -> dedicated.Size | None:
         """Return the size of the job's dedicated Dask cluster; None: the job runs on the shared cluster."""
@@ -165,6 +180,9 @@ class Service:
 
         def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:
             settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+            if pools := self.profile.service.pools:
+                pool = settings[f"{PREFIX}POOL"] = self.pool or settings.get(f"{PREFIX}POOL", names.DEFAULT_POOL)
+                settings.setdefault(f"{PREFIX}MEMORY_POOL", pools[pool])
             request = replace(wanted, number=self._next_number(job), environment=settings, asked=asked)
             made = self.kubernetes.create(runner_job(self.pod, request))
             if self.pod.queue and not made["spec"].get("suspend"):  # Kueue suspends each Job that names a queue

@@ -36,6 +36,7 @@ class PodOptions:
     workers: Annotated[str | None, Option("Set the number of workers of a dedicated cluster", "N|MIN:MAX", SERVICE)] = (
         None
     )
+    pool: Annotated[str | None, Option("Run simulations on this pool of shared workers", "NAME", SERVICE)] = None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ REQUEST = ShareRequest(4, 0.5, slots=8, sim_threads=2)
 
 
 def record(n: int, **more: Any) -> dict[str, Any]:
-    return {"format": 2, "n": n, "job": "other", "run": "2", **asdict(REQUEST), **more}
+    return {"format": 3, "n": n, "job": "other", "run": "2", **asdict(REQUEST), **more}
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
@@ -33,7 +33,7 @@ def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
 
 
 def test_a_record_of_another_format_is_left_alone() -> None:
-    assert OtherJobs("mine", "1", "high", Clock(100.0)).requests({"a": {"format": 3, "claims": []}}, "own") == []
+    assert OtherJobs("mine", "1", "high", Clock(100.0)).requests({"a": {"format": 4, "claims": []}}, "own") == []
 
 
 @pytest.fixture

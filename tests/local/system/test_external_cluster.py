@@ -520,11 +520,11 @@ def test_a_job_says_how_many_slots_it_can_use_and_which_workers_are_busy(lab: St
         wait_for(slots, of=runner)
         assert slots() == [1], "for a first worker"
         dask.add_worker("--name", "first", threads=2)
-        wait_for(lambda: calls.on_scheduler(busy_workers) == ["first"], of=runner)
+        wait_for(lambda: calls.on_scheduler(busy_workers) == {"first": ""}, of=runner)
         wait_for(lambda: slots()[0] >= 10, of=runner)
         dask.let_go()
         assert runner.wait() == 0, runner.said
-        wait_for(lambda: slots() == [] and calls.on_scheduler(busy_workers) == [])
+        wait_for(lambda: slots() == [] and calls.on_scheduler(busy_workers) == {})
 
 
 def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:

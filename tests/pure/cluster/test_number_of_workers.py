@@ -84,14 +84,14 @@ class Looks:
 
     def __post_init__(self) -> None:
         stand_in: Any = self.workers
-        self.autoscaler = Autoscaler(stand_in, LIMITS, self.clock)
+        self.autoscaler = Autoscaler("default", stand_in, LIMITS, self.clock)
 
     def look(self, slots: int | None, busy: list[str], for_s: float = 5.0) -> int:
         """Look for so many seconds; return the number of workers at the end."""
         for _ in range(int(for_s / 5)):
             self.n, self.clock.now = self.n + 1, self.clock.now + 5
-            card = {"format": 2, "n": self.n, "weight": 4, "wants": 1.0, "owner": "", "sim_threads": 1}
-            self.autoscaler.look({} if slots is None else {"1.1": card | {"slots": slots}}, busy)
+            card = {"format": 3, "pool": "", "n": self.n, "weight": 4, "wants": 1.0, "owner": "", "sim_threads": 1}
+            self.autoscaler.look({} if slots is None else {"1.1": card | {"slots": slots}}, dict.fromkeys(busy, ""))
         return self.workers.n
 
 
@@ -120,3 +120,22 @@ def test_nothing_is_removed_at_once_at_the_start_and_after_a_break(break_s: floa
         clock.now += break_s
     assert job.look(None, [], for_s=60) == 7
     assert job.look(None, [], for_s=10) == 0
+
+
+def test_each_pool_follows_its_own_jobs() -> None:
+    clock, workers = Clock(0.0), {"default": InMemory(), "large": InMemory()}
+    scalers = []
+    for pool, deployment in workers.items():
+        stand_in: Any = deployment
+        scalers.append(Autoscaler(pool, stand_in, LIMITS, clock))
+    card = {"format": 3, "n": 1, "weight": 4, "wants": 1.0, "owner": "", "sim_threads": 1}
+    records = {"1.1": card | {"slots": 4, "pool": ""}, "2.1": card | {"slots": 6, "pool": "large"}}
+    for scaler in scalers:
+        scaler.look(records, {})
+    assert {pool: deployment.n for pool, deployment in workers.items()} == {"default": 2, "large": 3}
+    for _ in range(13):
+        clock.now += 5
+        for scaler in scalers:
+            scaler.look({}, {"a": "large", "b": "large", "c": ""})
+    assert {pool: deployment.n for pool, deployment in workers.items()} == {"default": 1, "large": 2}
+    assert workers["large"].kept == ["a", "b"]

@@ -19,6 +19,7 @@ pods. Empty values are left out.
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
   "autoscaler" (ternary (dict "minWorkers" (int64 .Values.autoscaler.minWorkers) "maxWorkers" (int64 .Values.autoscaler.maxWorkers)) dict .Values.autoscaler.enabled)
+  "pools" (include "mops.memoryPools" . | fromJson)
   "schedulerPodTemplate" (include "mops.scheduler.template" . | fromYaml)
   "dedicated" (dict
     "enabled" .Values.dedicated.enabled

@@ -5,6 +5,9 @@
 metadata:
   labels:
     {{- include "mops.podLabels" $scope | nindent 4 }}
+    {{- with .pool }}
+    mops/pool: {{ . }}
+    {{- end }}
   annotations:
     {{- include "mops.daskChecksum" . | nindent 4 }}
     {{- with .Values.worker.annotations }}
@@ -35,6 +38,9 @@ spec:
         - --no-dashboard
         - --local-directory=/tmp/dask
         - --death-timeout=120
+        {{- if and .pool .Values.worker.pools }}
+        - --resources=pool-{{ .pool }}=1
+        {{- end }}
       env:
         {{- include "mops.podNameEnv" . | nindent 8 }}
         - name: DASK_SCHEDULER_ADDRESS
@@ -65,11 +71,17 @@ spec:
         requests:
           cpu: {{ .Values.worker.cpu | default (printf "%dm" (mul 750 (int64 .Values.worker.threads))) | quote }}
           memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
+          {{- with .Values.worker.extraResources }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
         limits:
           {{- with .Values.worker.cpuLimit }}
           cpu: {{ . | quote }}
           {{- end }}
           memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
+          {{- with .Values.worker.extraResources }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
       securityContext:
         {{- include "mops.securityContext" . | nindent 8 }}
       lifecycle:
@@ -110,10 +122,16 @@ spec:
           mountPath: /storage
           readOnly: true
         {{- end }}
+        {{- with .Values.worker.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     {{- include "mops.tmpVolume" $scope | nindent 4 }}
     {{- include "mops.daskVolume" . | nindent 4 }}
     {{- with include "mops.storageVolume" . }}
     {{- . | trim | nindent 4 }}
+    {{- end }}
+    {{- with .Values.worker.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end }}

@@ -1,0 +1,75 @@
+"""Pools of workers, which come from none and go with the jobs that need them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from service_lab import Service, assert_same_rows, installed, wait_for, write_study
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+MODEL = """
+import os
+
+def run(params, seed):
+    held = bytearray(params["mib"] << 20)
+    return {"held": [len(held)], "pod": [os.environ["HOSTNAME"]]}
+"""
+
+
+@pytest.fixture(scope="module")
+def pooled(cluster: dict[str, str]) -> Iterator[Service]:
+    autoscaler = {"enabled": True, "minWorkers": 1, "maxWorkers": 2, "idleSeconds": 15}
+    large = {"name": "large", "memory": "3Gi", "labels": {"example.org/size": "large"}}
+    worker = {"memory": "1200Mi", "threads": 1, "pools": [large]}
+    with installed("mops-pooled", cluster, autoscaler=autoscaler, worker=worker) as found:
+        yield found
+
+
+def replicas(service: Service, deployment: str) -> int:
+    return int(service.kubectl("get", "deployment", deployment, "-o", "jsonpath={.spec.replicas}"))
+
+
+def test_simulations_that_ran_out_of_memory_succeed_on_the_pool_with_the_most(pooled: Service) -> None:
+    sets = [{"mib": 1400 if i == 3 else 8, "i": i} for i in range(6)]
+    study = pooled.write("needs", MODEL, {"n_replicates": 1, "parameter_sets": sets})
+    pooled.submit(study, "needs")
+    wait_for(lambda: replicas(pooled, "mops-worker-large") == 1, said=lambda: pooled.what_is_wrong("needs"))
+    found = pooled.wait("needs")
+    assert found["attempt"] == 1
+    rows = pooled.job("needs").outputs("output").to_arrow().to_pylist()
+    assert sorted(row["held"] >> 20 for row in rows) == [8] * 5 + [1400]
+    pods = {row["held"] >> 20: row["pod"] for row in rows}
+    assert pods[1400].startswith("mops-worker-large-")
+    assert not pods[8].startswith("mops-worker-large-")
+    wait_for(lambda: replicas(pooled, "mops-worker-large") == 0)
+    assert replicas(pooled, "mops-worker") == 1
+
+
+def test_a_job_runs_on_the_pool_that_it_names(pooled: Service) -> None:
+    study = pooled.write("named", MODEL, {"n_replicates": 2, "parameter_sets": [{"mib": 1, "i": i} for i in range(8)]})
+    pooled.submit(study, "named", "--pool", "large")
+    pooled.wait("named")
+    rows = pooled.job("named").outputs("output").to_arrow().to_pylist()
+    assert len(rows) == 16
+    assert all(row["pod"].startswith("mops-worker-large-") for row in rows)
+
+
+def test_an_unknown_pool_is_refused_before_anything_is_written(pooled: Service) -> None:
+    study = write_study(pooled, "typo", sets=2, seconds=0)
+    told = pooled.mops("jobs", "submit", study, "--name", "typo", "--pool", "lareg", code=2)
+    assert "this service has no pool 'lareg' of workers" in told.err
+    assert "did you mean 'large'?" in told.err
+    assert "typo" not in [job["job"] for job in json.loads(pooled.mops("jobs", "list", "--json").out)]
+    told = pooled.mops("jobs", "submit", study, "--name", "typo", MODELOPS_JOB_POOL="lareg", code=2)
+    assert "MODELOPS_JOB_POOL" in told.err
+
+
+def test_a_job_without_a_pool_runs_on_the_other_workers(pooled: Service) -> None:
+    study = write_study(pooled, "plain", sets=20, seconds=0)
+    pooled.submit(study, "plain")
+    pooled.wait("plain")
+    assert_same_rows(pooled, study, "plain")
+    assert replicas(pooled, "mops-worker-large") == 0
