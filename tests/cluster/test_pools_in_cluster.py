@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from service_lab import Service, assert_same_rows, installed, wait_for, write_study
+from service_lab import VALUES, Service, assert_same_rows, installed, wait_for, write_study
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -23,7 +23,7 @@ def run(params, seed):
 def pooled(cluster: dict[str, str]) -> Iterator[Service]:
     autoscaler = {"enabled": True, "minWorkers": 1, "maxWorkers": 2, "idleSeconds": 15}
     large = {"name": "large", "memory": "3Gi", "labels": {"example.org/size": "large"}}
-    worker = {"memory": "1200Mi", "threads": 1, "pools": [large]}
+    worker = {**VALUES["worker"], "pools": [large]}
     with installed("mops-pooled", cluster, autoscaler=autoscaler, worker=worker) as found:
         yield found
 

@@ -99,10 +99,11 @@ def test_a_server_that_does_not_answer_is_unavailable(
 
 
 @pytest.mark.parametrize("ask", EVERY_REQUEST)
+@pytest.mark.parametrize("code", ["AccessDenied", "SignatureDoesNotMatch"])
 def test_refused_access_is_an_error_that_is_not_retried(
-    ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
+    code: str, ask: Callable[[Files], Any], clock: Time, at: Callable[..., Files]
 ) -> None:
-    script = Scripted((403, {}, error("AccessDenied")))
+    script = Scripted((403, {}, error(code)))
     with serving(script) as port, pytest.raises(StorageError, match=r"refuses access \(\w+ 403") as caught:
         ask(at(port, retrying=clock.retrying()))
     assert "access key" in str(caught.value.hint)
@@ -166,7 +167,7 @@ def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str,
 def test_a_missing_bucket_is_an_error_and_no_missing_file(s3: S3Storage) -> None:
     files = Files.open("s3://never-created/prefix")
     for ask in (files.get, files.list, files.folders, lambda path: files.put(path, b"")):
-        with pytest.raises(StorageError, match="the container or account does not exist"):
+        with pytest.raises(StorageError, match="the bucket does not exist"):
             ask("a")
 
 

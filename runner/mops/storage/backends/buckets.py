@@ -21,7 +21,7 @@ from mops.errors import UsageError
 from mops.storage.backends.base import (
     BUSY,
     FAULTS_BY_STATUS,
-    NO_CONTAINER,
+    REFUSED,
     SILENT,
     UNKNOWN,
     Data,
@@ -71,9 +71,10 @@ _CLOUDS: Mapping[str, _Cloud] = {
         re.compile(r"credential|oauth2|computeMetadata|metadata\.google", re.IGNORECASE),
     ),
 }
-_CODES = {"NoSuchBucket": NO_CONTAINER, "RequestTimeout": SILENT}
+_NO_BUCKET = Fault("the bucket does not exist", "create the bucket, or correct the storage's URL")
+_CODES = {"NoSuchBucket": _NO_BUCKET, "RequestTimeout": SILENT}
 _REFUSED_CODES = frozenset({"AccessDenied", "ExpiredToken", "InvalidToken"})
-_STATUSES = FAULTS_BY_STATUS | {409: BUSY}
+_STATUSES = FAULTS_BY_STATUS | {404: _NO_BUCKET, 409: BUSY}
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w+)")  # of an answer, or of one object in an answer to a deletion
 _CLI_SECONDS = 60  # a profile may take its credentials from another program, or from a role
@@ -255,7 +256,8 @@ def _fault_of(cloud: _Cloud, error: Exception, text: str, status: int, code: str
     by_status = _STATUSES.get(status, UNKNOWN if status else SILENT)
     if status and by_status.transient:
         return by_status
-    if code in _REFUSED_CODES or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+    is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if is_refused or code in _REFUSED_CODES or (code and by_status is REFUSED):
         return cloud.refused
     if "configured region" in text:
         return _WRONG_REGION
