@@ -473,14 +473,14 @@ def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: Study
     A worker maps the result, and reads it when the runner fetches it. So it dies in each fetch, after the task: Dask
     does not count these deaths.
     """
-    # As in the chart. With its defaults Dask writes the 1.4 GiB to disk in the worker's event loop, which stops the
+    # As in the chart. With its defaults Dask writes the 0.7 GiB to disk in the worker's event loop, which stops the
     # worker for minutes on a slow disk, and starts nothing on a worker that maps much.
     as_in_chart = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
     with dask_in(tmp_path / "dask", n_workers=0, **as_in_chart) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         for _ in range(2):
             dask.add_worker("--nanny", "--memory-limit", "500MiB")
-        lab.write("large:run", [{"mib": 1400 if i == 3 else 1, "i": i} for i in range(8)])
+        lab.write("large:run", [{"mib": 700 if i == 3 else 1, "i": i} for i in range(8)])
         (lab.project / "large.py").write_text(
             "import numpy as np\n\ndef run(params, seed):\n    return {'x': np.ones(params['mib'] << 17)}\n"
         )
