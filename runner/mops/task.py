@@ -33,6 +33,8 @@ class JobContext:
     threads: int = 1  # of one simulation
     timeout_s: float | None = None  # of one simulation or one target; None: no limit
     retries: int = 1  # how often mops retries a simulation or target whose process died
+    # whether tasks that run alone go to a pool of workers with more memory
+    alone_elsewhere: bool = False
     memory_bytes: int | None = None  # of one simulation's process tree; None: the slot's share of the worker's memory
     tasks_per_child: int = 0  # simulations before mops replaces a child process; 0: any number
     growth_bytes: int = 0  # since its first simulation, at which mops replaces a child process; 0: any growth

@@ -463,10 +463,34 @@ def test_a_pool_has_the_values_of_the_workers_unless_it_has_its_own(tmp_path: Pa
     assert found.client["pools"] == {"default": "large", "gpu": "gpu", "large": "large"}
 
 
-def test_without_pools_dask_restricts_no_task(tmp_path: Path) -> None:
+def test_without_pools_jobs_have_none(tmp_path: Path) -> None:
+    """The workers belong to the default pool even so, for jobs that run while an upgrade removes the last pool."""
     found = rendered(tmp_path)
-    assert not any("--resources" in one for one in found.container("worker")["args"])
+    assert "--resources=pool-default=1" in found.container("worker")["args"]
     assert "pools" not in found.client
+
+
+def test_a_pool_can_have_empty_values_in_place_of_those_of_the_workers(tmp_path: Path) -> None:
+    empty = {
+        "replicas": 0,
+        "cpuLimit": "",
+        "headroom": "",
+        "tolerations": [],
+        "priorityClassName": "",
+        "podDisruptionBudget": {"enabled": False},
+        "extraVolumes": [],
+        "extraVolumeMounts": [],
+    }
+    worker = {"pools": [{"name": "empty", **empty}]}
+    found = rendered(tmp_path, {"worker": worker, "autoscaler": {"enabled": False}}, EVERYTHING)
+    deployment = found.of("Deployment")["mops-worker-empty"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert deployment["spec"]["replicas"] == 0
+    assert "cpu" not in pod["containers"][0]["resources"]["limits"]
+    assert pod["containers"][0]["args"][-3] != found.container("worker")["args"][-3], "the limit without the headroom"
+    assert not {"tolerations", "priorityClassName"} & set(pod)
+    assert "data" not in {volume["name"] for volume in pod["volumes"]}
+    assert "mops-worker-empty" not in found.of("PodDisruptionBudget")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def job_context(
         timeout_s=settings.sim_timeout,
         retries=settings.retries,
         memory_bytes=settings.sim_memory,
+        alone_elsewhere=settings.memory_pool not in (None, settings.pool),
         tasks_per_child=settings.tasks_per_child,
         growth_bytes=settings.child_growth,
         start=settings.start,

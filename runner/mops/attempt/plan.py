@@ -223,15 +223,17 @@ class Plan:
             return next(iter(self.tasks_in_flight.values())).alone
         splits = self._split.values()
         may_send_group = self._n_left and self.groups_in_flight < self._window.size
-        if may_send_group or any(split.left or split.targets_due for split in splits):
-            return False
+        if self._stopped or may_send_group or any(split.left for split in splits):
+            return False  # targets that are due can wait: so a job moves to a pool for such tasks once
         return bool(self._alone_at_end) or any(split.alone or split.targets_alone for split in splits)
 
     def _next_task(self) -> Task | None:
         if self.is_alone_phase:
             suspected = any(not self._suspects.isdisjoint(task.groups) for task in self.tasks_in_flight.values())
             has_room = len(self.tasks_in_flight) < self.share.workers and not self._stopped and not suspected
-            return self._next_alone() if has_room else None
+            task = self._next_alone() if has_room else None
+            if task is not None or self.tasks_in_flight:
+                return task
         for group, split in self._split.items():
             if split.targets_due or (split.left and not self._stopped):
                 return self._next_of_split(group, split)

@@ -91,9 +91,11 @@ class UserCode:
         has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
         self.folder = imported_in.of(own_folder(self.scratch))
-        self._imported_in = imported_in if has_written else None
+        self._imported_in: WorkingFolder | None = None
         if has_written:
-            self.folder = WorkingFolder(own_folder(self.scratch), links_to(imported_in.path))
+            tree = links_to(imported_in.path)
+            self.folder = WorkingFolder(own_folder(self.scratch), tree)
+            self._imported_in = WorkingFolder(imported_in.path.parent, tree)  # without what the import has removed
         self._read_only = (root.resolve(), imported_in.path.resolve())
         self.state, self._temporary = ProcessState(), temporary
 

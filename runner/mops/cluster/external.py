@@ -265,7 +265,8 @@ class ExternalCluster:
     def _exchange_requests(self) -> None:
         others = self._ask(lambda: self._jobs_there.exchange(self.calls, self.pool_id, self._request))
         if others is not None:
-            self._other_requests = [one for one in others if one.wants and one.pool == self._request.pool]
+            own = self._request.pool  # a job without a pool uses the workers of all pools
+            self._other_requests = [one for one in others if one.wants and (not own or one.pool in (own, ""))]
         self.connection.price = self._threads / queue_weight(self._request, self._other_requests)
 
     def _oom_kills(self) -> dict[str, OomKills]:

@@ -123,11 +123,12 @@ class OtherJobs:
         """Return the requests of jobs whose records are still renewed; ``own`` is the name of the own record."""
         now, before = self._clock(), self._last_new
         others = {name: record for name, record in records.items() if name != own and record.get("format") == _FORMAT}
-        self._last_new = {}
+        last_new = {}
         for name, record in others.items():
             n, since = before.get(name, (None, now))
-            self._last_new[name] = record["n"], since if n == record["n"] else now
-        renewed = [name for name, (_, since) in self._last_new.items() if now - since <= SILENT_SECONDS]
+            last_new[name] = record["n"], since if n == record["n"] else now
+        self._last_new = last_new  # at once, because two threads of a runner ask
+        renewed = [name for name, (_, since) in last_new.items() if now - since <= SILENT_SECONDS]
         fields = [field.name for field in dataclass_fields(ShareRequest)]
         return [ShareRequest(*(others[name][field] for field in fields)) for name in renewed]
 
@@ -156,12 +157,13 @@ class ClusterCapacity:
             self.reset_timeout()
         elif time.monotonic() - self._last_worker_at > timeout_s:
             raise ClusterError(
-                f"the Dask cluster has had no workers for {timeout_s:g} s",
+                f"the Dask cluster has had no workers{self._of_pool} for {timeout_s:g} s",
                 where=self._settings.scheduler,
                 hint=f"start workers, then continue the job: mops jobs resume {self._job}",
             )
         elif not self._is_empty:
-            logger.warning("%s: no workers are left; waiting%s for one", self._job, at_most(timeout_s))
+            message = "%s: no workers%s are there; waiting%s for one"
+            logger.warning(message, self._job, self._of_pool, at_most(timeout_s))
         self._is_empty = not counted
         if counted and counted != self.slots:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
@@ -177,6 +179,10 @@ class ClusterCapacity:
             message = "%s: other jobs on this cluster: %d; share of this job: %d of %d slots"
             logger.info(message, self._job, len(others), share.slots, self.slots)
         return share
+
+    @property
+    def _of_pool(self) -> str:
+        return f" of pool {self.pool}" if self.pool else ""
 
     def reset_timeout(self) -> None:
         """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""

@@ -162,6 +162,7 @@ class Launch:
         if location.service is not None:
             service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
             service.check_pool(settings.pool, "MODELOPS_JOB_POOL")
+            service.check_pool(settings.memory_pool, "MODELOPS_JOB_MEMORY_POOL")
         elif refused := named.pod.of_a_service:
             hints = {
                 "": "connect to a service: mops connect",

@@ -125,20 +125,19 @@ class Service:
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}
-        size = self._size(options)
-        if options.pool and size is not None:
-            what = "a dedicated Dask cluster has no pools of workers"
-            raise UsageError(what, where="--pool", hint="add --shared, or leave out --pool")
-        self.check_pool(options.pool, "--pool")
-        return replace(self, pod=self.pod.model_copy(update=changes), dedicated_size=size, pool=options.pool)
+        pod = self.pod.model_copy(update=changes)
+        found = replace(self, pod=pod, dedicated_size=self._size(options), pool=options.pool)
+        found.check_pool(options.pool, "--pool")
+        return found
 
     def check_pool(self, pool: str | None, where: str) -> None:
-        """Refuse a pool of workers that this service does not have."""
-        there = self.profile.service.pools
+        """Refuse a pool of workers that this service, or the job's dedicated cluster, does not have."""
+        there = self.profile.service.pools if self.dedicated_size is None else {}
         if pool is None or pool in there:
             return
         if not there:
-            raise UsageError("this service has no pools of workers", where=where, hint="leave it out")
+            whose = "this service" if self.dedicated_size is None else "a dedicated Dask cluster"
+            raise UsageError(f"{whose} has no pools of workers", where=where, hint="leave the pool out: --pool ''")
         raise UsageError(f"this service has no pool {pool!r} of workers", where=where, hint=known_name(pool, there))
 
     def _size(self, options: PodOptions) -> dedicated.Size | None:
@@ -180,7 +179,7 @@ class Service:
 
         def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:
             settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-            if pools := self.profile.service.pools:
+            if (pools := self.profile.service.pools) and self.dedicated_size is None:
                 pool = settings[f"{PREFIX}POOL"] = self.pool or settings.get(f"{PREFIX}POOL", names.DEFAULT_POOL)
                 settings.setdefault(f"{PREFIX}MEMORY_POOL", pools[pool])
             request = replace(wanted, number=self._next_number(job), environment=settings, asked=asked)

@@ -51,6 +51,8 @@ class PodOptions:
     def overridden(self, given: PodOptions) -> PodOptions:
         """Return these options with those of a later command in their place."""
         kept = replace(self, workers=None) if given.dedicated is False else self
+        if given.dedicated or given.pool == "":
+            kept, given = replace(kept, pool=None), replace(given, pool=given.pool or None)
         return replace(kept, **given.given)
 
 

@@ -241,7 +241,9 @@ class Pool:
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
         death = self._starter.await_import(child)
         if death is None:
-            limit_bytes = self._memory.simulation_bytes(self.slots, self.context.memory_bytes, alone=request.alone)
+            limit_bytes = self._memory.simulation_bytes(
+                self.slots, self.context.memory_bytes, alone=request.alone, is_larger=self.context.alone_elsewhere
+            )
             death = child.run(progress, limit_bytes, most_bytes)
         progress.prints += child.take_prints()
         progress.peak_bytes = max(progress.peak_bytes, child.peak_bytes)

@@ -363,12 +363,17 @@ class WorkerMemory:
         children = process_memory.own_bytes(*self._worker.pids())
         return None if children is None else resident_bytes() + children
 
-    def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:
-        """Return how much memory one simulation may use now; ``set_bytes`` is MODELOPS_JOB_SIM_MEMORY."""
+    def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool, is_larger: bool = False) -> int:
+        """Return how much memory one simulation may use now; ``set_bytes`` is MODELOPS_JOB_SIM_MEMORY.
+
+        Alone on a worker, it may use as much as all slots together; on one of a larger kind (``is_larger``), all that
+        the worker has.
+        """
         share = resources.share_bytes(self.allowed_bytes, self.own_bytes(), 1 if alone else slots.n)
         if set_bytes is None:
             return share
-        return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
+        most = share if is_larger else min(slots.n_at_start * set_bytes, share)
+        return max(set_bytes, most) if alone else set_bytes
 
     def taken_and_pause_limit(self) -> tuple[int, int]:
         """Return the memory of all processes, and the limit above which no simulation starts while another one runs."""

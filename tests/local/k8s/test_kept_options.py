@@ -316,3 +316,54 @@ def test_a_newer_charts_description_asks_for_a_newer_mops(service: Service) -> N
     in_memory(service).config = upgraded(service, format=2, version="9.0")
     with pytest.raises(OtherFormat, match=r"is from mops 9\.0"):
         service.renewed()
+
+
+def pools_of(service: Service, name: str) -> dict[str, str]:
+    """Return the variables of a runner that name pools."""
+    (container,) = in_memory(service).objects["Job", name]["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one["value"] for one in container["env"] if one["name"].endswith("POOL")}
+
+
+def with_pools(service: Service, pools: dict[str, str]) -> None:
+    """Let the chart describe pools of workers, and where simulations run again that exceeded their memory."""
+    configured = service.profile.service.model_copy(update={"pools": pools})
+    service.profile = service.profile.model_copy(update={"service": configured})
+
+
+def test_a_job_keeps_its_pool_until_another_command_removes_it(service: Service, study: Path) -> None:
+    with_pools(service, {"default": "large", "large": "large", "gpu": "gpu"})
+    job = submitted(service, study, PodOptions(pool="gpu"))
+    gpu = {"MODELOPS_JOB_POOL": "gpu", "MODELOPS_JOB_MEMORY_POOL": "gpu"}
+    assert pools_of(service, "waves-1") == gpu
+    resume(job, service)
+    assert pools_of(service, "waves-2") == gpu
+    resume(job, service, pod=PodOptions(pool=""))
+    default = {"MODELOPS_JOB_POOL": "default", "MODELOPS_JOB_MEMORY_POOL": "large"}
+    assert pools_of(service, "waves-3") == default
+    resume(job, service)
+    assert pools_of(service, "waves-4") == default
+
+
+def test_a_dedicated_cluster_has_no_pools(service: Service, study: Path) -> None:
+    """Regression: its workers have no pool, so the runner would have waited for workers of the default one."""
+    with_pools(service, {"default": "large", "large": "large"})
+    job = submitted(service, study, PodOptions(pool="large"))
+    resume(job, service, pod=PodOptions(dedicated=True))
+    assert pools_of(service, "waves-2") == {}
+    with pytest.raises(UsageError, match="a dedicated Dask cluster has no pools of workers"):
+        resume(job, service, pod=PodOptions(pool="large"))
+
+
+@pytest.mark.parametrize("field", ["pool", "memory_pool"])
+def test_an_unknown_pool_in_the_environment_is_refused(service: Service, study: Path, field: str) -> None:
+    with_pools(service, {"default": "large", "large": "large"})
+    job = submitted(service, study, PodOptions())
+    with pytest.raises(UsageError, match="no pool 'lareg' of workers") as caught:
+        submit.resume(job, location=replace(at(service), settings=Settings(**{field: "lareg"})), wait=False)
+    assert caught.value.where == f"MODELOPS_JOB_{field.upper()}"
+    assert "large" in str(caught.value.hint)
+
+
+def test_a_service_without_pools_says_so(service: Service, study: Path) -> None:
+    with pytest.raises(UsageError, match="this service has no pools of workers"):
+        submitted(service, study, PodOptions(pool="large"))

@@ -207,12 +207,12 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return asked
 
 
-def of_profile(monkeypatch: pytest.MonkeyPatch, port: int, name: str) -> Files:
+def of_profile(monkeypatch: pytest.MonkeyPatch, port: int, name: str, **options: Retrying) -> Files:
     for variable in s3_server.environment(port):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_PROFILE", name)
-    return Files.open("s3://bucket/prefix")
+    return Files.open("s3://bucket/prefix", **options)
 
 
 @pytest.mark.parametrize(("until", "n_asked"), [("2126-01-01T00:00:00Z", 1), ("2026-01-01T00:00:00+00:00", 3)])
@@ -229,6 +229,27 @@ def test_a_profile_has_its_credentials_from_the_aws_cli_until_they_expire(
     assert all("Credential=of-team/" in one and "/eu-west-3/s3/" in one for one in signed)
     assert {headers["x-amz-security-token"] for _, _, headers in map(lowered, script.requests)} == {"c"}
     assert aws.read_text().count("export-credentials") == n_asked
+
+
+def test_a_failed_renewal_of_the_credentials_of_a_profile_is_retried(
+    aws: Path, monkeypatch: pytest.MonkeyPatch, clock: Time
+) -> None:
+    """One failed renewal must not end a runner that has run for hours."""
+    monkeypatch.setenv("UNTIL", "2026-01-01T00:00:00Z")
+    with serving(Scripted(CREATED)) as port:
+        files = of_profile(monkeypatch, port, "team", retrying=clock.retrying(total_s=5))
+        files.put("a", b"x")
+        (aws.parent / "bin" / "aws").write_text("#!/bin/sh\necho 'the SSO session has expired' >&2\nexit 255\n")
+        with pytest.raises(StorageUnavailable, match="the SSO session has expired"):
+            files.put("b", b"x")
+
+
+@pytest.mark.parametrize("said", ["exec sleep 60", "echo usage:"])
+def test_a_cli_that_gives_no_credentials_is_named(aws: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setattr("mops.storage.backends.buckets._CLI_SECONDS", 0.5)
+    (aws.parent / "bin" / "aws").write_text(f"#!/bin/sh\n{said}\n")
+    with pytest.raises(UsageError, match="the AWS CLI gives no"):
+        of_profile(monkeypatch, free_port(), "team")
 
 
 def test_a_profile_without_credentials_is_refused_with_what_the_cli_says(

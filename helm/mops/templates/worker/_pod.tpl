@@ -38,8 +38,8 @@ spec:
         - --no-dashboard
         - --local-directory=/tmp/dask
         - --death-timeout=120
-        {{- if and .pool .Values.worker.pools }}
-        - --resources=pool-{{ .pool }}=1
+        {{- with .pool }}
+        - --resources=pool-{{ . }}=1
         {{- end }}
       env:
         {{- include "mops.podNameEnv" . | nindent 8 }}

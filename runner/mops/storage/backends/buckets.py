@@ -106,7 +106,11 @@ class AwsProfile:
                 where="AWS_PROFILE",
                 hint=f"aws sso login --profile {self._name}, or: aws configure list-profiles",
             )
-        said = json.loads(answer.stdout)
+        try:
+            said = json.loads(answer.stdout)
+        except ValueError as bad:
+            hint = "install version 2 of the AWS CLI"
+            raise UsageError("the AWS CLI gives no credentials in JSON", where="AWS_PROFILE", hint=hint) from bad
         until = said.get("Expiration")  # ISO 8601
         return {
             "access_key_id": said["AccessKeyId"],
@@ -119,7 +123,12 @@ class AwsProfile:
         command = ["aws", "configure", *arguments, "--profile", self._name]
         try:
             return subprocess.run(  # noqa: S603 - without a shell
-                command, capture_output=True, text=True, check=False, timeout=_CLI_SECONDS
+                command,
+                stdin=subprocess.DEVNULL,  # a question, such as for a second factor, would not be seen
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_CLI_SECONDS,
             )
         except FileNotFoundError:
             raise UsageError(
@@ -127,6 +136,9 @@ class AwsProfile:
                 where="AWS_PROFILE",
                 hint="install it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             ) from None
+        except subprocess.TimeoutExpired:
+            what = f"the AWS CLI gives no answer for the profile {self._name!r} within {_CLI_SECONDS} s"
+            raise UsageError(what, where="AWS_PROFILE", hint=f"try it: {' '.join(command)}") from None
 
 
 class BucketObjects:
@@ -253,6 +265,8 @@ def _said(error: Exception) -> str:
 def _fault_of(cloud: _Cloud, error: Exception, text: str, status: int, code: str | None) -> Fault:
     if code in _CODES:
         return _CODES[code]
+    if "External AWS credential provider" in text:  # AwsProfile has raised an error
+        return cloud.no_credentials
     by_status = _STATUSES.get(status, UNKNOWN if status else SILENT)
     if status and by_status.transient:
         return by_status
