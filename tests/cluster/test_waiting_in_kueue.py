@@ -113,7 +113,7 @@ def test_a_runner_waits_in_a_full_queue_and_then_starts(service: Service) -> Non
 def test_a_job_begins_with_the_workers_that_fit_and_uses_the_next_when_it_is_admitted(service: Service) -> None:
     """Regression: the pods of a dedicated cluster did not count in the quota of the queue."""
     name = "half"
-    study = write_study(service, name, sets=250, seconds=0.3)
+    study = write_study(service, name, sets=180, seconds=0.3)
     with another_job(service, "25m"):
         service.submit(study, name, "--dedicated", "--workers", "2", "--queue", TEAM, CHECKPOINT_SECONDS="1")
         begun(service, name)
@@ -140,7 +140,7 @@ def test_runners_in_a_separate_queue_leave_room_for_the_workers(service: Service
     service.values["dedicated"]["runnerQueue"] = RUNNERS
     service.helm("upgrade")
     names = ("one", "other")
-    studies = {name: write_study(service, name, sets=30, seconds=0.3) for name in names}
+    studies = {name: write_study(service, name, sets=20, seconds=0.3) for name in names}
     with another_job(service, "50m"):  # a worker fits
         for name in names:
             service.submit(studies[name], name, "--dedicated", "--queue", TEAM)

@@ -64,8 +64,8 @@ KUEUE["status"]["conditions"].append(
     {
         "type": "TerminationTarget",
         "status": "True",
-        "reason": "WorkloadEvicted",
-        "message": "Preempted to accommodate a workload",
+        "reason": "WorkloadEvictedDueToDeactivated",
+        "message": "The workload is deactivated",
     }
 )
 
@@ -77,7 +77,10 @@ def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(subtests: pyte
             PodEnd("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
         (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
-        (KUEUE, PodEnd("pod x was removed (WorkloadEvicted): Preempted to accommodate a workload", removed=True)),
+        (
+            KUEUE,
+            PodEnd("pod x was removed (WorkloadEvictedDueToDeactivated): The workload is deactivated", removed=True),
+        ),
         # A simulation has filled it, which must be found if it does so repeatedly.
         (SEEN["disk"], PodEnd('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
         (evicted(MEMORY), PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
