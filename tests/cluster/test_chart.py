@@ -1104,7 +1104,7 @@ def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
         "tlsSecret": "mops-tls",
         "dashboard": {"service": "mops-scheduler", "port": 8787},
         "networkPolicy": True,
-        "dedicated": {"enabled": False, "workers": 2},
+        "dedicated": {"enabled": False, "workers": 2, "runnerQueue": ""},
         "runner": {
             "image": f"localhost/mops:{mops.__version__}",
             "imagePullPolicy": "IfNotPresent",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from service_lab import ROOT, Service, assert_same_rows, begun, installed, wait_for, write_study
+from operator_lab import install_operator, remove_dedicated_clusters, sole_use_of_the_operator
+from service_lab import Service, assert_same_rows, begun, installed, wait_for, write_study
 from test_chart_in_cluster import MAY, allowed
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(1800)]  # another file may have the operator
 
 
 # --- the service and the operator
@@ -23,29 +22,18 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 def bare(cluster: dict[str, str]) -> Iterator[Service]:
     """Install a service that allows dedicated clusters, without the operator."""
     values = {"dedicated": {"enabled": True, "workers": 1}}
-    with installed("dedicated", cluster, **values) as found:
-        remove_operator(found)
+    with sole_use_of_the_operator(cluster), installed("dedicated", cluster, **values) as found:
         try:
             yield found
         finally:
-            for kind in ("job", "daskcluster"):  # while the operator runs: it has finalizers
-                found.run("kubectl", "-n", found.namespace, "delete", kind, "--all", "--timeout=120s")
-            remove_operator(found)
+            remove_dedicated_clusters(found)
 
 
 @pytest.fixture(scope="module")
 def service(bare: Service) -> Service:
     """Install the operator."""
-    subprocess.run([ROOT / "k8s" / "testcluster" / "operator-up", sys.executable], env=bare.env, check=True)
+    install_operator(bare.env)
     return bare
-
-
-def remove_operator(service: Service) -> None:
-    """Remove the operator with its CRDs, which helm leaves behind."""
-    service.run("helm", "uninstall", "dask-operator", "-n", "dask-operator", "--wait")
-    kinds = ("daskclusters", "daskworkergroups", "daskautoscalers", "daskjobs")
-    service.run("kubectl", "delete", "crd", "--ignore-not-found", *(f"{kind}.kubernetes.dask.org" for kind in kinds))
-    service.run("kubectl", "delete", "namespace", "dask-operator", "--ignore-not-found", "--timeout=60s")
 
 
 def clusters(service: Service, job: str) -> list[dict[str, Any]]:

@@ -61,10 +61,11 @@ class Dashboard(ChartModel):
 
 
 class Dedicated(ChartModel):
-    """Dedicated Dask clusters: whether jobs may have them, and their default number of workers."""
+    """Dedicated Dask clusters: whether jobs may have them, and their defaults."""
 
     enabled: bool = False
     workers: Annotated[int, Field(ge=1)] = 2
+    runner_queue: Annotated[str, Field(alias="runnerQueue")] = ""  # of Kueue; empty: the queue of the job
 
 
 class Workers(ChartModel):

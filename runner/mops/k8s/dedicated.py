@@ -14,7 +14,7 @@ from typing import TypeAlias
 from mops.errors import UsageError
 from mops.k8s import names
 from mops.k8s.chart import Object, ServiceConfig
-from mops.k8s.pod_state import is_ready
+from mops.k8s.pod_state import is_queued, is_ready
 
 BuildSpec: TypeAlias = Callable[..., Object]  # ``make_cluster_spec`` of dask-kubernetes
 
@@ -97,9 +97,15 @@ def scheduler_address(service: ServiceConfig, name: str, namespace: str) -> str:
 
 
 def objects(
-    build_spec: BuildSpec, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
+    build_spec: BuildSpec,
+    service: ServiceConfig,
+    name: str,
+    namespace: str,
+    size: Size,
+    labels: Mapping[str, str],
+    queue: str | None = None,
 ) -> list[Object]:
-    """Return a DaskCluster, and a DaskAutoscaler if its size is adaptive."""
+    """Return a DaskCluster, and a DaskAutoscaler if its size is adaptive; Kueue holds its workers in a queue."""
     spec = build_spec(
         name=name,
         image=service.runner.image,
@@ -107,7 +113,7 @@ def objects(
         worker_command="dask worker",  # the default is a program that Dask no longer has
         idle_timeout=IDLE_S,
     )
-    made = [with_chart_pods(spec, service, namespace, labels)]
+    made = [with_chart_pods(spec, service, namespace, labels, queue)]
     if size.adaptive:
         made.append(
             {
@@ -120,7 +126,9 @@ def objects(
     return made
 
 
-def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, labels: Mapping[str, str]) -> Object:
+def with_chart_pods(
+    cluster: Object, service: ServiceConfig, namespace: str, labels: Mapping[str, str], queue: str | None = None
+) -> Object:
     """Return a DaskCluster with the chart's pods: the same images, memory rules, probes and permissions."""
     name, spec = cluster["metadata"]["name"], cluster["spec"]
     # The targets are port names of dask-kubernetes, and the chart's scheduler has other ones: numbers work for both.
@@ -131,6 +139,8 @@ def with_chart_pods(cluster: Object, service: ServiceConfig, namespace: str, lab
     # operator's, which removes workers by it. The address must be ours, because the operator's needs the domain
     # cluster.local.
     worker = _pod(service.worker.pod_template, {"DASK_SCHEDULER_ADDRESS": scheduler_address(service, name, namespace)})
+    if queue:  # Kueue admits each worker by itself. The scheduler does not wait: without it, no worker is of use.
+        worker["metadata"]["labels"][names.QUEUE] = queue
     scheduler = _pod(service.scheduler_pod_template, _SCHEDULER_VARIABLES)
     # The cluster's name, size, idle timeout and Service stay; the operator finds ports in the Service.
     return {
@@ -170,10 +180,23 @@ def _pod(template: Object, environment: Mapping[str, str]) -> Object:
 
 def state(name: str, pods: Iterable[Object]) -> str:
     """Return the state of a cluster's pods as text."""
-    ready: dict[str, list[bool]] = {"scheduler": [], "worker": []}
+    of: dict[str, list[Object]] = {"scheduler": [], "worker": []}
     for pod in pods:
-        ready[pod["metadata"]["labels"][names.DASK_COMPONENT]].append(is_ready(pod))
-    if not any(ready.values()):
+        of[pod["metadata"]["labels"][names.DASK_COMPONENT]].append(pod)
+    if not any(of.values()):
         return f"{name}: no pods yet; the operator of dask-kubernetes creates them"
-    scheduler = "scheduler ready" if any(ready["scheduler"]) else "scheduler not ready"
-    return f"{name}: {scheduler}, {sum(ready['worker'])} of {len(ready['worker'])} workers ready"
+    scheduler = "scheduler ready" if any(map(is_ready, of["scheduler"])) else "scheduler not ready"
+    workers = f"{sum(map(is_ready, of['worker']))} of {len(of['worker'])} workers ready"
+    return f"{name}: {scheduler}, {workers}{_queued(of['worker'])}"
+
+
+def _queued(workers: Iterable[Object]) -> str:
+    """Return what Kueue does with workers that name a queue; empty: no worker waits, or none names a queue."""
+    found = [(pod, pod["metadata"]["labels"]) for pod in workers if names.QUEUE in pod["metadata"]["labels"]]
+    if not found:
+        return ""
+    queue = found[0][1][names.QUEUE]
+    if not all(names.KUEUE_HOLDS in labels for _, labels in found):
+        return f"; no Kueue has taken them into queue {queue!r}"
+    n_queued = sum(is_queued(pod) for pod, _ in found)
+    return f", {n_queued} in the queue {queue}" if n_queued else ""

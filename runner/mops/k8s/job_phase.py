@@ -11,7 +11,7 @@ from datetime import datetime
 
 from mops.k8s import names
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import ObjectState, last_end, message_of_events, newest, pending
+from mops.k8s.pod_state import ObjectState, in_queue, last_end, message_of_events, newest, pending
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,8 @@ def _ended(job: Object, pods: Sequence[Object]) -> ObjectState | None:
 def _waiting(job: Object, pod: Object | None) -> ObjectState | None:
     if not job["spec"].get("suspend"):
         return None
-    queue = job["metadata"].get("labels", {}).get(names.QUEUE)
-    if queue:
-        return ObjectState("queued", f"in the queue {queue}")
+    if names.QUEUE in job["metadata"].get("labels", {}):
+        return ObjectState("queued", in_queue(job["metadata"]))
     ending = "its pod is ending" if pod and pod["metadata"].get("deletionTimestamp") else ""
     return ObjectState("suspended", ending, _SUSPENDED)
 

@@ -13,6 +13,7 @@ OWNER = "mops/owner"  # also an annotation: not every name of a person is valid 
 STUDY = "mops/study"
 POOL = "mops/pool"  # of workers
 QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_HOLDS = "kueue.x-k8s.io/managed"  # set by Kueue on the pods that it counts
 POD_OF_JOB = "batch.kubernetes.io/job-name"  # set by Kubernetes
 UID_OF_JOB = "batch.kubernetes.io/controller-uid"
 DASK_CLUSTER = "dask.org/cluster-name"  # set by the operator of dask-kubernetes

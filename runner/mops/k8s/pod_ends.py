@@ -70,11 +70,14 @@ def removal_of(pod: Object) -> PodEnd | None:
     if status.get("reason") == "Evicted":
         return _evicted(name, status.get("message", ""))
     for condition in status.get("conditions") or ():
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+        if condition["type"] in _REMOVALS and condition["status"] == "True":
             return PodEnd(_with_message(f"pod {name} was removed ({condition.get('reason')})", condition), removed=True)
     if pod["metadata"].get("deletionTimestamp"):
         return PodEnd(f"pod {name} was deleted", removed=True)
     return None
+
+
+_REMOVALS = ("DisruptionTarget", "TerminationTarget")  # conditions of Kubernetes, and of Kueue if it evicts a pod
 
 
 def _with_message(what: str, source: Object) -> str:

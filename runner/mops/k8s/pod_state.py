@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mops.k8s import names
 from mops.k8s.chart import Object
 from mops.k8s.runner_job import CONTAINER
 
@@ -28,7 +29,8 @@ class ObjectState:
 class PodState(ObjectState):
     """The state of a pod of the service."""
 
-    # The word is ``running``, ``starting``, ``restarting``, ``ending``, ``unschedulable``, ``stuck`` or ``ended``.
+    # The word is ``running``, ``starting``, ``restarting``, ``ending``, ``queued`` (Kueue holds the pod),
+    # ``unschedulable``, ``stuck`` or ``ended``.
     name: str = ""
     ready: bool = False  # passes its probes
     restarts: int = 0  # of its container
@@ -115,8 +117,23 @@ def newest(objects: Iterable[Object]) -> Object | None:
     )
 
 
+_GATE = "kueue.x-k8s.io/admission"
+
+
+def in_queue(metadata: Object) -> str:
+    """Return the reason why Kueue holds a Job or pod."""
+    return f"in the queue {metadata.get('labels', {}).get(names.QUEUE, '')}"
+
+
+def is_queued(pod: Object) -> bool:
+    """Tell whether Kueue holds a pod, because its queue has no room."""
+    return any(gate["name"] == _GATE for gate in pod.get("spec", {}).get("schedulingGates") or ())
+
+
 def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:
     """Return the state of a pod that does not run yet."""
+    if is_queued(pod):
+        return ObjectState("queued", in_queue(pod["metadata"]))
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":

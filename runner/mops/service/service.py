@@ -174,8 +174,9 @@ class Service:
             build_spec = dedicated.spec_builder()
 
         wanted = self._request(files, job, build_spec)
+        pod = self._runner_pod()
         # Missing permissions, a quota or a policy refuse here, before the job exists.
-        self.kubernetes.create(runner_job(self.pod, wanted), dry_run=True)
+        self.kubernetes.create(runner_job(pod, wanted), dry_run=True)
 
         def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:
             settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
@@ -183,9 +184,9 @@ class Service:
                 pool = settings[f"{PREFIX}POOL"] = self.pool or settings.get(f"{PREFIX}POOL", names.DEFAULT_POOL)
                 settings.setdefault(f"{PREFIX}MEMORY_POOL", pools[pool])
             request = replace(wanted, number=self._next_number(job), environment=settings, asked=asked)
-            made = self.kubernetes.create(runner_job(self.pod, request))
-            if self.pod.queue and not made["spec"].get("suspend"):  # Kueue suspends each Job that names a queue
-                logger.warning("no Kueue has taken the job into queue %r: it starts at once", self.pod.queue)
+            made = self.kubernetes.create(runner_job(pod, request))
+            if pod.queue and not made["spec"].get("suspend"):  # Kueue suspends each Job that names a queue
+                logger.warning("no Kueue has taken the job into queue %r: it starts at once", pod.queue)
             return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
 
         yield start
@@ -206,6 +207,13 @@ class Service:
                 hint="leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed",
             )
 
+    def _runner_pod(self) -> RunnerPod:
+        """Return the settings of the runner's pod: it may wait in another queue than the workers of its cluster."""
+        queue = self.profile.service.dedicated.runner_queue
+        if self.dedicated_size is None or not (queue and self.pod.queue):
+            return self.pod
+        return self.pod.model_copy(update={"queue": queue})
+
     def _worker_labels(self, cluster: str | None) -> dict[str, str]:
         """Return the labels of the pods of Dask workers: of a dedicated cluster, or (None) of the shared one."""
         if cluster is None:
@@ -222,7 +230,8 @@ class Service:
             cluster_name = names.cluster_name(job, secrets.token_hex(3))
             scheduler = dedicated.scheduler_address(service, cluster_name, namespace)
             labels = {names.JOB: job} | names.for_people(self.owner, self.study)
-            cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
+            size, queue = self.dedicated_size, self.pod.queue
+            cluster = dedicated.objects(build_spec, service, cluster_name, namespace, size, labels, queue)
         return Request(
             job=job,
             number=0,  # the start has the next number
@@ -335,7 +344,10 @@ class Service:
 
     def pods(self, component: str) -> list[PodState]:
         """Return the state of the chart's pods of a component, in the order of their names."""
-        found = self.kubernetes.pods(names.of_component(self.profile.service.release, component))
+        return self._pods(names.of_component(self.profile.service.release, component))
+
+    def _pods(self, labels: dict[str, str]) -> list[PodState]:
+        found = self.kubernetes.pods(labels)
         events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
         return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
 
@@ -344,16 +356,18 @@ class Service:
         return refused_pods(self.kubernetes.events(), f"{self.profile.service.release}-{component}")
 
     def lacks(self, job: str) -> str:
-        """Return which pods of the shared Dask cluster a job's runner waits for, for people; empty: none is missing."""
-        if self._dedicated_name(job):
-            return ""
+        """Return which pods of its Dask cluster a job's runner waits for, for people; empty: none is missing."""
         parts = [(names.SCHEDULER, "the Dask scheduler"), (names.WORKER, "workers")]
-        if self.profile.service.autoscaler:  # without it, no worker comes
+        name, release = self._dedicated_name(job), self.profile.service.release
+        if self.profile.service.autoscaler and not name:  # without it, no worker comes
             parts.insert(1, (names.AUTOSCALER, "the autoscaler, which starts workers"))
         for component, what in parts:
-            pods = self.pods(component)
+            labels, deployment = names.of_component(release, component), f"{release}-{component}"
+            if name:
+                labels, deployment = {names.DASK_CLUSTER: name, names.DASK_COMPONENT: component}, name
+            pods = self._pods(labels)
             if not any(pod.ready for pod in pods):
-                why = f"{pods[0].name} is {pods[0]}" if pods else self.refused(component)
+                why = f"{pods[0].name} is {pods[0]}" if pods else refused_pods(self.kubernetes.events(), deployment)
                 return f"waits for {what}: {why or 'there is no pod'}"
         return ""
 

@@ -16,7 +16,9 @@ from mops.options import ADVANCED, COMMON, SERVICE, Option, flag_of
 class PodOptions:
     """Options of a runner's pod, in place of the values of the service's chart; None: the chart's value."""
 
-    queue: Annotated[str | None, Option("Start the runner through this Kueue queue", "QUEUE", SERVICE)] = None
+    queue: Annotated[
+        str | None, Option("Start runner and dedicated workers through this Kueue queue", "QUEUE", SERVICE)
+    ] = None
     priority_class: Annotated[str | None, Option("Set the PriorityClass of the runner's pod", "CLASS", SERVICE)] = None
     deadline_s: Annotated[int | None, Option("Stop the job after this many seconds", "SECONDS", SERVICE, least=1)] = (
         None

@@ -68,9 +68,9 @@ def config() -> ServiceConfig:
     )
 
 
-def objects_of(config: ServiceConfig, size: str = "2:6") -> list[Object]:
+def objects_of(config: ServiceConfig, size: str = "2:6", queue: str | None = None) -> list[Object]:
     return dedicated.objects(
-        dedicated.spec_builder(), config, "dask-sir-7f3a2c", "studies", Size.parse(size), {names.JOB: "sir"}
+        dedicated.spec_builder(), config, "dask-sir-7f3a2c", "studies", Size.parse(size), {names.JOB: "sir"}, queue
     )
 
 
@@ -104,6 +104,13 @@ def test_pods_do_not_match_the_selectors_of_the_shared_cluster(config: ServiceCo
     assert "app.kubernetes.io" not in json.dumps([cluster, scaler])
     assert cluster["metadata"]["labels"] == {names.JOB: "sir"}
     assert cluster["spec"]["worker"]["metadata"]["labels"] == {"azure.workload.identity/use": "true"}
+
+
+def test_only_the_workers_wait_in_a_queue(config: ServiceConfig) -> None:
+    """A scheduler that waits would leave its workers without use."""
+    spec = objects_of(config, queue="small")[0]["spec"]
+    assert spec["worker"]["metadata"]["labels"][names.QUEUE] == "small"
+    assert names.QUEUE not in spec["scheduler"]["metadata"]["labels"]
 
 
 def test_ports_have_the_names_that_the_operator_expects(config: ServiceConfig) -> None:
@@ -250,6 +257,38 @@ def test_options_override_the_profile(
     assert given.dedicated_size == (Size.parse(size) if size else None)
 
 
+@pytest.mark.parametrize(
+    ("dedicated", "runner_queue", "queue", "waits_in"),
+    [(True, "", "small", "small"), (True, "r", "small", "r"), (True, "r", None, None), (None, "r", "small", "small")],
+)
+def test_a_runner_of_a_dedicated_cluster_may_wait_in_another_queue_than_the_workers(
+    config: ServiceConfig, dedicated: bool | None, runner_queue: str, queue: str | None, waits_in: str | None
+) -> None:
+    config = config.model_copy(update={"dedicated": Dedicated(enabled=True, runnerQueue=runner_queue)})
+    found = service(config, Kubernetes(), None).with_options(PodOptions(dedicated=dedicated, queue=queue))
+    with found.launcher(STORAGE, "sir") as start:
+        start({}, "")
+    (job,) = found.kubernetes.jobs({})
+    assert job["metadata"]["labels"].get(names.QUEUE) == waits_in
+    annotations = job["spec"]["template"]["metadata"].get("annotations", {})
+    cluster = json.loads(annotations.get("mops/dask-objects", "[]"))
+    assert [one["spec"]["worker"]["metadata"]["labels"].get(names.QUEUE) for one in cluster] == [queue] * len(cluster)
+    assert bool(cluster) == bool(dedicated)
+
+
+def test_what_a_runner_of_a_dedicated_cluster_waits_for(config: ServiceConfig) -> None:
+    found = service(config, Kubernetes()).with_options(PodOptions(dedicated=True))
+    with found.launcher(STORAGE, "sir") as start:
+        start({}, "")
+    assert found.lacks("sir") == "waits for the Dask scheduler: there is no pod"
+    held = {
+        "metadata": {"name": "dask-sir-default-worker-1", "labels": {names.QUEUE: "small"}},
+        "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]},
+    }
+    found.kubernetes.all_pods = [held]  # type: ignore[attr-defined]
+    assert found.lacks("sir").endswith(": dask-sir-default-worker-1 is queued: in the queue small")
+
+
 def test_a_number_of_workers_needs_a_dedicated_cluster(config: ServiceConfig) -> None:
     with pytest.raises(UsageError, match="add --dedicated"):
         service(config, Kubernetes(), None).with_options(PodOptions(workers="4"))
@@ -270,6 +309,16 @@ def test_the_state_of_a_cluster_follows_from_its_pods() -> None:
     pods = [of("scheduler", True), of("worker", True), of("worker", False)]
     assert dedicated.state("dask-x", pods) == "dask-x: scheduler ready, 1 of 2 workers ready"
     assert "scheduler not ready, 0 of 0" in dedicated.state("dask-x", [of("scheduler", False)])
+
+    for pod in pods[1:]:
+        pod["metadata"]["labels"][names.QUEUE] = "small"
+    said = dedicated.state("dask-x", pods)
+    assert said == "dask-x: scheduler ready, 1 of 2 workers ready; no Kueue has taken them into queue 'small'"
+    for pod in pods[1:]:
+        pod["metadata"]["labels"][names.KUEUE_HOLDS] = "true"
+    assert dedicated.state("dask-x", pods) == "dask-x: scheduler ready, 1 of 2 workers ready"
+    pods[2]["spec"] = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    assert dedicated.state("dask-x", pods) == "dask-x: scheduler ready, 1 of 2 workers ready, 1 in the queue small"
 
 
 # In the runner's pod

@@ -66,6 +66,9 @@ def event(reason: str, message: str, kind: str = "Pod", name: str = "study-1-x7k
 
 NO_ROOM = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available"
 UNSCHEDULED = pod(conditions=[condition("PodScheduled", "Unschedulable", NO_ROOM, "False")])
+QUEUED = pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked", "False")])
+QUEUED["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "small"}
+QUEUED["spec"] = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
 NO_PULL = 'Back-off pulling image "registry.example.org/mops:0.2"'
 NO_SECRET = 'secret "storage-write" not found'
 NO_MOUNT = 'MountVolume.SetUp failed for volume "ca" : configmap "ca" not found'
@@ -417,6 +420,7 @@ def test_the_state_of_a_worker(subtests: pytest.Subtests) -> None:
             True,
         ),
         (UNSCHEDULED, f"unschedulable: {NO_ROOM}", 0, True),
+        (QUEUED, "queued: in the queue small", 0, False),
         (ENDING_WORKER, "ending", 0, False),
         (worker(ready=False, phase="Failed", reason="Evicted"), "ended: Evicted", 0, False),
     ]:

@@ -59,6 +59,17 @@ MEMORY = (
 )
 
 
+KUEUE: Object = {"metadata": {"name": "x", "deletionTimestamp": "2026-11-21T11:00:00Z"}, "status": {"conditions": []}}
+KUEUE["status"]["conditions"].append(
+    {
+        "type": "TerminationTarget",
+        "status": "True",
+        "reason": "WorkloadEvictedDueToDeactivated",
+        "message": "The workload is deactivated",
+    }
+)
+
+
 def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(subtests: pytest.Subtests) -> None:
     for pod, expected in [
         (
@@ -66,6 +77,10 @@ def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(subtests: pyte
             PodEnd("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
         (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
+        (
+            KUEUE,
+            PodEnd("pod x was removed (WorkloadEvictedDueToDeactivated): The workload is deactivated", removed=True),
+        ),
         # A simulation has filled it, which must be found if it does so repeatedly.
         (SEEN["disk"], PodEnd('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
         (evicted(MEMORY), PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),

@@ -24,6 +24,7 @@ pods. Empty values are left out.
   "dedicated" (dict
     "enabled" .Values.dedicated.enabled
     "workers" (max 1 (int64 .Values.dedicated.workers))
+    "runnerQueue" .Values.dedicated.runnerQueue
   )
 -}}
 {{- include "mops.withoutEmpty" $client | fromJson | toPrettyJson -}}
