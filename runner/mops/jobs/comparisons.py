@@ -71,7 +71,11 @@ class Values:
 
     def as_type(self, kind: pa.DataType) -> pc.Expression:
         """Return the values with another type. A value that it does not hold exactly is an error of the scan."""
-        return self.expression if self.type == kind else converted_expression(self.expression, kind)
+        if self.type == kind:
+            return self.expression
+        if pa.types.is_boolean(self.type) and pa.types.is_decimal(kind):  # Arrow has no cast from one to the other
+            return converted_expression(converted_expression(self.expression, pa.int8()), kind)
+        return converted_expression(self.expression, kind)
 
 
 def opposite(condition: pc.Expression) -> pc.Expression:

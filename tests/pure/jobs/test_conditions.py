@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mops.errors import UsageError
@@ -89,6 +89,8 @@ def chosen(where: Any, rows: list[Mapping[str, Any]] | pa.Table, ids: tuple[str,
 
 
 @given(CONDITIONS, ROW)
+@example("seed == flag", dict.fromkeys(KINDS) | {"seed": 1, "flag": True})
+@example("seed < flag", dict.fromkeys(KINDS) | {"seed": 0, "flag": True})
 def test_a_condition_is_true_where_python_says_so(text: str, row: dict[str, Any]) -> None:
     """Conditions computed in the width of a column: 200 + 100 in uint8 was 44, and -1 of uint8 was 255."""
     try:
