@@ -481,13 +481,13 @@ def test_a_pool_can_have_empty_values_in_place_of_those_of_the_workers(tmp_path:
         "extraVolumes": [],
         "extraVolumeMounts": [],
     }
-    worker = {"pools": [{"name": "empty", **empty}]}
+    worker = {"pools": [{"name": "empty", **empty}], "memoryPool": ""}
     found = rendered(tmp_path, {"worker": worker, "autoscaler": {"enabled": False}}, EVERYTHING)
     deployment = found.of("Deployment")["mops-worker-empty"]
     pod = deployment["spec"]["template"]["spec"]
     assert deployment["spec"]["replicas"] == 0
     assert "cpu" not in pod["containers"][0]["resources"]["limits"]
-    assert pod["containers"][0]["args"][-3] != found.container("worker")["args"][-3], "the limit without the headroom"
+    assert "--memory-limit=7372MiB" in pod["containers"][0]["args"], "a tenth of 8 GiB is left"
     assert not {"tolerations", "priorityClassName"} & set(pod)
     assert "data" not in {volume["name"] for volume in pod["volumes"]}
     assert "mops-worker-empty" not in found.of("PodDisruptionBudget")
