@@ -61,10 +61,10 @@ test: setup ## all tests except those on Kubernetes
 	$(BIN)/pytest -n 4 --dist worksteal -m 'not k8s'
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
-# Each file has services in namespaces of its own, and waits more than it computes: three files at a time. They are nice
+# Each file has services in namespaces of its own, and waits more than it computes: four files at a time. They are nice
 # to the pods, for which they wait. The test of the dashboard needs no Kubernetes, but a Prometheus, which is built with it.
 test-k8s: setup ## start a real Kubernetes, and run the tests on it
-	MOPS_REQUIRE_K8S=1 nice $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster \
+	MOPS_REQUIRE_K8S=1 nice $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster \
 	  tests/local/system/test_dashboard.py -m k8s
 
 # Hours: kills at random moments, many more examples, and whether tests notice changes of the pure modules. A failing
