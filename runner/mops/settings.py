@@ -299,6 +299,8 @@ def _problem(error: Any) -> Problem:
         right = "a number of parameter sets, like 200, or auto"
     elif field == "max_failures":
         right = "a number of simulations, like 100, or a share of them, like 5%"
+    elif field in ("pool", "memory_pool"):
+        right = "small letters, digits and '-', at most 32, like gpu"
     else:
         right = _right_value(field, error["type"], error.get("ctx", {})) or message_of(error)
     return Problem(_variable(str(field)), f"{given!r} is not valid: write {right}{_near(str(given), error)}")

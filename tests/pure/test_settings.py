@@ -202,6 +202,13 @@ def test_an_invalid_value_is_refused_with_the_valid_ones(subtests: pytest.Subtes
             assert problems(**{PREFIX + name: value}) == [(PREFIX + name, f"{value!r} is not valid: {right}")]
 
 
+@pytest.mark.parametrize("field", ["POOL", "MEMORY_POOL"])
+def test_a_pool_has_a_name_of_kubernetes(field: str) -> None:
+    right = "small letters, digits and '-', at most 32, like gpu"
+    variable = f"MODELOPS_JOB_{field}"
+    assert problems(**{variable: "GPU"}) == [(variable, f"'GPU' is not valid: write {right}")]
+
+
 @pytest.mark.parametrize(("port", "right"), [("-1", "0 or more"), ("65536", "65535 or less"), ("http", "an integer")])
 def test_an_invalid_port_is_refused(port: str, right: str) -> None:
     assert problems(MODELOPS_METRICS_PORT=port) == [("MODELOPS_METRICS_PORT", f"{port!r} is not valid: write {right}")]
