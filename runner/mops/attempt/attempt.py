@@ -121,10 +121,10 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
         from mops.cluster.embedded import start_embedded  # noqa: PLC0415 - see Attempt._run
 
         assert context.slots is not None
-        if settings.pool:
+        if pool := settings.pool or settings.memory_pool:
             raise UsageError(
-                f"pool {settings.pool!r}: this machine has no pools of workers",
-                where="MODELOPS_JOB_POOL",
+                f"pool {pool!r}: this machine has no pools of workers",
+                where="MODELOPS_JOB_POOL" if settings.pool else "MODELOPS_JOB_MEMORY_POOL",
                 hint="leave it out, or run the job on a service or a Dask cluster",
             )
         with start_embedded(context.run_id, context.slots) as embedded:

@@ -88,3 +88,12 @@ def test_the_scheduler_knows_the_pool_of_a_busy_worker(lab: StudyLab, dask: Dask
         wait_for(lambda: calls.on_scheduler(busy_workers) == {"one": "large"}, of=runner)
     dask.let_go()
     assert runner.wait() == 0
+
+
+@pytest.mark.parametrize("setting", ["POOL", "MEMORY_POOL"])
+def test_this_machine_has_no_pools(lab: StudyLab, setting: str) -> None:
+    lab.write("counted:simulate", betas(2))
+    runner = lab.submit(**{setting: "large"})
+    assert runner.wait() == 2
+    assert f"this machine has no pools of workers\n  at: MODELOPS_JOB_{setting}\n" in runner.said
+    assert not lab.exists()
