@@ -30,7 +30,7 @@ from mops.attempt.text_log import TextLogBuffer
 from mops.attempt.threads import Events, TaskThreads, ThreadFault
 from mops.attempt.timing import RecentTasks, SlowSteps, TimeLeft
 from mops.cluster.base import Cluster
-from mops.cluster.shares import ClusterCapacity, Share
+from mops.cluster.shares import ClusterCapacity, Share, of_pool
 from mops.cluster.worker_losses import Pods
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
 from mops.storage.joblog.records import State
@@ -370,9 +370,7 @@ class MainLoop:
         """Return what must come before anything can run; empty: nothing."""
         if not self._cluster.is_connected:
             return "the Dask scheduler"
-        if self._cluster.slots:
-            return ""
-        return f"workers of pool {self._capacity.pool}" if self._capacity.pool else "workers"
+        return "" if self._cluster.slots else f"workers{of_pool(self._capacity.pool)}"
 
     def _publish_progress(self) -> None:
         slots, n_left, tasks = self._plan.slots, self._n_left_to_run, self._plan.tasks_in_flight

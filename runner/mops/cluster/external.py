@@ -22,7 +22,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from mops.cluster.base import Outcomes, RunsAgain, SentTask, ShareRequest, WorkersDied
 from mops.cluster.dask_calls import CONNECT_SECONDS, CONNECTION_ERRORS, FETCH_SECONDS, DaskCalls, new_client
 from mops.cluster.scheduler_plugin import AVOID, COST, SUSPECT, AttemptPlugin
-from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, pool_of, queue_weight, resource_of
+from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, of_pool, pool_of, queue_weight, resource_of
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
@@ -184,8 +184,8 @@ class ExternalCluster:
 
     def reconnect(self) -> None:  # also makes the first connection
         self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
-        pool = f" of pool {self._request.pool}" if self._request.pool else ""
-        self._wait_until(self._has_workers, f"the Dask cluster at {self._address} has no workers{pool}")
+        workers = f"workers{of_pool(self._request.pool)}"
+        self._wait_until(self._has_workers, f"the Dask cluster at {self._address} has no {workers}")
         self._losses.look()
 
     def _has_workers(self) -> bool:

@@ -157,13 +157,13 @@ class ClusterCapacity:
             self.reset_timeout()
         elif time.monotonic() - self._last_worker_at > timeout_s:
             raise ClusterError(
-                f"the Dask cluster has had no workers{self._of_pool} for {timeout_s:g} s",
+                f"the Dask cluster has had no workers{of_pool(self.pool)} for {timeout_s:g} s",
                 where=self._settings.scheduler,
                 hint=f"start workers, then continue the job: mops jobs resume {self._job}",
             )
         elif not self._is_empty:
             message = "%s: no workers%s are there; waiting%s for one"
-            logger.warning(message, self._job, self._of_pool, at_most(timeout_s))
+            logger.warning(message, self._job, of_pool(self.pool), at_most(timeout_s))
         self._is_empty = not counted
         if counted and counted != self.slots:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
@@ -180,10 +180,6 @@ class ClusterCapacity:
             logger.info(message, self._job, len(others), share.slots, self.slots)
         return share
 
-    @property
-    def _of_pool(self) -> str:
-        return f" of pool {self.pool}" if self.pool else ""
-
     def reset_timeout(self) -> None:
         """Count MODELOPS_JOB_CLUSTER_TIMEOUT from now."""
         self._last_worker_at = time.monotonic()
@@ -192,6 +188,11 @@ class ClusterCapacity:
 def pool_of(settings: Settings, *, alone: bool) -> str:
     """Return the pool of workers for tasks that run alone on a worker, or for the others; empty: all workers."""
     return (settings.memory_pool if alone else None) or settings.pool or ""
+
+
+def of_pool(pool: str) -> str:
+    """Return which workers are meant, for people; empty: all."""
+    return f" of pool {pool}" if pool else ""
 
 
 def resource_of(pool: str) -> str:
