@@ -11,6 +11,7 @@ On a worker, for its child processes (`worker/task_progress.py` and `worker/pool
 | | by a signal while the job stops | | not run; the next attempt runs it |
 | | by a stop signal that mops has not sent | never so | again in a new child; no try |
 | | `crashed` or `oom` | fewer than RETRIES tries, not alone | again in a new child |
+| | `oom`, because the kernel killed it | not alone, RETRIES > 0 | again at the end of the job, alone on a worker |
 | | otherwise: timeout, no try left, alone | | failed, with this verdict |
 | a child between two steps | its files were removed | fewer than 5 times | the bundle is unpacked, then as below |
 | | in any other way | fewer than 5 times | the rest of the task runs in a new child |
@@ -261,6 +262,9 @@ def after_death_in_step(
         return AfterStep.AGAIN
     if reason in _RETRIED and before.tries < retries and not alone:
         return AfterStep.RETRY
+    # The kernel has killed it: other simulations may have used the memory, and a larger pool may have more.
+    if reason == "oom" and retries and not alone:
+        return AfterStep.ALONE_LATER
     return AfterStep.FAILED
 
 

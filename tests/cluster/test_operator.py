@@ -87,6 +87,9 @@ def test_an_uninstall_ends_the_runners_and_their_jobs_resume_on_a_new_release(op
     assert removed.code == 0, removed.err
     wait_for(lambda: not operated.objects("jobs", "mops/job") and not operated.objects("pods", "mops/job"))
     done = operated.committed("orphan")
+    told = operated.mops("cluster", "status", code=4)
+    assert "service 'mops' no longer exists" in told.err
+    assert "kubectl scale" not in told.err, "the Deployment has been removed"
     operated.helm("install")
     operated.mops("jobs", "resume", "orphan", "--take-over")  # its last sign of life counts for 45 s
     operated.wait("orphan")

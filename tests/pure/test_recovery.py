@@ -176,6 +176,9 @@ def test_what_follows_for_the_step_during_which_a_child_died(subtests: pytest.Su
         (death(-6), StepDeaths(tries=1), {}, AfterStep.FAILED),
         (death(-6), StepDeaths(), {"alone": True}, AfterStep.FAILED),
         (death(KILLED, kernel_kills=1), StepDeaths(), {}, AfterStep.RETRY),
+        (death(KILLED, kernel_kills=1), StepDeaths(tries=1), {}, AfterStep.ALONE_LATER),
+        (death(KILLED, kernel_kills=1), StepDeaths(tries=1), {"alone": True}, AfterStep.FAILED),
+        (death(KILLED, kernel_kills=1), StepDeaths(), {"retries": 0}, AfterStep.FAILED),
         (death(KILLED, "timeout"), StepDeaths(), {}, AfterStep.FAILED),
     ]:
         with subtests.test(str((found, before, given, then))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +14,14 @@ from mops.cli.options import JsonOption, StorageOption
 from mops.cli.service import connected
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.external import connect_external
+from mops.errors import MopsError
 from mops.jobs.job import open_job
+from mops.jobs.location import locate
 from mops.options import COMMON, Option
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
+from mops.storage.probe import probe
 from mops.system.process_memory import resident_bytes, trim_heap
 from mops.system.resources import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
@@ -35,11 +39,11 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether memory is bounded here or on the cluster.
+    """Check whether memory is bounded here or on the cluster, and whether the storage works.
 
     The command checks the cluster of MODELOPS_SCHEDULER. If the variable is not set, the command checks the connected
-    service. Without a service, it checks this machine. If you name a job, the command also shows how the job's child
-    processes started, and why.
+    service. Without a service, it checks this machine. In the storage, the command creates a file, reads it and removes
+    it. If you name a job, the command also shows how the job's child processes started, and why.
 
     Example:
 
@@ -50,22 +54,17 @@ def doctor(
     settings = Settings.from_environment()
     children = _children(settings, job, storage, local=local)
     examined = None if local else _examine(settings)
+    storage_state, found = _storage(storage, local=local)
     if examined is None:
-        _show_machine(settings, children, as_json=as_json)
-        return
-    scheduler, workers, found = examined
-    if as_json:
-        parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
-        terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
+        _show_machine(settings, children, storage_state, found, as_json=as_json)
+        n_workers = 1
     else:
-        terminal.say(f"child processes: {children}")
-        n_threads = sum(worker.threads for worker in workers)
-        terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
-        if found:
-            terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
-        else:
-            terminal.say("no problems" if workers else "no worker answers: no job can run")
-    if found or not workers:
+        scheduler, workers, cluster_found = examined
+        found, n_workers = [*cluster_found, *found], len(workers)
+        _show_cluster(scheduler, workers, children, storage_state, found, as_json=as_json)
+    if found and not as_json:
+        terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
+    if found or not n_workers:
         raise typer.Exit(1)
 
 
@@ -82,7 +81,35 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
     return dask.scheduler, list(dask.workers), list(dask.findings)
 
 
-def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
+def _storage(storage: str | None, *, local: bool) -> tuple[str, list[Finding]]:
+    """Write to the storage of jobs and read from it; return its URL with the answer, and the problem."""
+    try:
+        files = locate(storage, local=local).open()
+        if files.folder is not None and not Path(files.folder).exists():
+            return f"{files.url}, which the first job makes", []
+        probe(files.brief())
+    except MopsError as refused:
+        return "does not work", [Finding(f"storage {refused.where}", refused.what, refused.hint or "")]
+    return f"{files.url}, where this account can create, read, list and remove files", []
+
+
+def _show_cluster(
+    scheduler: Scheduler, workers: list[Worker], children: str, storage: str, found: list[Finding], *, as_json: bool
+) -> None:
+    if as_json:
+        parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
+        facts = {"children": children, "storage": storage, "findings": [asdict(finding) for finding in found]}
+        terminal.data_json(parts | facts)
+        return
+    terminal.say(f"child processes: {children}")
+    terminal.say(f"storage: {storage}")
+    n_threads = sum(worker.threads for worker in workers)
+    terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
+    if not found:
+        terminal.say("no problems" if workers else "no worker answers: no job can run")
+
+
+def _show_machine(settings: Settings, children: str, storage: str, found: list[Finding], *, as_json: bool) -> None:
     slots, allowed, available = embedded_slots(settings), allowed_bytes(), available_bytes()
     own = resident_bytes()
     usable = usable_bytes(None, own)
@@ -91,8 +118,8 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
     share = settings.sim_memory or share_bytes(usable, own, slots)
     if as_json:
         memory = {"memory_bytes": allowed, "available_bytes": available, "simulation_bytes": share}
-        facts = {"slots": slots, **memory}
-        terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
+        texts = {"children": children, "storage": storage, "trims": trim_heap()}
+        terminal.data_json({"slots": slots, **memory, **texts, "findings": [asdict(finding) for finding in found]})
         return
     terminal.data_fields(
         [
@@ -100,6 +127,7 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
             ("memory", f"{terminal.size(allowed)}, {terminal.size(available)} available now"),
             ("simulation memory", terminal.size(share)),
             ("child processes", children),
+            ("storage", storage),
             ("freed memory", "returned to the system" if trim_heap() else "kept: this libc has no malloc_trim"),
         ]
     )

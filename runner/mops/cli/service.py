@@ -14,7 +14,7 @@ import typer
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption
 from mops.errors import MopsError, UsageError
-from mops.jobs.location import described, locate, service_of
+from mops.jobs.location import described, locate
 from mops.options import Option
 from mops.service import profile as saved
 from mops.service.connect import Wanted
@@ -32,15 +32,17 @@ UNKNOWN = "unknown: see the error below"
 
 
 def connected() -> Service:
-    """Return the connected service.
+    """Return the connected service as its chart describes it now.
 
     Raises
     ------
     UsageError
         No service is connected.
     ServiceError
-        The service is out of reach.
+        The service is out of reach, or no longer exists.
     """
+    from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
+
     profile = saved.load()
     if profile is None:
         raise UsageError(
@@ -48,7 +50,7 @@ def connected() -> Service:
             where=str(saved.path()),
             hint="connect to a service: mops connect --namespace NAME",
         )
-    return service_of(profile)
+    return Service.current(profile)
 
 
 def connect(

@@ -64,6 +64,21 @@ def test_this_machine(start: str) -> None:
     assert told["simulation_bytes"] < told["memory_bytes"]
 
 
+def test_the_storage_is_written_and_read(tmp_path: Path) -> None:
+    """A newcomer's first question to a service: does my storage work?"""
+    absent, there, file = tmp_path / "absent", tmp_path / "there", tmp_path / "file"
+    there.mkdir()
+    file.write_text("")
+    assert "which the first job makes" in doctor("--storage", str(absent)).stdout
+    assert not absent.exists()
+    assert "this account can create, read, list and remove files" in doctor("--storage", str(there)).stdout
+    assert list(there.iterdir()) == []
+    ran = doctor("--storage", str(file))
+    assert ran.returncode == 1
+    assert "a file and a folder have the same path" in ran.stdout
+    assert json.loads(doctor("--storage", str(file), "--json").stdout)["findings"][0]["where"] == f"storage {file}"
+
+
 def test_a_job_reports_problems_when_it_starts(lab: StudyLab, tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="1.1") as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
