@@ -39,7 +39,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether memory is bounded here or on the cluster, and whether the storage works.
+    """Check memory limits and the storage, here or on the cluster.
 
     The command checks the cluster of MODELOPS_SCHEDULER. If the variable is not set, the command checks the connected
     service. Without a service, it checks this machine. In the storage, the command creates a file, reads it and removes

@@ -65,7 +65,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "doctor": Verb(
             "mops.cli.doctor:doctor",
-            "Check whether memory is bounded here or on the cluster.",
+            "Check memory limits and the storage, here or on the cluster.",
             only_prints=True,
         ),
     },
