@@ -13,15 +13,13 @@ or whose variables for the start of Python and its libraries, are not those of t
 
 from __future__ import annotations
 
-import atexit
-import contextlib
+import gc
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Mapping
@@ -34,7 +32,7 @@ import mops.child.main
 from mops.child.outputs import as_tables
 from mops.system.signals import STOP_SIGNALS
 from mops.worker import reaper_main
-from warm import receive_request
+from warm import receive_request, run_and_end
 
 
 def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
@@ -51,6 +49,8 @@ def main() -> None:
     sys.path.remove(str(Path(__file__).parent))  # a real child has neither the folder of tests nor its modules
     del sys.modules["warm"]
     as_tables({"warm": np.zeros(1)}, 0)  # pyarrow imports pandas
+    gc.collect()
+    gc.freeze()  # or each collection of a child would read, and so copy, every object of the imports
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # pytest's
     with socket.socket(socket.AF_UNIX) as listener:
@@ -72,7 +72,7 @@ def main() -> None:
         Popen=_start_child, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT
     )
     sys.argv = [argv[argv.index("mops.worker.reaper_main")], str(fd)]
-    reaper_main.main()
+    run_and_end(reaper_main.main)
 
 
 def _become_reaper(connection: socket.socket) -> tuple[list[str], int]:
@@ -135,20 +135,12 @@ def _run_child(argv: list[str], files: dict[str, Any], env: dict[str, str]) -> N
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, "r" if fd == 0 else "w", closefd=False) for fd in range(3))
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     sys.argv = argv[argv.index("mops.child.main") :]
-    code = 1
     try:
-        mops.child.main.main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        run_and_end(mops.child.main.main)
     except BaseException:
         traceback.print_exc()
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    finally:
+        os._exit(1)  # what is above on the stack is the reaper's
 
 
 if __name__ == "__main__":

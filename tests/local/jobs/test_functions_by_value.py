@@ -68,10 +68,29 @@ print(sorted(job.outputs("output").to_arrow()["y"].to_pylist()), job.status().at
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mops.toml").touch()
-    (tmp_path / "helper.py").write_text("def shifted(y):\n    return y + 1\n")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(laid(tmp_path))
     return tmp_path
+
+
+def laid(folder: Path) -> Path:
+    (folder / "mops.toml").touch()
+    (folder / "helper.py").write_text("def shifted(y):\n    return y + 1\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder_of_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = laid(tmp_path_factory.mktemp("program"))
+    done = ran(PROGRAM + SUBMIT.replace("IF", "error"), folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def with_job(folder_of_program: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a project in which the program has submitted a job ``j``, which no test changes."""
+    monkeypatch.chdir(folder_of_program)
+    return folder_of_program
 
 
 def python(*arguments: str, folder: Path) -> Ran:
@@ -113,20 +132,15 @@ def test_a_program_without_a_file_runs_its_functions_and_finds_its_job_again(pro
     assert job.best(1).to_arrow()["distance"].to_pylist() == [0.0]
 
 
-def test_the_job_keeps_the_source_and_the_versions(project: Path) -> None:
-    (project / "program.py").write_text(PROGRAM + SUBMIT.replace("IF", "error"))
-    assert python("program.py", folder=project).code == 0
-    with zipfile.ZipFile(project / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
+def test_the_job_keeps_the_source_and_the_versions(with_job: Path) -> None:
+    with zipfile.ZipFile(with_job / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
         record = json.loads(bundle.read("mops_functions.json"))
     assert record["python"].startswith(f"{sys.version_info[0]}.{sys.version_info[1]}.")
     assert record["packages"]["pandas"] == pd.__version__
     assert record["functions"] == ["simulate", "distance"]
-    assert "def grown(x):" in (project / "program.py").read_text()
 
 
-def test_later_jobs_and_commands_use_the_functions_of_the_submit(project: Path) -> None:
-    done = ran(PROGRAM + SUBMIT.replace("IF", "error"), project)
-    assert done.code == 0, done.err
+def test_later_jobs_and_commands_use_the_functions_of_the_submit(with_job: Path) -> None:
     job = opened()
     extended = job.extend(replicates=3, name="longer")
     assert extended.status().counts.simulations_good == 6
@@ -136,8 +150,7 @@ def test_later_jobs_and_commands_use_the_functions_of_the_submit(project: Path) 
     assert "replicate 1" in command("study", "run", "--job", "j", "--replicate", "1", "--local").out
 
 
-def test_a_target_of_the_program_is_added(project: Path) -> None:
-    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).code == 0
+def test_a_target_of_the_program_is_added(with_job: Path) -> None:
     later = f"""{PROGRAM}
 def near(replicates):
     return abs(replicates[0]["output"]["y"][0].as_py() - 3)
@@ -146,17 +159,17 @@ def near(replicates):
 job = mops.open_job("j", local=True).extend(targets=[near], name="more")
 print(job.best(2, weights={{"distance": 1, "near": 1}}).to_arrow()["near"].to_pylist(), job.record.spec.targets)
 """
-    done = ran(later, project)
+    done = ran(later, with_job)
     assert done.code == 0, done.err
     assert done.out == "[0.0, 2.0] ('mops_functions:distance', 'mops_functions_2:near')\n"
-    (project / "helper.py").write_text("def shifted(y):\n    return y + 2\n")
-    refused = ran(later.replace("more", "other"), project)
+    (with_job / "helper.py").write_text("def shifted(y):\n    return y + 2\n")
+    refused = ran(later.replace("more", "other"), with_job)
+    laid(with_job)
     assert "may have changed since the submit: helper.py" in refused.err
 
 
-def test_a_mended_target_of_the_program_replaces_the_old_one(project: Path) -> None:
+def test_a_mended_target_of_the_program_replaces_the_old_one(with_job: Path) -> None:
     """A notebook could only add the mended function, whose losses then counted twice."""
-    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).code == 0
     mended = f"""{PROGRAM}
 def distance(replicates):
     return 10.0
@@ -170,7 +183,7 @@ except mops.errors.UsageError as error:
 again = job.rescore(targets=[distance], name="again")
 print(again.status().counts, again.record.spec.targets, again.losses().to_arrow()["loss"].to_pylist())
 """
-    done = ran(mended, project)
+    done = ran(mended, with_job)
     assert done.code == 0, done.err
     assert "the job has a target 'distance' already" in done.out
     assert "job.rescore(targets=[distance])" in done.out
@@ -305,9 +318,8 @@ def test_what_cannot_travel_is_refused_and_nothing_is_written(project: Path) -> 
     assert not (project / "storage").exists()
 
 
-def test_another_python_is_refused_with_both_versions(project: Path) -> None:
-    assert ran(PROGRAM + SUBMIT.replace("IF", "error"), project).code == 0
-    with zipfile.ZipFile(project / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
+def test_another_python_is_refused_with_both_versions(with_job: Path, project: Path) -> None:
+    with zipfile.ZipFile(with_job / "mops-storage" / bundle_path(opened().record.bundle)) as bundle:
         bundle.extractall(project / "unpacked")
     record = project / "unpacked" / "mops_functions.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"python": "3.8.1"}))

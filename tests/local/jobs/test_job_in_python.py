@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from mops.jobs.job import Job
 from mops.settings import Settings
 from mops.storage.progress_record import Progress
 from waiting import until
+from warm import warm
 
 MODEL = """
 import os, time
@@ -43,7 +41,7 @@ class Lab:
         (folder / "model.py").write_text(MODEL)
         self.gate.touch()
 
-    def submit(self, *values: int, settings: Settings = SETTINGS, **options: Any) -> Job:
+    def submit(self, *values: int, wait: bool = False, settings: Settings = SETTINGS) -> Job:
         study = {"model": "model:run", "parameter_sets": [{"x": x, "gate": str(self.gate)} for x in values]}
         return mops.submit(
             study,
@@ -52,9 +50,8 @@ class Lab:
             name="job",
             settings=settings,
             local=True,
-            wait=False,
+            wait=wait,
             on_detach=lambda _job, runner: self.pids.append(runner.pid),
-            **options,
         )
 
 
@@ -69,7 +66,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_without_wait_runs_in_another_process_and_can_be_waited_for(lab: Lab) -> None:
+def test_a_job_without_wait_runs_in_another_process_and_can_be_waited_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     job, seen = lab.submit(0, 1), []
     assert job.status().state == "running"
     assert "<strong>job</strong>" in job._repr_html_()
@@ -88,11 +88,13 @@ def test_a_job_without_wait_runs_in_another_process_and_can_be_waited_for(lab: L
     assert job.watch().state == "succeeded"
     with pytest.raises(JobError, match="no attempt 2"):
         job.logs(2)
+    (output,) = (path for path in (lab.folder.parent / "state").rglob("*") if path.is_file())
+    assert "\x1b" not in job.logs() + output.read_text(), "a detached runner writes no control codes"
 
 
 def test_failures_are_retried_and_a_job_is_deleted_from_its_object(lab: Lab) -> None:
     lab.gate.unlink()
-    job = lab.submit(1, 2).wait()
+    job = lab.submit(1, 2, wait=True)
     assert job.status().state == "partial"
     assert "1 failed, 1 error" in job._repr_html_()
     again = job.retry(name="again", settings=SETTINGS)
@@ -117,8 +119,11 @@ def test_a_cancelled_job_resumes_from_its_object(lab: Lab) -> None:
 
 def test_wait_raises_the_cause_of_a_failed_job(lab: Lab) -> None:
     lab.gate.unlink()
-    job = lab.submit(2, 3, 4, settings=Settings(slots=1, batch_size=1, max_failures="1"))
-    with pytest.raises(JobFailed, match="2 simulations have failed, more than MODELOPS_JOB_MAX_FAILURES=1"):
+    cause = "2 simulations have failed, more than MODELOPS_JOB_MAX_FAILURES=1"
+    with pytest.raises(JobFailed, match=cause):
+        lab.submit(2, 3, 4, wait=True, settings=Settings(slots=1, batch_size=1, max_failures="1"))
+    job = mops.open_job("job", lab.folder / "s")
+    with pytest.raises(JobFailed, match=cause):
         job.wait()
     assert job.watch().state == "failed"
 
@@ -133,15 +138,6 @@ def test_wait_raises_the_class_of_the_error_that_submit_raises(lab: Lab) -> None
     with pytest.raises(UsageError, match="the model has no output 'z'") as of_wait:
         job.wait()
     assert type(of_wait.value) is type(of_submit.value)
-
-
-def test_a_detached_runner_writes_no_control_codes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    lab.gate.unlink()
-    job = lab.submit(0, 1).wait()
-    assert "\x1b" not in job.logs()
-    (output,) = (path for path in (lab.folder.parent / "state").rglob("*") if path.is_file())
-    assert b"\x1b" not in output.read_bytes()
 
 
 def test_wait_raises_if_the_runner_was_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,21 +157,19 @@ def test_an_error_before_the_job_exists_is_raised_at_once(lab: Lab) -> None:
 
 
 WAIT = """
-import sys
 import mops
 
 def show(now):
     print("shown", flush=True)
 
-mops.open_job("job", sys.argv[1]).wait(show)
+mops.open_job("job", {storage!r}).wait(show)
 """
 
 
 def test_ctrl_c_stops_the_wait_and_not_the_job(lab: Lab) -> None:
     job = lab.submit(0)
-    waits = subprocess.Popen(
-        [sys.executable, "-c", WAIT, str(lab.folder / "s")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    program = WAIT.format(storage=str(lab.folder / "s"))
+    waits = warm().start_with_pipes(["-c", program], dict(os.environ), lab.folder)
     assert waits.stdout is not None
     assert waits.stdout.readline() == "shown\n"
     waits.send_signal(signal.SIGINT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -9,40 +11,67 @@ import pytest
 
 import axe
 from mops.jobs.job import Job
+from mops.report.render import Report
 
 from .report_lab import Opened
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
+
+
+@contextmanager
+def shown(browser: Browser, path: Path) -> Iterator[Opened]:
+    """Show a report, which takes a second of CPU time, for all tests of this file that leave it as it was."""
+    context = browser.new_context()
+    page, errors = context.new_page(), []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield Opened(page, path)
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture(scope="module")
+def shown_partial(browser: Browser, partial_page: Path) -> Iterator[Opened]:
+    with shown(browser, partial_page) as opened:
+        yield opened
 
 
 @pytest.fixture
-def opened(page: Page, partial_page: Path) -> Opened:
-    return Opened(page, partial_page)
+def opened(shown_partial: Opened) -> Iterator[Opened]:
+    yield shown_partial
+    shown_partial.page.set_viewport_size({"width": 1280, "height": 720})
+    shown_partial.page.emulate_media(media="null", color_scheme="null")
 
 
-def test_the_page_has_no_errors_and_its_sections_fold(page: Page, partial_page: Path) -> None:
-    errors: list[str] = []
-    page.on("console", lambda message: errors.append(message.text))
-    page.on("pageerror", lambda error: errors.append(str(error)))
+@pytest.fixture(scope="module")
+def odd_opened(browser: Browser, odd_page: Path) -> Iterator[Opened]:
+    with shown(browser, odd_page) as opened:
+        yield opened
+
+
+def test_the_sections_fold(opened: Opened) -> None:
+    page = opened.page
     page.set_viewport_size({"width": 400, "height": 800})
-    Opened(page, partial_page)
     page.get_by_text("28 of 28").wait_for()
     section = page.locator("#losses")
     section.locator("summary").first.click()
     assert not section.locator("figure").first.is_visible()
     page.get_by_role("navigation").get_by_role("link", name="Losses").click()
     section.locator("figure").first.wait_for(state="visible")
-    assert errors == []
 
 
 def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_figures_are_drawn_and_nothing_is_loaded(opened: Opened) -> None:
+def test_figures_are_drawn_at_any_width_and_nothing_is_loaded(opened: Opened, subtests: pytest.Subtests) -> None:
     assert opened.page.locator("figure").count() > 8
-    assert opened.empty_figures() == []
+    for width in (400, 768, 1280):
+        with subtests.test(width=width):
+            opened.page.set_viewport_size({"width": width, "height": 800})
+            assert opened.overflow() <= 0, "the page scrolls sideways"
+            assert opened.empty_figures() == []
     assert opened.foreign == []
 
 
@@ -72,33 +101,27 @@ def test_a_drag_along_an_axis_filters_lines_and_table(opened: Opened, width: int
     page.locator("[data-count]").get_by_text("28 of 28").wait_for()
 
 
-def test_typed_numbers_filter_too(opened: Opened) -> None:
+def test_typed_numbers_filter_too_and_the_caption_of_the_table_says_what_is_left(opened: Opened) -> None:
     """A keyboard, and a phone without room for a drag, can filter."""
-    page = opened.page
-    page.get_by_text("Filter by numbers").click()
-    page.get_by_label("least beta").fill("0.3")
-    page.get_by_label("greatest beta").fill("0.5")
-    page.locator("[data-count]").get_by_text("8 of 28", exact=False).wait_for()  # beta is (i + 0.5) / 40
-    page.get_by_label("least beta").fill("")
-    page.get_by_label("greatest beta").fill("")
-    page.locator("[data-count]").get_by_text("28 of 28").wait_for()
-
-
-def test_the_caption_of_the_table_says_what_the_filter_keeps(opened: Opened) -> None:
     page = opened.page
     assert opened.text("[data-caption]") == "The best 20 of 28 parameter sets."
     page.get_by_text("Filter by numbers").click()
     page.get_by_label("least beta").fill("0.3")
     page.get_by_label("greatest beta").fill("0.5")
+    page.locator("[data-count]").get_by_text("8 of 28", exact=False).wait_for()  # beta is (i + 0.5) / 40
     page.get_by_text("The best 8 of the 8 parameter sets that the filter keeps.").wait_for()
+    page.get_by_label("least beta").fill("")
+    page.get_by_label("greatest beta").fill("")
+    page.locator("[data-count]").get_by_text("28 of 28").wait_for()
     page.get_by_label("least beta").fill("0.6")
+    page.get_by_label("greatest beta").fill("0.5")
     page.get_by_text("The filter keeps no parameter set.").wait_for()
     page.get_by_role("button", name="Show all").click()
     page.get_by_text("The best 20 of 28 parameter sets.").wait_for()
 
 
-def test_an_axis_with_one_value_filters_too(page: Page, odd_page: Path) -> None:
-    Opened(page, odd_page)
+def test_an_axis_with_one_value_filters_too(odd_opened: Opened) -> None:
+    page = odd_opened.page
     page.get_by_text("Filter by numbers").click()
     least = page.get_by_label("least weighted sum of losses", exact=True)
     for value, kept in (("0", 28), ("3", 28), ("3.5", 0)):
@@ -107,13 +130,13 @@ def test_an_axis_with_one_value_filters_too(page: Page, odd_page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_a_long_name_does_not_widen_the_page(page: Page, odd_page: Path, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 800})
-    assert Opened(page, odd_page).overflow() <= 0
+def test_a_long_name_does_not_widen_the_page(odd_opened: Opened, width: int) -> None:
+    odd_opened.page.set_viewport_size({"width": width, "height": 800})
+    assert odd_opened.overflow() <= 0
 
 
-def test_the_page_follows_the_theme_of_the_system_until_the_reader_chooses(opened: Opened) -> None:
-    page = opened.page
+def test_the_page_follows_the_theme_of_the_system_until_the_reader_chooses(page: Page, partial_page: Path) -> None:
+    Opened(page, partial_page)
     page.emulate_media(color_scheme="light")
     light = background(page)
     page.emulate_media(color_scheme="dark")
@@ -123,13 +146,6 @@ def test_the_page_follows_the_theme_of_the_system_until_the_reader_chooses(opene
     page.get_by_role("button", name="Light theme").click()
     assert background(page) == light
     assert page.evaluate(line) != dark_text
-
-
-@pytest.mark.parametrize("width", [400, 768, 1280])
-def test_no_page_scrolls_sideways(opened: Opened, width: int) -> None:
-    opened.page.set_viewport_size({"width": width, "height": 800})
-    assert opened.overflow() <= 0
-    assert opened.empty_figures() == []
 
 
 def test_a_narrow_table_keeps_the_rank_and_a_parameter_in_view(opened: Opened) -> None:
@@ -167,8 +183,9 @@ def test_the_data_of_a_figure_can_be_saved(opened: Opened) -> None:
     assert download.value.path().read_text().startswith('"')
 
 
-def test_a_notebook_shows_the_report_in_a_frame(page: Page, partial: Job) -> None:
-    page.set_content(f"<!DOCTYPE html><title>n</title>{partial.report()._repr_html_()}")
+def test_a_notebook_shows_the_report_in_a_frame(page: Page, partial: Job, partial_page: Path) -> None:
+    report = Report(partial.name, partial_page.read_text())
+    page.set_content(f"<!DOCTYPE html><title>n</title>{report._repr_html_()}")
     frame = page.frame_locator("iframe")
     assert frame.locator("h1").inner_text() == "waves"
     assert frame.locator("figure").count() > 8

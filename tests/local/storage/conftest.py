@@ -116,7 +116,7 @@ class S3Storage:
 
     def _ask(self, verb: str, path: str, data: bytes | None = None) -> httpx.Response:
         place = f"http://127.0.0.1:{self.port}/{self.url.partition('://')[2]}/{quote(path)}"
-        return httpx.request(verb, place, content=data, headers=s3_server.SIGNED)
+        return s3_server.CLIENT.request(verb, place, content=data, headers=s3_server.SIGNED)
 
     def bytes_at(self, path: str) -> bytes | None:
         found = self._ask("GET", path)
@@ -141,7 +141,7 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> S3Storage:
     for name, value in s3_server.environment(s3_port).items():
         monkeypatch.setenv(name, value)
     name = f"test-{uuid.uuid4().hex}"
-    httpx.put(f"http://127.0.0.1:{s3_port}/{name}").raise_for_status()
+    s3_server.CLIENT.put(f"http://127.0.0.1:{s3_port}/{name}").raise_for_status()
     return S3Storage(f"s3://{name}/some/prefix", s3_port)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import quote, unquote
 
-import httpx
 import s3_server
 
 CREATE = {"x-goog-if-generation-match": "0"}  # only if there is no such object
@@ -36,7 +35,7 @@ class Proxy:
         body = handler.rfile.read(int(given.get("content-length", 0)))
         path, _, query = handler.path.partition("?")
         url = f"{self._s3}{quote(unquote(path))}?{query}"  # the client also encodes / and -
-        answer = httpx.request(handler.command, url, headers=headers, content=body, timeout=60)
+        answer = s3_server.CLIENT.request(handler.command, url, headers=headers, content=body)
         handler.send_response(answer.status_code)
         for name, value in answer.headers.items():
             if name not in _NOT_PASSED_BACK:
