@@ -14,7 +14,7 @@ def until(
 ) -> T:
     """Return ``what()`` as soon as it is true. After ``patience_s`` fail, with the text of ``said()``.
 
-    Between two calls is at least twice the time of the last call, so that the process under test has time to run.
+    Between two calls is at least four times the time of the last call, which leaves processors to what runs.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -22,4 +22,4 @@ def until(
         if found := what():
             return found
         assert time.monotonic() < deadline, f"waited {patience_s:g} s for nothing\n{said()}"
-        time.sleep(min(max(look_every_s, 2 * (time.monotonic() - began)), 1.0))
+        time.sleep(min(max(look_every_s, 4 * (time.monotonic() - began)), 1.0))

@@ -33,6 +33,7 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -353,6 +354,8 @@ def dask_commands(requests: socket.socket) -> None:
 
     import mops.worker.run_task  # noqa: F401
 
+    for command in entry_points(group="dask_cli"):
+        command.load()  # dask.cli does it when it runs: half a second, for distributed, in each process
     gc.collect()
     gc.freeze()
     sys.argv = ["dask", *serve(requests)]
@@ -373,6 +376,11 @@ def mops_commands(requests: socket.socket) -> None:
         for verb in verbs.values():
             pkgutil.resolve_name(verb.where)
     import pyarrow.parquet  # noqa: F401
+
+    # A command imports them when it runs a job: 0.27 s.
+    import mops.attempt.main_loop
+    import mops.attempt.metrics
+    import mops.cluster.embedded  # noqa: F401
 
     gc.collect()
     gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports

@@ -10,13 +10,17 @@ import pytest
 from mops.worker import processes
 from warm import VARIABLE, reapers, warm_children
 
-_REAL = {"attempt", "child", "cluster", "system", "worker"}
-"""The folders whose tests start children as users do."""
+_REAL = {"child", "cluster", "system", "worker"}
+"""The folders whose tests start children as users do, unless a module has ``WARM_CHILDREN = True``.
+
+A module has it if most of its tests look neither at processes nor at their memory; the others use ``real_children``.
+``study_lab.Runner.alive``, for example, finds no warm child.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm_children(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.path.parent.name in _REAL:
+    if request.path.parent.name in _REAL and not getattr(request.module, "WARM_CHILDREN", False):
         yield
         return
     name = warm_children()

@@ -50,7 +50,7 @@ def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of:
         assert found or not ended, f"the runner ended with {of.process.returncode} meanwhile\n{of.said}"  # type: ignore[union-attr]
         return found
 
-    return until(look, patience_s, look_every_s=0.01, said=lambda: of.said if of is not None else "")
+    return until(look, patience_s, said=lambda: of.said if of is not None else "")
 
 
 @dataclass
@@ -208,7 +208,8 @@ class StudyLab:
         stderr = self.folder / f"stderr-{number}.txt"
         process: subprocess.Popen[bytes] | WarmProcess
         with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
-            if self.warm and program[0] == WARM and not any(name.startswith("PYTHON") for name in self.more_env):
+            is_warm = self.warm and stdin == subprocess.DEVNULL and program[0] in (WARM, sys.executable)
+            if is_warm and not any(name.startswith("PYTHON") for name in self.more_env):
                 process = warm().start([*map(str, program[1:]), *arguments], env, self.folder, out=out, err=err)
             else:
                 process = subprocess.Popen(

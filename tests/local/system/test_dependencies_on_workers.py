@@ -56,10 +56,6 @@ def values(lab: StudyLab, column: str) -> set[str]:
     return set(lab.job().outputs("output").to_arrow()[column].to_pylist())
 
 
-def log_of(lab: StudyLab) -> str:
-    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
-
-
 def error_of(runner: Runner) -> list[str]:
     lines = runner.said.splitlines()
     return lines[next(place for place, line in enumerate(lines) if line.startswith("error:")) :]
@@ -69,7 +65,7 @@ def test_two_workers_of_a_machine_install_missing_libraries_once(lab: StudyLab, 
     ask_for(lab, "--no-index", "--find-links wheels", "tiny", "pathspec>=99")
     lab.run(CHECKPOINT_SECONDS=0, TASK_SECONDS=0.1)
     assert (values(lab, "tiny"), values(lab, "pathspec")) == ({"installed"}, {"ninety-nine"})
-    log = log_of(lab)
+    log = lab.job().logs()
     what = f"for requirements.txt on {HOST}: pathspec 99.0, tiny 1.0"
     assert len(re.findall(rf"job: made an environment of 2 packages in \d+\.\d s {what}", log)) == 2, log  # runner, pod
     assert len(re.findall(rf"job: (waited .*)?found the environment of 2 packages {what}", log, re.IGNORECASE)) == 1
@@ -100,7 +96,7 @@ def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProc
         "workers' packages"
     )
     assert lab.job().status().state == "failed"
-    assert "No matching distribution found for tiny" in log_of(lab)
+    assert "No matching distribution found for tiny" in lab.job().logs()
 
 
 def test_a_failed_install_is_reported_before_the_job_is_created(lab: StudyLab, dask: DaskProcesses) -> None:
@@ -133,7 +129,7 @@ def test_an_embedded_worker_installs_on_request(lab: StudyLab) -> None:
     assert refused.wait() == 2, refused.said
     lab.run(INSTALL="always", SLOTS=2)
     assert (values(lab, "tiny"), values(lab, "pathspec")) == ({"installed"}, {"the worker's own"})
-    assert f"for requirements.txt on {HOST}: tiny 1.0" in log_of(lab)
+    assert f"for requirements.txt on {HOST}: tiny 1.0" in lab.job().logs()
 
 
 def test_ctrl_c_ends_an_install_on_a_worker(lab: StudyLab, dask: DaskProcesses) -> None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from dask_processes import dask_in, free_port
-from study_lab import MOPS, StudyLab, betas, wait_for
+from study_lab import StudyLab, betas, wait_for
+
+from programs import Ran, environment
+from warm import warm
+
+WARM_CHILDREN = True
 
 
-def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
-    return subprocess.run([MOPS, "doctor", *options], env=kept | env, capture_output=True, text=True, check=False)
+def doctor(*options: str, **env: str) -> Ran:
+    return Ran(*warm().run(["doctor", *options], environment() | env, Path("/"), timeout_s=120))
 
 
 def test_a_problem_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
     settings = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.1", "MALLOC_TRIM_THRESHOLD_": ""}
     with dask_in(tmp_path / "dask", **settings) as dask:
         dask.add_worker("--memory-limit", "300MiB")
-        wait_for(lambda: json.loads(doctor("--json", MODELOPS_SCHEDULER=dask.address).stdout)["workers"][2:])
+        wait_for(lambda: doctor("--json", MODELOPS_SCHEDULER=dask.address).json["workers"][2:])
         ran = doctor(MODELOPS_SCHEDULER=dask.address)
-        told = json.loads(doctor("--json", MODELOPS_SCHEDULER=dask.address).stdout)
-    assert ran.returncode == 1
+        told = doctor("--json", MODELOPS_SCHEDULER=dask.address).json
+    assert ran.code == 1
     for part in (
         "worker-saturation is 1.1",
         "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0",
@@ -32,7 +33,7 @@ def test_a_problem_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
         "a simulation gets 64 MiB: 300 MiB, less",
         "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
     ):
-        assert part in ran.stdout
+        assert part in ran.out
     assert len(told["workers"]) == 3
     assert {finding["where"] for finding in told["findings"]} >= {"scheduler"}
 
@@ -40,26 +41,26 @@ def test_a_problem_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
 def test_a_sound_cluster_has_no_problem(tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
         ran = doctor(MODELOPS_SCHEDULER=dask.address)
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert "no problems" in ran.stderr
+    assert (ran.code, ran.out) == (0, "")
+    assert "no problems" in ran.err
 
 
 def test_a_cluster_that_cannot_be_reached() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     ran = doctor(MODELOPS_SCHEDULER=address, MODELOPS_JOB_CLUSTER_TIMEOUT="1")
-    assert ran.returncode == 4
-    assert f"the Dask scheduler at {address} does not answer" in ran.stderr
+    assert ran.code == 4
+    assert f"the Dask scheduler at {address} does not answer" in ran.err
 
 
 @pytest.mark.parametrize("start", ["auto", "spawn"])
 def test_this_machine(start: str) -> None:
     ran = doctor(MODELOPS_JOB_SLOTS="2", MODELOPS_JOB_SIM_MEMORY="1GiB", MODELOPS_JOB_START=start)
-    assert ran.returncode == 0
-    lines = dict(line.split("  ", 1) for line in ran.stdout.splitlines())
+    assert ran.code == 0
+    lines = dict(line.split("  ", 1) for line in ran.out.splitlines())
     assert lines["simulations at once"].strip() == "2"
-    assert "1.0 GiB" in ran.stdout
-    assert ("each child process imports the model" in ran.stdout) == (start == "spawn")
-    told = json.loads(doctor("--json", MODELOPS_JOB_SLOTS="2").stdout)
+    assert "1.0 GiB" in ran.out
+    assert ("each child process imports the model" in ran.out) == (start == "spawn")
+    told = doctor("--json", MODELOPS_JOB_SLOTS="2").json
     assert told["slots"] == 2
     assert told["simulation_bytes"] < told["memory_bytes"]
 
@@ -94,9 +95,9 @@ def test_a_job_reports_problems_when_it_starts(lab: StudyLab, tmp_path: Path) ->
 )
 def test_doctor_reports_how_the_children_of_a_job_were_started(lab: StudyLab, start: str, expected: str) -> None:
     lab.write("counted:simulate", betas(2))
-    runner = lab.run(START=start)
+    lab.run(START=start)
     storage = {"MODELOPS_STORAGE": str(lab.storage)}
-    assert expected in doctor("job", **storage).stdout
-    assert expected in json.loads(doctor("job", "--json", **storage).stdout)["children"]
-    status = subprocess.run([MOPS, "jobs", "status", "job"], env=runner.env, capture_output=True, text=True, check=True)
-    assert f"child processes  {lab.job().status().children}" in status.stdout
+    assert expected in doctor("job", **storage).out
+    assert expected in doctor("job", "--json", **storage).json["children"]
+    assert lab.start("status", "job").wait() == 0
+    assert f"child processes  {lab.job().status().children}" in (lab.folder / "stdout-2.txt").read_text()

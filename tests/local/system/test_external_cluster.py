@@ -32,6 +32,7 @@ from mops.task import Task
 from rows import rows_of
 from soak import generator, repeats, spread
 
+WARM_CHILDREN = True
 WAYS: list[dict[str, object]] = spread([{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}], 1)
 KILLS_OF_A_JOB, SCHEDULER_KILLS = repeats(10), repeats(5)
 
@@ -43,6 +44,7 @@ def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
         yield processes
 
 
+@pytest.mark.usefixtures("real_children")
 def test_whole_and_split_groups_give_the_rows_of_a_plain_loop(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=4, targets=["scores:order", "targets:number"])
     expected = lab.serial()
@@ -161,6 +163,7 @@ class Committed:
         self.n_calls = len(self.dask.tally)
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(280)
 def test_kills_of_workers_lose_nothing_and_repeat_no_committed_group(lab: StudyLab, dask: DaskProcesses) -> None:
     rng = generator(20261121)
@@ -371,6 +374,7 @@ def test_a_connection_that_dask_replaces_by_itself_counts_as_lost(dask: DaskProc
         assert cluster.pool_id != pool
 
 
+@pytest.mark.usefixtures("real_children")
 def test_the_children_of_a_killed_runner_end_while_their_workers_stay_alive(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(20, sleep=600))
     runner = lab.submit()
@@ -380,6 +384,7 @@ def test_the_children_of_a_killed_runner_end_while_their_workers_stay_alive(lab:
     assert all(worker.poll() is None for worker in dask.workers)
 
 
+@pytest.mark.usefixtures("real_children")
 def test_ctrl_c_ends_simulations_on_workers_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60), targets=["scores:order"])
     dask.hold_after(10)
@@ -396,6 +401,7 @@ def test_ctrl_c_ends_simulations_on_workers_and_the_job_resumes(lab: StudyLab, d
     assert len(dask.tally) == 60, "what was finished was committed"
 
 
+@pytest.mark.usefixtures("real_children")
 def test_slots_increase_with_new_workers(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60))
     dask.hold_after(2)
@@ -407,8 +413,7 @@ def test_slots_increase_with_new_workers(lab: StudyLab, dask: DaskProcesses) -> 
     wait_for(lambda: (live := lab.job().status().live) and live.slots == 5, of=runner)
     dask.let_go()
     assert runner.wait() == 0, runner.said
-    text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
-    assert "slots: 5 (before: 2)" in text
+    assert "slots: 5 (before: 2)" in lab.job().logs()
 
 
 def test_frozen_nannies_and_a_frozen_worker_stop_neither_the_start_of_a_job_nor_its_end(
@@ -435,6 +440,7 @@ def test_frozen_nannies_and_a_frozen_worker_stop_neither_the_start_of_a_job_nor_
         assert f"{idle} does not answer" in runner.said
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(240)
 def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_complete(
     lab: StudyLab, tmp_path: Path
@@ -466,6 +472,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_com
     ]
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(600)
 def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: StudyLab, tmp_path: Path) -> None:
     """Nannies restart the workers because of their memory. The runner reports this, and all other rows are complete.
@@ -473,14 +480,14 @@ def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: Study
     A worker maps the result, and reads it when the runner fetches it. So it dies in each fetch, after the task: Dask
     does not count these deaths.
     """
-    # As in the chart. With its defaults Dask writes the 0.7 GiB to disk in the worker's event loop, which stops the
+    # As in the chart. With its defaults Dask writes the 0.4 GiB to disk in the worker's event loop, which stops the
     # worker for minutes on a slow disk, and starts nothing on a worker that maps much.
     as_in_chart = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
     with dask_in(tmp_path / "dask", n_workers=0, **as_in_chart) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         for _ in range(2):
-            dask.add_worker("--nanny", "--memory-limit", "500MiB")
-        lab.write("large:run", [{"mib": 700 if i == 3 else 1, "i": i} for i in range(8)])
+            dask.add_worker("--nanny", "--memory-limit", "300MiB")
+        lab.write("large:run", [{"mib": 400 if i == 3 else 1, "i": i} for i in range(8)])
         (lab.project / "large.py").write_text(
             "import numpy as np\n\ndef run(params, seed):\n    return {'x': np.ones(params['mib'] << 17)}\n"
         )
@@ -660,6 +667,7 @@ def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskPr
     assert "use a storage that every worker reaches at this URL" in ran.stderr
 
 
+@pytest.mark.usefixtures("real_children")
 def test_the_workers_metrics_show_the_memory_of_children(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(8, sleep=1.0))
     runner = lab.submit()

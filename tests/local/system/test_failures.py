@@ -10,6 +10,7 @@ from study_lab import StudyLab
 
 from rows import rows_of
 
+WARM_CHILDREN = True
 TIMEOUT = "ran for more than 2 s"
 # The expected failure for each value of the parameter `what` of nasty.py: reason, part of the message, attempts.
 BAD = {

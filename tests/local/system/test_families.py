@@ -23,6 +23,7 @@ from mops.storage.progress_record import Progress
 from mops.storage.sources import SourceLog
 from mops.study.ranges import Ranges
 
+WARM_CHILDREN = True
 MODEL = """
 import datetime as dt
 

@@ -10,6 +10,7 @@ import pytest
 from dask_processes import DaskProcesses, dask_in
 from study_lab import Runner, StudyLab, betas, wait_for
 
+WARM_CHILDREN = True
 MODEL = """
 import os
 from pathlib import Path
@@ -43,10 +44,6 @@ def submitted(lab: StudyLab, on_workers: str = "pass") -> Runner:
     return runner
 
 
-def log_of(lab: StudyLab) -> str:
-    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/*/logs/*.txt"))
-
-
 def error_of(lab: StudyLab) -> str:
     shown = lab.start("status", "job")
     assert shown.wait() == 0, shown.said
@@ -66,7 +63,10 @@ def test_a_model_that_workers_cannot_import_ends_the_job(lab: StudyLab, dask: Da
     submitted(lab, "raise OSError('the licence server is down')")
     assert lab.job().status().state == "failed"
     assert "the model cannot be loaded: OSError: the licence server is down" in error_of(lab)
-    assert "attempt 1 ends: ModelError: the model cannot be loaded: OSError: the licence server is down" in log_of(lab)
+    assert (
+        "attempt 1 ends: ModelError: the model cannot be loaded: OSError: the licence server is down"
+        in lab.job().logs()
+    )
 
 
 def test_an_import_that_ends_its_process_ends_the_job(lab: StudyLab, dask: DaskProcesses) -> None:
@@ -80,4 +80,4 @@ def test_workers_say_once_that_the_import_makes_a_generator_without_a_seed(lab: 
     submitted(lab, "import numpy; RNG = numpy.random.default_rng()")
     assert lab.job().status().state == "succeeded"
     said = "job: importing the model makes a random generator without a seed (fickle.RNG); a run that draws from it"
-    assert log_of(lab).count(said) == 1
+    assert lab.job().logs().count(said) == 1

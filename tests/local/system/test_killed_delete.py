@@ -11,6 +11,7 @@ from mops.jobs.listing import list_jobs
 from mops.storage.files import Files
 from rows import rows_of
 
+WARM_CHILDREN = True
 KILLS = 3
 N_FILES = 3000
 """The number of extra sample files, so that the deletion takes long enough for a kill."""

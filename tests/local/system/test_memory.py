@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from study_lab import MOPS, Runner, StudyLab, wait_for
+from study_lab import StudyLab, wait_for
 
 import mops
 from mops.jobs import submit
@@ -37,11 +36,6 @@ def run(params, seed):
 def lab(lab: StudyLab) -> StudyLab:
     lab.warm = False  # the limits below are for the memory of a command that has imported only what it needs
     return lab
-
-
-def log_of(runner: Runner, name: str = "job") -> str:
-    """Return the job's log."""
-    return subprocess.run([MOPS, "jobs", "logs", name], env=runner.env, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -69,11 +63,11 @@ def test_a_greedy_set_is_oom_and_every_other_set_succeeds(study: StudyLab) -> No
 
 @pytest.mark.timeout(180)
 def test_a_greedy_set_succeeds_alone_if_there_is_room(study: StudyLab) -> None:
-    runner = study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
+    study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
     job = study.job()
     assert job.status().state == "succeeded"
     assert len(job.outputs("output")) == N
-    took = re.search(rf"group {GREEDY} ran alone on its worker and used ([\d.]+) GiB", log_of(runner))
+    took = re.search(rf"group {GREEDY} ran alone on its worker and used ([\d.]+) GiB", job.logs())
     assert took is not None
     assert 1.1 < float(took[1]) < 4 * LIMIT / 1024
 
@@ -172,7 +166,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     live = json.loads((lab.storage / lab.paths().live(1)).read_text())
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
-    assert live["sizing"] in log_of(runner)
+    assert live["sizing"] in lab.job().logs()
     # The first simulation runs alone on its worker, so none is postponed as too large.
     assert "out of memory" not in said
     assert "retrying" not in said
@@ -191,13 +185,13 @@ def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -
     settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}
     lab.run("recycled", **settings)
     assert len(lab.job("recycled").outputs("output")) == 32
-    runner = lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
+    lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
     failures = lab.job("kept").failures().to_arrow().to_pylist()
     assert {row["reason"] for row in failures} == {"oom"}
     (reason,) = lab.job("kept").reasons()
     assert (reason.n, reason.verdict) == (len(failures), "oom"), "messages that differ in numbers only are one"
     # Every reported failure is real, and no failed simulation ran again after its task had used its time.
-    assert log_of(runner, "kept").count("recorded as failed") == len(failures)
+    assert lab.job("kept").logs().count("recorded as failed") == len(failures)
     assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB
 
 

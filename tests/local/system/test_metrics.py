@@ -32,6 +32,7 @@ from mops.storage.progress_record import Progress
 from mops.system.resources import oom_kills
 from mops.worker import slots
 
+WARM_CHILDREN = True
 SICK, REPLICATES = 1, 3
 BAD = {"raises": "error", "segfault": "crashed", "returns_none": "invalid_output"}
 """The misbehaviour of the model in its sick replicate, and the expected verdict."""
@@ -147,6 +148,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
         assert value(families, name) == 0, name
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(180)
 def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
@@ -232,11 +234,7 @@ def test_a_port_in_use_is_a_warning_in_the_log_of_the_job(lab: StudyLab, runs: R
         port = taken.getsockname()[1]
         _, job = runs.submit(metrics_port=port, look=lambda _: None)
     assert job.status().state == "succeeded"
-    assert f"metrics are not served: cannot open port {port} (MODELOPS_METRICS_PORT)" in text_log(lab)
-
-
-def text_log(lab: StudyLab, name: str = "job") -> str:
-    return "".join(path.read_text() for path in sorted(lab.storage.glob(f"jobs/{name}/*/logs/*.txt")))
+    assert f"metrics are not served: cannot open port {port} (MODELOPS_METRICS_PORT)" in lab.job().logs()
 
 
 def test_without_a_port_nothing_listens_and_port_0_chooses_a_free_port(
@@ -246,9 +244,9 @@ def test_without_a_port_nothing_listens_and_port_0_chooses_a_free_port(
     lab.write("counted:simulate", betas(3))
     listening = listening_ports()
     runs.submit("none", metrics_port=None, look=lambda _: assert_none_more(listening))
-    assert "metrics" not in text_log(lab, "none")
+    assert "metrics" not in lab.job("none").logs()
     runs.submit("any", metrics_port=0, look=lambda _: None)
-    assert re.search(r"any: metrics are served at port \d{4,5}, path /metrics", text_log(lab, "any"))
+    assert re.search(r"any: metrics are served at port \d{4,5}, path /metrics", lab.job("any").logs())
 
 
 def listening_ports() -> set[tuple[str, int]]:
@@ -284,6 +282,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield service_of(dask)
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(180)
 def test_on_a_cluster_the_runner_has_metrics_of_the_job_and_workers_of_their_children(
     lab: StudyLab, runs: Runs, service: Service
@@ -371,7 +370,7 @@ def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab
         with urllib.request.urlopen(f"http://127.0.0.1:{service.workers[0]}/metrics", timeout=30) as answer:
             assert b"not available" in answer.read()
     assert re.search(
-        r"worker tcp://\S+ serves no metrics, because prometheus-client is not installed there", text_log(lab)
+        r"worker tcp://\S+ serves no metrics, because prometheus-client is not installed there", lab.job().logs()
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dask_processes import DaskProcesses, dask_in
-from study_lab import MOPS, Runner, StudyLab, betas, wait_for
+from study_lab import StudyLab, betas, wait_for
 
 from mops.cluster.dask_calls import connect_to_look
 from mops.service.autoscaler import busy_workers
 from rows import rows_of
 
+WARM_CHILDREN = True
 NEEDS = """
 def run(params, seed):
     held = bytearray(params["mib"] << 20)
@@ -28,10 +28,6 @@ def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
         yield processes
 
 
-def log_of(runner: Runner, name: str) -> str:
-    return subprocess.run([MOPS, "jobs", "logs", name], env=runner.env, capture_output=True, text=True).stdout
-
-
 def used(dask: DaskProcesses) -> set[str]:
     """Return the folders of the workers that have unpacked a bundle; the scheduler has the number 1."""
     return {path.parents[2].name for path in dask.folder.glob("cache-*/mops/bundles/*")}
@@ -44,9 +40,9 @@ def test_a_job_runs_on_the_workers_of_its_pool_alone(lab: StudyLab, dask: DaskPr
     dask.await_workers()
     lab.write("counted:simulate", betas(12, sleep=0.01), n_replicates=2, targets=["scores:order"])
     expected = lab.serial()
-    runner = lab.run("large", POOL="large", TASK_SECONDS=0.02)
+    lab.run("large", POOL="large", TASK_SECONDS=0.02)
     assert rows_of(lab.job("large")) == expected
-    assert "12 parameter sets are left; slots: 2" in log_of(runner, "large")
+    assert "12 parameter sets are left; slots: 2" in lab.job("large").logs()
     assert used(dask) == {"cache-3"}
     lab.assert_sound("large")
     lab.run("any", TASK_SECONDS=0.02)
@@ -64,6 +60,7 @@ def test_a_job_waits_for_a_worker_of_its_pool(lab: StudyLab, dask: DaskProcesses
     assert used(dask) == {"cache-3"}
 
 
+@pytest.mark.usefixtures("real_children")
 def test_what_ran_out_of_memory_runs_again_on_the_pool_with_more(lab: StudyLab, dask: DaskProcesses) -> None:
     dask.add_worker("--resources", "pool-default=1", "--memory-limit", "1GiB")
     dask.add_worker("--resources", "pool-large=1", "--memory-limit", "4GiB", "--name", "large")

@@ -9,6 +9,7 @@ from study_lab import StudyLab, betas, wait_for
 from mops.storage.sources import verify_job
 from rows import rows_of
 
+WARM_CHILDREN = True
 N = 24
 ILL = {3: "error", 4: "error", 9: "crashed", 10: "timeout", 15: "target", 23: "error"}
 LIMITS = {"SIM_TIMEOUT": 2, "RETRIES": 0, "CHECKPOINT_SECONDS": 0}

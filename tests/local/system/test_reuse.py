@@ -11,6 +11,7 @@ from study_lab import Runner, StudyLab, betas, wait_for
 
 from rows import rows_of
 
+WARM_CHILDREN = True
 N = 8
 
 
@@ -105,18 +106,7 @@ def test_a_kill_in_the_middle_and_then_a_source_that_is_gone(lab: StudyLab) -> N
     assert_is_whole_study(lab, "job")
 
 
-def test_a_changed_model_is_not_reused(lab: StudyLab) -> None:
-    write(lab, betas(2), 1)
-    lab.run("first")
-    with (lab.project / "counted.py").open("a") as file:
-        file.write("\nCHANGED = print()\n")
-    other = reuse(lab, "other")
-    assert len(other.calls) == 2
-    assert "job first is not reused, because its files differ: counted.py (changed)" in other.said
-    assert not lab.job("other").record.reuse
-
-
-def test_other_variables_are_not_reused(lab: StudyLab) -> None:
+def test_other_variables_and_a_changed_model_are_not_reused(lab: StudyLab) -> None:
     write(lab, betas(2), 1)
     lab.run("first")
     study = str(lab.project / "study.json")
@@ -126,6 +116,12 @@ def test_other_variables_are_not_reused(lab: StudyLab) -> None:
     fast = lab.start("submit", study, "--name", "fast", "--reuse", "--env", "MODE=fast")
     assert fast.wait() == 0, fast.said
     assert "reuses 2 simulations: 2 from other" in fast.said
+    with (lab.project / "counted.py").open("a") as file:
+        file.write("\nCHANGED = print()\n")
+    changed = reuse(lab, "changed")
+    assert len(changed.calls) == 2
+    assert "job first is not reused, because its files differ: counted.py (changed)" in changed.said
+    assert not lab.job("changed").record.reuse
 
 
 def test_sets_with_a_failed_simulation_run_again(lab: StudyLab) -> None:

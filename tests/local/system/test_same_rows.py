@@ -11,9 +11,11 @@ from study_lab import StudyLab, betas
 
 from mops.jobs.job import Job
 from rows import Rows, rows_of
+from soak import spread
 
+WARM_CHILDREN = True
 N_SETS = 16
-SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
+SETTINGS = spread([(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)], 3)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from mops.cluster.worker_losses import UNKNOWN
 from mops.task import Task
 from rows import rows_of
 
+WARM_CHILDREN = True
 WORKERS, THREADS = 2, 2
 SLOTS = WORKERS * THREADS
 
@@ -140,6 +141,7 @@ def meet(watch: Watch, *, of: Runner) -> int:
     return len(watch.in_flight)
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_short_job_gets_its_share_and_ends_before_a_long_job(
     labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
 ) -> None:
@@ -170,7 +172,7 @@ def test_a_short_job_gets_its_share_and_ends_before_a_long_job(
         assert rows_of(lab.job(name)) == lab.serial()
         lab.assert_sound(name)
     assert Counter(dask.tally).most_common(1)[0][1] == 1, "nothing ran twice"
-    log = "".join(path.read_text() for path in one.storage.glob("jobs/one/*/logs/*.txt"))
+    log = one.job("one").logs()
     assert "other jobs on this cluster: 1; share of this job: 2 of 4 slots" in log
     assert "other jobs on this cluster: 0; share of this job: 4 of 4 slots" in log
 
@@ -249,6 +251,7 @@ def test_a_job_that_ends_early_does_not_change_the_rows_of_another_and_frees_its
     two.assert_sound("two")
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.timeout(280)
 def test_a_job_that_kills_its_workers_does_not_change_the_rows_of_another(tmp_path: Path) -> None:
     """mops retries the simulations that the other job killed, and quarantines only those that kill workers."""

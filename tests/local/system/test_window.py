@@ -26,6 +26,7 @@ from mops.storage.joblog.records import Commit
 from mops.storage.params_file import encode_groups, load_groups
 from mops.task import TaskRequest
 
+WARM_CHILDREN = True
 SLOTS, BATCH = 2, 12
 
 

@@ -22,6 +22,8 @@ from mops.worker.task_progress import TaskProgress
 from processes import descriptors
 from waiting import until
 
+WARM_CHILDREN = True
+
 
 class TestExceptions:
     """An exception fails only its simulation, and the process continues."""
@@ -396,6 +398,7 @@ def test_memory_of_a_failed_simulation_is_freed_at_once(lab: PoolLab) -> None:
     assert [failure.message for failure in result.failures] == ["ValueError: 0 are alive"] * 3
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_model_may_use_subprocesses(lab: PoolLab) -> None:
     code = (
         "import math, multiprocessing\n\ndef run(p, s):\n"

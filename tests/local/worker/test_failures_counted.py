@@ -6,6 +6,7 @@ from pool_lab import PoolLab, values
 
 from mops.task import failures_bytes
 
+WARM_CHILDREN = True
 RAISES = """
 def deep(n):
     if n:

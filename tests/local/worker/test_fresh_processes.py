@@ -15,6 +15,7 @@ from mops.recovery import EndedBy
 from mops.task import TaskResult
 from mops.worker import slots
 
+WARM_CHILDREN = True
 PIDS = "import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n"
 # Each simulation leaks 20 MiB, which only the end of the process frees.
 LEAKS = (
@@ -171,6 +172,7 @@ LEAVES = {
 }
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.parametrize("what", LEAVES)
 def test_a_child_is_replaced_before_what_simulations_leave_fails_others(
     lab: PoolLab, caplog: pytest.LogCaptureFixture, what: str

@@ -13,6 +13,7 @@ from mops.study.groups import Group
 from mops.study.ids_and_seeds import param_id, target_seed
 from mops.task import TaskResult
 
+WARM_CHILDREN = True
 Run = Callable[..., TaskResult]
 DRAWS = """
 import random

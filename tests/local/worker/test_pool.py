@@ -31,6 +31,8 @@ from mops.worker.task_progress import TaskProgress
 from processes import alive, descriptors
 from waiting import until
 
+WARM_CHILDREN = True
+
 
 def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
     code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
@@ -45,6 +47,7 @@ def test_a_model_that_closes_every_descriptor_is_blamed(lab: PoolLab) -> None:
     assert (failure.group, failure.reason) == (1, "crashed")
 
 
+@pytest.mark.usefixtures("real_children")
 def test_output_of_every_kind_reaches_the_result(lab: PoolLab) -> None:
     code = (
         "import os, subprocess, sys\n\ndef run(p, s):\n    print('by print')\n    os.write(1, b'by write\\n')\n"
@@ -124,6 +127,7 @@ def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
     assert len({tuple(drawn) for drawn in there.values()}) == 3
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_child_has_thread_limits_and_the_kernel_kills_it_first(lab: PoolLab) -> None:
     names = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"
     code = (
@@ -134,6 +138,7 @@ def test_a_child_has_thread_limits_and_the_kernel_kills_it_first(lab: PoolLab) -
     assert values(result, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
 
 
+@pytest.mark.usefixtures("real_children")
 def test_subprocesses_of_a_model_inherit_no_descriptor_of_mops(lab: PoolLab) -> None:
     code = (
         "import os, subprocess\n\ndef run(p, s):\n"
@@ -297,6 +302,7 @@ def test_a_killed_child_is_replaced_and_reported(lab: PoolLab, caplog: pytest.Lo
         assert word in record.getMessage()
 
 
+@pytest.mark.usefixtures("real_children")
 def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     before = descriptors()
     code = "import subprocess\n\ndef run(p, s):\n    return {'pid': subprocess.Popen(['sleep', '600']).pid}\n"
@@ -310,6 +316,7 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     assert descriptors() <= before
 
 
+@pytest.mark.usefixtures("real_children")
 def test_closing_while_children_start_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     before = descriptors()
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3, start="spawn")
@@ -381,6 +388,7 @@ def test_a_second_close_waits_until_no_child_is_left(lab: PoolLab) -> None:
     assert left == [[], []]
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_child_that_cannot_start_for_lack_of_descriptors_leaves_nothing(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -413,6 +421,7 @@ def test_a_child_that_cannot_start_for_lack_of_descriptors_leaves_nothing(lab: P
     assert lab.run(pool, [{"a": 1}]).done == {0}
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_children_work_with_more_than_a_thousand_open_files(lab: PoolLab, start: str) -> None:
     """Regression: select(2) accepts no descriptor above 1,023, so with 1,100 open files every child died."""

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from distributed import Client
 
 from programs import free_port
 from waiting import until
-from warm import WarmProcess, warm_dask
+from warm import WarmProcess, warm, warm_dask
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Cluster:
 
     folder: Path
     port: int = field(default_factory=free_port)
-    processes: list[subprocess.Popen[bytes] | WarmProcess] = field(default_factory=list)
+    processes: list[WarmProcess] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -48,12 +49,13 @@ class Cluster:
         return started
 
     def retire(self, name: str, *options: str, seconds: float = 30, address: str = "") -> str:
-        """Run the hook as a pod does, check that it succeeds, and return its output."""
+        """Run the hook in a warm process, check that it succeeds, and return its output."""
         env = os.environ | {"DASK_SCHEDULER_ADDRESS": address or self.address, "DASK_WORKER_NAME": name}
-        command = [sys.executable, "-m", "mops.worker.retire", f"--seconds={seconds}"]
-        ran = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=60, check=True)
-        assert ran.stdout == ""
-        return ran.stderr
+        argv = ["mops.worker.retire", f"--seconds={seconds}", *options]
+        program = f"import sys; sys.argv = {argv!r}; from mops.worker.retire import main; main()"
+        code, out, err = warm().run(["-c", program], env, self.folder, timeout_s=60)
+        assert (code, out) == (0, ""), err
+        return err
 
     def end(self) -> None:
         for process in self.processes:
@@ -169,18 +171,14 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_stop(cluster: Cluster, t
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n[]", b"nonsense", bytes(64)])
 def test_another_server_in_the_schedulers_place_does_not_fail_the_stop(cluster: Cluster, answer: bytes) -> None:
-    program = f"""
-import socket
-with socket.create_server(("127.0.0.1", {cluster.port})) as server:
-    print(flush=True)
-    with server.accept()[0] as connection:
-        connection.recv(4096)
-        connection.sendall({answer!r})
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        cluster.processes.append(process)
-        assert process.stdout is not None
-        process.stdout.readline()
+    with socket.create_server(("127.0.0.1", cluster.port)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
         assert "not retired, so Dask computes its results again" in cluster.retire("a")
 
 

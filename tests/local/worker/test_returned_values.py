@@ -12,6 +12,7 @@ from pool_lab import PoolLab, values
 import mops
 from mops.settings import Settings
 
+WARM_CHILDREN = True
 # Overwrites one array in each simulation, and returns it in the form of the parameter.
 REUSED = """
     import numpy as np

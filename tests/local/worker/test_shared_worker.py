@@ -23,6 +23,7 @@ from mops.worker.slots import TEMPLATES, WorkerSlots, counts
 from processes import alive
 from waiting import until
 
+WARM_CHILDREN = True
 MIB = 1 << 20
 
 HOLDS = """
@@ -107,6 +108,7 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[str]]:
         watching.join()
 
 
+@pytest.mark.usefixtures("real_children")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
     lab: PoolLab, worker: WorkerSlots, start: str
@@ -119,11 +121,11 @@ def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
         pool.check()  # start the template first, so that this test can tell it from children
     results: list[tuple[threading.Thread, list[TaskResult]]] = []
     with most_processes(pools, others) as most:
-        for turn in range(3):
+        for turn in range(2):
             results += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
         for thread, _ in results:
             thread.join(60)
-    assert [result.done for _, got in results for result in got] == [{0}] * 18
+    assert [result.done for _, got in results for result in got] == [{0}] * 12
     assert len(most) == 2, most
 
 
@@ -154,6 +156,7 @@ def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: Poo
         let_go(lab, name, thread)
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(
     lab: PoolLab, worker: WorkerSlots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ def test_templates_of_idle_jobs_are_ended_and_started_again(lab: PoolLab, worker
     assert pools[0].slots.template() is not None
 
 
+@pytest.mark.usefixtures("real_children")
 def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, worker: WorkerSlots) -> None:
     large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
     (lab.folder / "large.py").write_text(large)
@@ -233,6 +237,7 @@ def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, worker
     assert 90 * MIB < before - limit_bytes(pool, alone=False) < 300 * MIB
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, worker: WorkerSlots) -> None:
     idle = lab.pool(HOLDS, slots=2, worker=worker, job="idle")
     lab.run(idle, [{"a": 1}])

@@ -21,6 +21,7 @@ from mops.worker.child_process import ChildProcess
 from mops.worker.limits import START_SECONDS, LimitWatch
 from waiting import until
 
+WARM_CHILDREN = True
 # Replaces the clocks in every module that has them, as freezegun does.
 FREEZES = """
 import sys, time

@@ -20,6 +20,8 @@ from mops.system.folders import make_read_only
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 
+WARM_CHILDREN = True
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -329,6 +331,7 @@ def run(params, seed):
     assert values(result, "rates") == {(0, 0): ["0.5\n"], (3, 0): ["0.5\n"]}
 
 
+@pytest.mark.usefixtures("real_children")
 def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: PoolLab, project: Path) -> None:
     (project / "helper.py").write_text("X = 1\n")
     pool = pool_of(lab, project, "from helper import X\n\ndef run(params, seed):\n    return {'x': X}\n")
@@ -336,6 +339,7 @@ def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: PoolLab, project:
     assert not list(project.rglob("__pycache__"))
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_model_sees_the_command_line_of_a_script_without_arguments(lab: PoolLab, project: Path) -> None:
     """Regression: sys.argv had descriptor numbers of mops, so a model that parses arguments on import failed."""
     code = """
@@ -365,6 +369,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRITES = "from pathlib import Path\n\ndef run(p, s):\n    Path('out').mkdir()\n    return {'x': 1}\n"
 
 
+@pytest.mark.usefixtures("real_children")
 def test_a_child_and_a_pool_leave_no_folder(lab: PoolLab, project: Path, temporary: Path) -> None:
     dies = WRITES.replace("    return", "    if p['x'] == 1: import os; os._exit(3)\n    return")
     pool = pool_of(lab, project, dies, tasks_per_child=1, start="spawn", retries=0)
