@@ -43,15 +43,13 @@ def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> 
     """Read the file that a study names; return a function that names the place of an entry."""
     # ``check`` gets every problem: at the study's field if the file is missing, else at a place in the file.
     # ``builder`` gets the sets until the first problem.
-    read, row = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}.get(
-        Path(name).suffix.lower(), (None, "")
-    )
-    fault = _file_fault(folder / name, name)
-    if fault or read is None:
-        ending = (
-            f"{json_text(name)} is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
-        )
-        check.add(_FIELD, ending if read is None else str(fault))
+    readers = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}
+    read, row = readers.get(Path(name).suffix.lower(), (None, ""))
+    if read is None:
+        what = f"{json_text(name)} is neither .csv nor .parquet"
+        check.add(_FIELD, f"{what}; save the sets as one of them, or write them as a list")
+    elif fault := _file_fault(folder / name, name):
+        check.add(_FIELD, fault)
     else:
         read(folder / name, _Sets(name, row, check, builder))
     return lambda number: f"{name}, {row} {number}"
