@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -16,7 +15,6 @@ from mops.calibration.calibration import Calibration
 from mops.calibration.options import CalibrateOptions, Plan, plan_of
 from mops.calibration.prepare import Begun, begin
 from mops.calibration.rounds import differs_from_round, entries_of, kept_seeds, outcomes_in
-from mops.calibration.stored import Fitted
 from mops.errors import JobError, JobFailed
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
@@ -142,7 +140,7 @@ class _Rounds:
     progress: RoundProgress
 
     def to_the_end(self) -> Calibration:
-        records, now = self.begun.records, self._calibration()
+        records, now = self.begun.fitted.records, self._calibration()
         while not self._is_over(now):
             asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
             job = self._run(asked)
@@ -160,46 +158,49 @@ class _Rounds:
         k = len(now.rounds) + 1
         if k > self.plan.rounds:
             return True
-        if k == 1 or self.begun.records.asked(k) is not None:
+        if k == 1 or self.begun.fitted.records.asked(k) is not None:
             return False
-        return self._fitted.fitting(now.rounds).is_over(now.rounds, self.plan.scoring.ess)
+        return self.begun.fitted.fitting(now.rounds).is_over(now.rounds, self.plan.scoring.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, and store how this call weighs its sets."""
-        history = self.plan.comparable(self.begun.records.rounds())
+        fitted = self.begun.fitted
+        history = self.plan.comparable(fitted.records.rounds())
         if history:
-            self.begun.records.keep_scoring(self.plan.scoring)
-        return self._fitted.calibration(history, stopped)
-
-    @cached_property
-    def _fitted(self) -> Fitted:
-        return Fitted(self.begun.records, self.begun.record, self.begun.space, self.plan.scoring)
+            fitted.records.keep_scoring(fitted.scoring)
+        return fitted.calibration(history, stopped)
 
     def _ask(self, history: Sequence[Round]) -> Asked:
         self.begun.require_data(trust=self.plan.trust_data)
-        records, k = self.begun.records, len(history) + 1
-        draw = self._fitted.fitting(history).ask(history, self.plan.n_sets)
+        records, k = self.begun.fitted.records, len(history) + 1
+        draw = self.begun.fitted.fitting(history).ask(history, self.plan.n_sets)
         asked = Asked(k, records.job(k), tuple(draw.sets), draw.state, kept_seeds(history, draw.sets))
         records.ask(asked)
         return asked
 
     def _run(self, asked: Asked) -> Job:
         """Run the job of a round, or what is left of it; raise JobError if its name belongs to another job."""
-        begun, launch = self.begun, self.begun.launch
-        job = Job(begun.records.files, asked.job, local=launch.service is None)
+        begun, record, launch = self.begun, self.begun.fitted.record, self.begun.launch
+        job = Job(begun.fitted.records.files, asked.job, local=launch.service is None)
 
         def starts(*_: object) -> None:
             self.progress.round_starts(asked, job)
 
         if not job_exists(job.files, job.name):
             begun.require_data(trust=self.plan.trust_data)
-            sets = entries_of(asked, begun.record.seed, begun.record.n_replicates)
+            sets = entries_of(asked, record.seed, record.n_replicates)
             pending = [with_sets(begun.prepared, begun.study, sets)]
             # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
-            reuse = bool(asked.kept_seeds) and begun.record.spec.outputs is None
+            reuse = bool(asked.kept_seeds) and record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
             return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
-        self._refuse_other_job(job, asked)
+        if different := differs_from_round(job, record, asked) or differing_code(job, begun.prepared):
+            raise JobError(
+                f"job {job.name!r} exists and is not round {asked.k} of calibration {record.calibration!r}; "
+                f"what differs: {listed_files(different)}",
+                where=job.files.url,
+                hint="give the calibration another name, or delete the job if you do not need it",
+            )
         status = job.status()
         if status.state in _ENDED:
             return job
@@ -210,17 +211,6 @@ class _Rounds:
                 starts()
                 return job.wait(self.options.get("on_progress"))
         return resume(job, take_over=self.plan.take_over, on_start=starts, **self.options)
-
-    def _refuse_other_job(self, job: Job, asked: Asked) -> None:
-        begun = self.begun
-        different = differs_from_round(job, begun.record, asked) or differing_code(job, begun.prepared)
-        if different:
-            raise JobError(
-                f"job {job.name!r} exists and is not round {asked.k} of calibration {begun.record.calibration!r}; "
-                f"what differs: {listed_files(different)}",
-                where=job.files.url,
-                hint="give the calibration another name, or delete the job if you do not need it",
-            )
 
 
 def _check_losses(compared: Round, outcomes: Sequence[Outcome], job: Job) -> None:

@@ -289,8 +289,6 @@ def _marginal(name: str, values: Sequence[Any], weights: Floats) -> Marginal:
             shares[str(value)] += weight
         return Marginal(name, None, None, None, None, dict(sorted(shares.items(), key=lambda share: -share[1])))
     numbers = np.array(values, dtype=float)
-    order = np.argsort(numbers)
-    ends = np.cumsum(weights[order])
-    at = [order[min(int(np.searchsorted(ends, q * ends[-1])), len(order) - 1)] for q in (INTERVAL[0], 0.5, INTERVAL[1])]
-    low, median, high = (float(numbers[i]) for i in at)
+    at = (INTERVAL[0], 0.5, INTERVAL[1])
+    low, median, high = np.quantile(numbers, at, weights=weights, method="inverted_cdf").tolist()
     return Marginal(name, float(weights @ numbers), low, median, high, {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from mops.calibration.rounds import Draw, TotalLoss, design
 from mops.errors import UsageError
-from mops.storage.calibration_records import Outcome, Round
+from mops.storage.calibration_records import Round
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Choice, Range, Space
 
@@ -57,7 +57,8 @@ class Optimiser:
         with _quiet():
             study, distributions = self.replayed(history, n), self._distributions()
             asked = [study.ask(distributions).params for _ in range(n)]
-        return Draw([self._whole(params) for params in asked], {})
+        fixed = {name: entry.values[0] for name, entry in self.space.items() if isinstance(entry, Choice)}
+        return Draw([{name: (fixed | params)[name] for name in self.space} for params in asked], {})
 
     def weights(self, history: Sequence[Round]) -> list[float | None]:
         """Return None for each set: an optimiser gives no posterior."""
@@ -71,30 +72,22 @@ class Optimiser:
         """Return a study of Optuna that has seen these rounds, with the sampler of the next round of ``n`` sets."""
         study = _optuna().create_study(directions=["minimize"] * max(1, len(self.objectives)))
         sizes = [*(len(each.sets) for each in history), n]
+        distributions = self._distributions()
         for each in history:
             study.sampler = self._sampler(study, each.k, sizes)
-            trials = [self._asked(study, params) for params in each.sets]
+            trials = []
+            for params in each.sets:
+                study.enqueue_trial({name: params[name] for name in distributions})
+                trials.append(study.ask(distributions))
+                if self.method in _WITH_GENERATIONS:
+                    _ = trials[-1].relative_params  # samples, and marks the trial, which keeps the queued values
             for trial, outcome in zip(trials, each.outcomes, strict=True):
-                self._tell(study, trial, outcome)
+                if (total := self.loss.of(outcome)) is None:
+                    study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+                else:
+                    study.tell(trial, [outcome.losses[label] for label in self.objectives] or total)
         study.sampler = self._sampler(study, len(history) + 1, sizes)
         return study
-
-    def _asked(self, study: Any, params: Mapping[str, Any]) -> Any:
-        distributions = self._distributions()
-        study.enqueue_trial({name: params[name] for name in distributions})
-        trial = study.ask(distributions)
-        if self.method in _WITH_GENERATIONS:
-            _ = trial.relative_params  # samples, and marks the trial; the values in the queue have won already
-        return trial
-
-    def _tell(self, study: Any, trial: Any, outcome: Outcome) -> None:
-        total = self.loss.of(outcome)
-        if total is None:
-            study.tell(trial, state=_optuna().trial.TrialState.FAIL)
-        elif self.objectives:
-            study.tell(trial, [outcome.losses[label] for label in self.objectives])
-        else:
-            study.tell(trial, total)
 
     def _sampler(
         self,
@@ -121,13 +114,6 @@ class Optimiser:
 
     def _distributions(self) -> dict[str, Any]:
         return {name: _distribution(self.space[name]) for name in varying(self.space)}
-
-    def _whole(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a set with the fixed parameters, in the order of the space."""
-        return {
-            name: params[name] if name in params else entry.values[0]  # type: ignore[union-attr]
-            for name, entry in self.space.items()
-        }
 
 
 def check_optimiser(method: str, space: Space, where: str) -> None:

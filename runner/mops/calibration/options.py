@@ -9,14 +9,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mops.calibration.optimiser import Optimiser
-from mops.calibration.rounds import Fitting, TotalLoss, check_labels, comparable, labels_of
-from mops.calibration.weighing import AbcSmc, ImportanceResampling
+from mops.calibration.rounds import check_labels, comparable
 from mops.errors import UsageError, known_name
 from mops.jobs.launch import ModelParts, RunnerOptions
 from mops.options import ADVANCED, Option, checked
 from mops.storage.calibration_records import Round, Scoring
-from mops.study.sampling.space import Space
 
 
 class Method(StrEnum):
@@ -53,29 +50,6 @@ METHODS = {
     Method.GP: MethodTraits(has_objectives=True),
     Method.NSGA2: MethodTraits(has_objectives=True),
 }
-
-
-def fitting_of(
-    method: Method,
-    space: Space,
-    seed: int,  # of the draws
-    scoring: Scoring,
-    objectives: tuple[str, ...],  # from `objectives_of`
-) -> Fitting:
-    """Return a method with its options."""
-    loss = TotalLoss(scoring.weights)
-    if method is Method.IMPORTANCE:
-        return ImportanceResampling(space, seed, loss, scoring.temperature)
-    if method is Method.ABC:
-        return AbcSmc(space, seed, loss)
-    return Optimiser(space, method.value, seed, loss, objectives)
-
-
-def objectives_of(method: str, scoring: Scoring, history: Sequence[Round]) -> tuple[str, ...]:
-    """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
-    if method == Method.NSGA2 and not scoring.objectives:
-        return tuple(labels_of(history))
-    return scoring.objectives
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
+from mops.calibration.stored import Fitted
 from mops.errors import JobError, UsageError
 from mops.jobs.launch import Launch, ModelParts
 from mops.jobs.location import path_text
@@ -36,28 +37,25 @@ _NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
 class Begun:
     """A calibration that exists."""
 
-    records: CalibrationRecords
-    record: CalibrationRecord  # what the calibration fits
+    fitted: Fitted
     files: dict[str, str]  # checksums of the project's present files, like those of the record
-    space: Space
     study: dict[str, Any]  # without its sets
     prepared: PreparedStudy  # the study with one set, and the files: all rounds that this call starts run these
     launch: Launch  # where the rounds run, and with which options
 
     def require_data(self, *, trust: bool) -> None:
         """Raise JobError if data files have changed since the earlier rounds, unless the user trusts them."""
-        accepted = self.records.accepted_data()
-        changed = changed_data(accepted.files if accepted else self.record.files, self.files)
+        records, accepted = self.fitted.records, self.fitted.records.accepted_data()
+        changed = changed_data(accepted.files if accepted else self.fitted.record.files, self.files)
         if not changed:
             return
-        if self.records.begun() and not trust:
+        if records.begun() and not trust:
             raise JobError(
-                f"files have changed since the earlier rounds of calibration {self.records.name!r}: "
-                f"{listed_files(changed)}",
-                where=f"{self.records.files.url}/{self.records.folder}",
+                f"files have changed since the earlier rounds of calibration {records.name!r}: {listed_files(changed)}",
+                where=f"{records.files.url}/{records.folder}",
                 hint="use another --name; or add --trust-data if the losses of all rounds still compare",
             )
-        self.records.accept_data(AcceptedData(self.files))
+        records.accept_data(AcceptedData(self.files))
 
 
 def begin(
@@ -108,7 +106,7 @@ def begin(
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
     launch = replace(launch, location=replace(launch.location, storage=records.files.url))
-    return Begun(records, old or new, new.files, parsed, fields, prepared, launch)
+    return Begun(Fitted(records, old or new, parsed, plan.scoring), new.files, fields, prepared, launch)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
@@ -195,14 +193,11 @@ def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: Cali
 
 def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the Python files that differ, were added or were removed."""
-    return [name for name in sorted(before.keys() | now.keys()) if _is_code(name) and before.get(name) != now.get(name)]
+    names = sorted(name for name in before.keys() | now.keys() if name.endswith(".py"))
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def changed_data(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the other files that differ or were removed."""
     # An added file is no input: no code has changed to read it.
-    return [name for name in sorted(before) if not _is_code(name) and before[name] != now.get(name)]
-
-
-def _is_code(name: str) -> bool:
-    return name.endswith(".py")
+    return [name for name in sorted(before) if not name.endswith(".py") and before[name] != now.get(name)]

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.options import Method, fitting_of, objectives_of
-from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, outcomes_of
+from mops.calibration.optimiser import Optimiser
+from mops.calibration.options import Method
+from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, labels_of, outcomes_of
+from mops.calibration.weighing import AbcSmc, ImportanceResampling
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
 from mops.storage.calibration_records import (
@@ -47,15 +49,24 @@ class Fitted:
             least_ess=self.scoring.ess,
             stopped=stopped,
             method=Method(self.record.method),
-            objectives=objectives_of(self.record.method, self.scoring, history),
+            objectives=self._objectives(history),
             temperature=self.scoring.temperature,
         )
 
     def fitting(self, history: Sequence[Round]) -> Fitting:
         """Return the method with its options."""
-        record = self.record
-        objectives = objectives_of(record.method, self.scoring, history)
-        return fitting_of(Method(record.method), self.space, record.seed, self.scoring, objectives)
+        method, seed, loss = self.record.method, self.record.seed, TotalLoss(self.scoring.weights)
+        if method == Method.IMPORTANCE:
+            return ImportanceResampling(self.space, seed, loss, self.scoring.temperature)
+        if method == Method.ABC:
+            return AbcSmc(self.space, seed, loss)
+        return Optimiser(self.space, method, seed, loss, self._objectives(history))
+
+    def _objectives(self, history: Sequence[Round]) -> tuple[str, ...]:
+        """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
+        if self.record.method == Method.NSGA2 and not self.scoring.objectives:
+            return tuple(labels_of(history))
+        return self.scoring.objectives
 
 
 def calibration_with(job: Job) -> Calibration | None:

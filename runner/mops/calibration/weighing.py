@@ -68,26 +68,6 @@ _SHARE_FITTED = 0.1
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A multivariate Student distribution, cut off at the borders of the unit cube."""
-
-    centre: Floats
-    scale: Floats
-    # How many points were drawn, with those outside of the cube. This times the density without the cut is the density
-    # of the kept points times their number.
-    drawn: int
-
-    def log_density(self, points: Floats) -> Floats:
-        """Return the logarithm of the density without the cut."""
-        d = len(self.centre)
-        root = np.linalg.cholesky(self.scale)
-        squares = (np.linalg.solve(root, (points - self.centre).T) ** 2).sum(axis=0)
-        constant = math.lgamma((_FREEDOM + d) / 2) - math.lgamma(_FREEDOM / 2) - d / 2 * math.log(_FREEDOM * math.pi)
-        density: Floats = constant - np.log(np.diag(root)).sum() - (_FREEDOM + d) / 2 * np.log1p(squares / _FREEDOM)
-        return density
-
-
-@dataclass(frozen=True)
 class ImportanceResampling:
     """Draws the sets of each round, and weighs all sets."""
 
@@ -103,14 +83,21 @@ class ImportanceResampling:
         if not history:
             return _drawn(self.space, design(self.space, n, self.seed))
         rng = np.random.default_rng([self.seed, len(history) + 1])
-        fitted = self._fitted(history, n)
-        if fitted is None:
-            return _drawn(self.space, rng.random((n, len(varying(self.space)))))
-        centre, scale = fitted
+        losses, log_q, points = self.loss.of_all(history), log_mixture(history), _points_of(history)
+        scored = ~np.isnan(losses)
+        draws = draws_that_tell(history)[scored]
+        d = points.shape[1]
+        least = max(4 * (d + 1), _SHARE_FITTED * n)
+        if len(np.unique(draws)) < least:  # too few simulations for a covariance
+            return _drawn(self.space, rng.random((n, d)))
+        weights = tempered(-losses[scored] / self.temperature, log_q[scored], draws, least)
+        centre = weights @ points[scored]
+        apart = points[scored] - centre
+        scale = (weights * apart.T) @ apart + _LEAST_VARIANCE * np.eye(d)
         root = np.linalg.cholesky(scale)
 
         def student(m: int) -> Floats:
-            normal = rng.standard_normal((m, len(centre))) @ root.T
+            normal = rng.standard_normal((m, d)) @ root.T
             found: Floats = centre + normal / np.sqrt(rng.chisquare(_FREEDOM, (m, 1)) / _FREEDOM)
             return found
 
@@ -133,20 +120,6 @@ class ImportanceResampling:
         """Tell whether the effective sample size is reached."""
         return sample_size(self.weights(history), history) >= ess
 
-    def _fitted(self, history: Sequence[Round], n: int) -> tuple[Floats, Floats] | None:
-        """Return mean and covariance of the sets that fit best; None: too few simulations have losses."""
-        losses, log_q, points = self.loss.of_all(history), log_mixture(history), _points_of(history)
-        scored = ~np.isnan(losses)
-        draws = draws_that_tell(history)[scored]
-        d = points.shape[1]
-        least = max(4 * (d + 1), _SHARE_FITTED * n)
-        if len(np.unique(draws)) < least:
-            return None
-        weights = tempered(-losses[scored] / self.temperature, log_q[scored], draws, least)
-        centre = weights @ points[scored]
-        apart = points[scored] - centre
-        return centre, (weights * apart.T) @ apart + _LEAST_VARIANCE * np.eye(d)
-
 
 def log_mixture(history: Sequence[Round]) -> Floats:
     """Return, for each set, the logarithm of the sum over all drawn points of the density from which each came."""
@@ -156,9 +129,21 @@ def log_mixture(history: Sequence[Round]) -> Floats:
     found: Floats = np.full(len(points), math.log(n_even))
     for state in states:
         if not is_from_prior(state):
-            proposal = Proposal(np.array(state["centre"]), np.array(state["scale"]), state["drawn"])
-            found = np.logaddexp(found, math.log(proposal.drawn) + proposal.log_density(points))
+            # All drawn points count, with those outside of the cube: the density without the cut at its borders, times
+            # their number, is the density of the kept points times the number of these.
+            log_density = log_student(points, np.array(state["centre"]), np.array(state["scale"]))
+            found = np.logaddexp(found, math.log(state["drawn"]) + log_density)
     return found
+
+
+def log_student(points: Floats, centre: Floats, scale: Floats) -> Floats:
+    """Return the logarithm of the density of a multivariate Student distribution."""
+    d = len(centre)
+    root = np.linalg.cholesky(scale)
+    squares = (np.linalg.solve(root, (points - centre).T) ** 2).sum(axis=0)
+    constant = math.lgamma((_FREEDOM + d) / 2) - math.lgamma(_FREEDOM / 2) - d / 2 * math.log(_FREEDOM * math.pi)
+    density: Floats = constant - np.log(np.diag(root)).sum() - (_FREEDOM + d) / 2 * np.log1p(squares / _FREEDOM)
+    return density
 
 
 def normalised(log_weights: Floats) -> Floats:

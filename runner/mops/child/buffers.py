@@ -276,7 +276,7 @@ class PartFiles:
         return found
 
     def _write(self, output: str, pairs: list[tuple[Simulation, Output]]) -> Columns:
-        from mops.study.groups import identity_columns, with_identity  # noqa: PLC0415 - as in __init__
+        from mops.study.groups import identified  # noqa: PLC0415 - as in __init__
 
         simulations, outputs = zip(*pairs, strict=True)
         table = pa.concat_tables(joined(outputs))
@@ -290,10 +290,10 @@ class PartFiles:
         seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
         ids = pa.array([group.param_id for group in groups], pa.string())
         rows = [one.num_rows for one in outputs]
-        identity = identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
         if output not in self._files:
             self._files[output] = self._new_file()
-        self._files[output].write(with_identity(self._types.stored(output, table), identity))
+        stored, simulated = self._types.stored(output, table), np.stack([indices, replicates], axis=1)
+        self._files[output].write(identified(stored, ids, codes, simulated, seeds, rows))
         return families
 
     def finish(self) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:

@@ -91,8 +91,8 @@ def prepare(
     if left_out:
         message = "simulations cannot read %s: a file above %s is not sent to the workers; see [data] in mops.toml"
         logger.warning(message, listed_files(left_out), mebibytes(FILE_LIMIT_BYTES))
-    registered = registry.entry_points if registry is not None else ()
-    spec = with_import_folders(spec, bundle.names, relative_to(source.folder, root), registered, source.imported)
+    folder = relative_to(source.folder, root)
+    spec = with_import_folders(spec, bundle.names, folder, registry.entry_points, source.imported)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name, source.file, limits)
 

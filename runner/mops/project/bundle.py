@@ -195,23 +195,17 @@ class _Survey:
             if not line.strip() or line.startswith("#"):
                 continue
             name = str(PurePosixPath(line.strip()))
-            fault = name_fault(name)
-            if fault:
+            if fault := name_fault(name):
                 self.problem(f"{TRACKED}, line {number}", f"{printable(name)} {fault}")
             elif name not in self.found:
-                self._add_tracked(name, number)
-
-    def _add_tracked(self, name: str, number: int) -> None:
-        try:
-            real = self._inside(self.root / name, name)
-            if real:
-                self._add(real, name)
-        except (FileNotFoundError, NotADirectoryError):
-            self.problem(
-                name, f"is listed in {TRACKED}, line {number}, and does not exist; restore it or drop the line"
-            )
-        except OSError as bad:
-            self.problem(name, _reason(bad))
+                try:
+                    if real := self._inside(self.root / name, name):
+                        self._add(real, name)
+                except (FileNotFoundError, NotADirectoryError):
+                    listed = f"is listed in {TRACKED}, line {number}, and does not exist"
+                    self.problem(name, f"{listed}; restore it or drop the line")
+                except OSError as bad:
+                    self.problem(name, _reason(bad))
 
     def check_sizes(self) -> None:
         """Note files and projects that are too large to send to every worker."""
@@ -222,14 +216,10 @@ class _Survey:
                 self.problem(name, f"has {mebibytes(file.size_bytes)}; the limit for a file is {limit}")
         total_bytes = sum(file.size_bytes for _, file in biggest) + sum(map(len, self.functions.values()))
         if total_bytes > TOTAL_LIMIT_BYTES:
-            shown = ", ".join(
-                f"{printable(name)} ({mebibytes(file.size_bytes)})" for name, file in biggest[:_BIGGEST_SHOWN]
-            )
-            self.problem(
-                ".",
-                f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; "
-                f"the largest: {shown}",
-            )
+            sizes = (f"{printable(name)} ({mebibytes(file.size_bytes)})" for name, file in biggest[:_BIGGEST_SHOWN])
+            limit = mebibytes(TOTAL_LIMIT_BYTES)
+            what = f"has {mebibytes(total_bytes)} in all; the limit is {limit}; the largest: {', '.join(sizes)}"
+            self.problem(".", what)
 
 
 def _has_mark(path: Path) -> bool:

@@ -86,8 +86,9 @@ def restore(digest: str, load: Callable[[], bytes], cache: Path) -> None:
         data = _checked(load(), digest)
         with _storage_errors(cache), ExitStack() as at_end:
             if target.is_dir():
-                if _is_complete(target, data):
-                    return
+                with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                    if all((target / name).is_file() for name in archive.namelist()):
+                        return
                 damaged = cache / f"{_TEMPORARY}{digest}"
                 at_end.callback(folders.remove, damaged)
                 folders.remove(damaged)
@@ -103,33 +104,21 @@ def _checked(data: bytes, digest: str) -> bytes:
     return data
 
 
-def _is_complete(tree: Path, data: bytes) -> bool:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return all((tree / name).is_file() for name in archive.namelist())
-
-
 @contextmanager
 def _alone(digest: str, cache: Path) -> Iterator[None]:
     """Keep other threads and processes of this machine from unpacking the same bundle in the body."""
-    with ExitStack() as held:
-        with _storage_errors(cache):
-            cache.mkdir(parents=True, exist_ok=True)
-            held.enter_context(_locked(cache / f".{digest}.lock"))
-        yield
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Keep other threads and processes of this machine out of the body."""
-    file.touch()  # a folder that cannot be written is an error
+    lock = cache / f".{digest}.lock"
+    with _storage_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        lock.touch()  # a folder that cannot be written is an error
     with ExitStack() as held:
         # A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
         with suppress(OSError):
-            held.enter_context(FileLock(file, timeout=_LOCK_SECONDS, fallback_to_soft=False))
+            held.enter_context(FileLock(lock, timeout=_LOCK_SECONDS, fallback_to_soft=False))
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # a FileLock that waits for this file notices, and opens a new one
+            lock.unlink(missing_ok=True)  # a FileLock that waits for this file notices, and opens a new one
 
 
 @contextmanager

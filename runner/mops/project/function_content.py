@@ -41,6 +41,7 @@ _NOT_OF_CLASS = frozenset(
 )
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the others are in C, and exist in every process
 _PROTOCOL = 4
+_BY_NAME = (types.FunctionType, functools._lru_cache_wrapper, type)  # other processes import them, if they can
 _SHARED = (tuple, frozenset, types.CodeType)  # Python may use one object for equal ones, and does not always
 
 
@@ -128,7 +129,9 @@ class FunctionContent:
             self._numbers[id(value)] = len(self._numbers)
             self._objects.append(value)
         reader = _READERS.get(kind)
-        if reader is not None:
+        if isinstance(value, _BY_NAME) and (name := reference(value)) is not None:
+            self._text("reference", name)
+        elif reader is not None:
             reader(self, value)
         elif isinstance(value, type):
             self._class(value)
@@ -166,10 +169,7 @@ class FunctionContent:
         self._count(array.nbytes)  # before the copy
         self._hash.update(array.tobytes())
 
-    def _function_or_reference(self, function: types.FunctionType) -> None:
-        if (name := reference(function)) is not None:
-            self._text("reference", name)
-            return
+    def _defined_function(self, function: types.FunctionType) -> None:
         self._code(function.__code__)
         self._values("defaults", function.__defaults__ or ())
         self._dict(function.__kwdefaults__ or {})
@@ -181,9 +181,6 @@ class FunctionContent:
                 self._value(value)
 
     def _cached(self, function: functools._lru_cache_wrapper[Any]) -> None:
-        if (name := reference(function)) is not None:
-            self._text("reference", name)
-            return
         self._values("cached", (function.__wrapped__, vars(function), *function.cache_parameters().values()))
 
     def _code(self, code: types.CodeType) -> None:
@@ -192,9 +189,6 @@ class FunctionContent:
             self._value(getattr(code, field))
 
     def _class(self, kind: type) -> None:
-        if (name := reference(kind)) is not None:
-            self._text("reference", name)
-            return
         self._text("class", kind.__name__)
         self._value(type(kind))
         self._values("bases", kind.__bases__)
@@ -261,7 +255,7 @@ def _global_names(code: types.CodeType) -> set[str]:
 
 
 _READERS: dict[type, Callable[[FunctionContent, Any], None]] = {
-    types.FunctionType: FunctionContent._function_or_reference,
+    types.FunctionType: FunctionContent._defined_function,
     functools._lru_cache_wrapper: FunctionContent._cached,
     types.CodeType: FunctionContent._code,
     types.ModuleType: lambda content, module: content._text("module", module.__name__),

@@ -58,13 +58,35 @@ class GivenCode:
 
     def files(self) -> dict[str, bytes]:
         """Return the files of the bundle that hold functions; none if child processes import all of them."""
-        return shipped(self._by_value, self._module, self._root) if self._by_value else {}
+        if not self._by_value:
+            return {}
+        content = FunctionContent(LIMIT_BYTES)
+        for name, function in self._by_value.items():
+            content.add(name, function)
+        files = {file: _shown(file, of, self._root) for file, of in content.files.items()}
+        texts = {shown: "".join(linecache.getlines(file)) for file, shown in files.items() if shown != file}
+        record = {
+            "python": platform.python_version(),
+            "functions": list(self._by_value),
+            "sources": {shown: text for shown, text in sorted(texts.items()) if text},
+            "packages": {one.name: one.version for one in importlib.metadata.distributions() if one.name},
+        }
+        loader = Path(functions_loader.__file__).read_text(encoding="utf-8")
+        code = f"{loader}\n\nDIGEST = {content.digest!r}\nglobals().update(load(__file__))\n"
+        return {
+            f"{self._module}.py": code.encode(),
+            f"{self._module}.pickle": _pickled(self._by_value, files),
+            f"{self._module}.json": json.dumps(record, indent=1, sort_keys=True).encode(),
+        }
 
     def _entry_point(self, code: object, role: str) -> str:
         if isinstance(code, str):
             return code
-        name = _name(code)
-        if name is None:
+        function = code
+        while isinstance(function, functools.partial):
+            function = function.func
+        name = getattr(function, "__name__", None)
+        if not (callable(function) and isinstance(name, str)):
             raise ModelError(
                 f"an object of type {type(code).__name__} is not a function or class",
                 where=WHERE,
@@ -72,32 +94,14 @@ class GivenCode:
             )
         module = sys.modules.get(getattr(code, "__module__", None) or "")
         if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is code:
-            return self._of_module(module, name)
-        return f"{self._module}:{self._named(code, name, role)}"
-
-    def _of_module(self, module: ModuleType, name: str) -> str:
-        place, file = _place(module, self._root, self._folder)
-        entry = f"{place}:{name}"
-        if file is not None:
-            self.imported[entry] = file
-        return entry
-
-    def _named(self, code: object, name: str, role: str) -> str:
-        """Return the name of an object in the bundle. A lambda has the name of its role."""
-        free = name if name.isidentifier() and not keyword.iskeyword(name) else role
-        for number in count(1):
-            key = free if number == 1 else f"{free}_{number}"
-            if self._by_value.setdefault(key, code) is code:
-                break
-        return key
-
-
-def _name(code: object) -> str | None:
-    """Return the name of a function or class; None: it is something else."""
-    while isinstance(code, functools.partial):
-        code = code.func
-    name = getattr(code, "__name__", None)
-    return name if callable(code) and isinstance(name, str) else None
+            place, file = _place(module, self._root, self._folder)
+            if file is not None:
+                self.imported[f"{place}:{name}"] = file
+            return f"{place}:{name}"
+        name = name if name.isidentifier() and not keyword.iskeyword(name) else role  # a lambda's is that of its role
+        keys = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        key = next(key for key in keys if self._by_value.setdefault(key, code) is code)
+        return f"{self._module}:{key}"
 
 
 def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | None]:
@@ -115,30 +119,6 @@ def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | Non
         return dotted, inside
     # No folder from which child processes import has the module, or another folder before it has one of this name.
     return inside if "/" in inside else f"./{inside}", inside
-
-
-def shipped(functions: Mapping[str, object], module: str, root: Path) -> dict[str, bytes]:
-    """Return the files that hold functions, given by the names that entry points give them."""
-    # ``module``: what the files are called
-    # ``root``: in tracebacks, the functions' files are relative to it
-    content = FunctionContent(LIMIT_BYTES)
-    for name, function in functions.items():
-        content.add(name, function)
-    files = {file: _shown(file, of, root) for file, of in content.files.items()}
-    texts = {shown: "".join(linecache.getlines(file)) for file, shown in files.items() if shown != file}
-    record = {
-        "python": platform.python_version(),
-        "functions": list(functions),
-        "sources": {shown: text for shown, text in sorted(texts.items()) if text},
-        "packages": {one.name: one.version for one in importlib.metadata.distributions() if one.name},
-    }
-    loader = Path(functions_loader.__file__).read_text(encoding="utf-8")
-    code = f"{loader}\n\nDIGEST = {content.digest!r}\nglobals().update(load(__file__))\n"
-    return {
-        f"{module}.py": code.encode(),
-        f"{module}.pickle": _pickled(dict(functions), files),
-        f"{module}.json": json.dumps(record, indent=1, sort_keys=True).encode(),
-    }
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

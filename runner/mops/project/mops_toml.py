@@ -53,10 +53,7 @@ def read_data_paths(root: Path) -> tuple[str, ...]:
         raise UsageError(f"{FILE} cannot be read: {bad.strerror}", where=str(file)) from bad
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as bad:
         raise UsageError(f"{FILE} is not TOML: {bad}", where=str(file)) from bad
-    return _paths(tables, str(file))
-
-
-def _paths(tables: dict[str, Any], where: str) -> tuple[str, ...]:
+    where = str(file)
     for name in tables:
         if name != "data" and nearest(name, ["data"]):
             raise UsageError(f"{FILE} has an unknown table [{name}]; did you mean [data]?", where=where)
@@ -128,15 +125,11 @@ def _observed(archive: zipfile.ZipFile, entry: Any) -> Observed:
         raise UsageError(f"the data cannot be read as CSV: {bad}", where=file) from bad
     except UnicodeDecodeError as bad:
         raise UsageError("the names of the columns are not UTF-8", where=file, hint="save the file as UTF-8") from bad
-    for name in (entry["x"], entry["y"]):
+    x, y = entry["x"], entry["y"]
+    for name in (x, y):
         if columns.count(name) != 1:
             n = f"{columns.count(name)} columns" if name in columns else "no column"
             raise UsageError(f"the data have {n} {name!r}", where=file, hint=f"its columns are {', '.join(columns)}")
-    _check_types(table, entry["x"], entry["y"], file)
-    return Observed(entry["output"], entry["x"], entry["y"], file, table)
-
-
-def _check_types(table: pa.Table, x: str, y: str, file: str) -> None:
     kinds = {name: table[name].type for name in (x, y)}
     is_number = {name: pt.is_integer(kind) or pt.is_floating(kind) or pt.is_null(kind) for name, kind in kinds.items()}
     if not is_number[y]:
@@ -144,3 +137,4 @@ def _check_types(table: pa.Table, x: str, y: str, file: str) -> None:
     if not (is_number[x] or pt.is_date(kinds[x]) or pt.is_timestamp(kinds[x])):
         hint = "use numbers, or dates such as 2024-01-31"
         raise UsageError(f"the column {x!r} of the data has the type {kinds[x]}", where=file, hint=hint)
+    return Observed(entry["output"], x, y, file, table)

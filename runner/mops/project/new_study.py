@@ -41,7 +41,8 @@ class NewStudy:
 
 def write_study(folder: Path, template: Template) -> NewStudy:
     """Write the files of a template to a folder, which need not exist. UsageError: some files exist already."""
-    texts = dict(_files(template))
+    templates = sorted((_TEMPLATES / template).iterdir())
+    texts = {re.sub(r"\.py\.txt$", ".py", path.name): path.read_text(encoding="utf-8") for path in templates}
     try:
         if existing := [name for name in sorted(texts) if (folder / name).exists()]:
             raise UsageError(
@@ -56,11 +57,6 @@ def write_study(folder: Path, template: Template) -> NewStudy:
     except (OSError, ValueError) as bad:
         raise path_refused(folder, "the folder of the new study", bad) from bad
     return NewStudy(folder, tuple(sorted(texts)), tuple(_missing(texts.get(_REQUIREMENTS, ""))))
-
-
-def _files(template: Template) -> Iterator[tuple[str, str]]:
-    for path in sorted((_TEMPLATES / template).iterdir()):
-        yield re.sub(r"\.py\.txt$", ".py", path.name), path.read_text(encoding="utf-8")
 
 
 def _missing(requirements: str) -> Iterator[str]:

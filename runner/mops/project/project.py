@@ -57,13 +57,13 @@ def find_root(study_path: str | Path) -> Path:
     return folder
 
 
-def read_registry(root: Path) -> Registry | None:
-    """Return the project's registry; None: the project has none. ModelError: the file is not valid."""
+def read_registry(root: Path) -> Registry:
+    """Return the project's registry; empty: the project has none. ModelError: the file is not valid."""
     path = root / REGISTRY
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return Registry({}, {})
     except OSError as bad:
         raise ModelError(f"the registry cannot be read: {bad.strerror}", where=str(path)) from bad
     except UnicodeDecodeError as bad:
@@ -103,9 +103,8 @@ def _entry_point(entry: object, name: str, path: Path) -> str:
     return text
 
 
-def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
+def resolve(study: Study, root: Path, registry: Registry) -> ModelSpec:
     """Return the code that a study names. ModelError: the study could mean several models of the registry."""
-    registry = registry or Registry({}, {})
     return ModelSpec(
         model=_model(study, registry, root),
         scenario=study.scenario,

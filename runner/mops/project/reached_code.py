@@ -153,11 +153,8 @@ class _Statement:
                 while isinstance(root, ast.Attribute | ast.Subscript):
                     root = root.value
                 found |= {root.id} if isinstance(root, ast.Name) else set()
-        return found - {n.arg for n in ast.walk(self.node) if isinstance(n, ast.arg)} - self._locals
-
-    @property
-    def _locals(self) -> set[str]:
-        return {n.id for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        local = {n.id for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return found - {n.arg for n in ast.walk(self.node) if isinstance(n, ast.arg)} - local
 
 
 def _chain(node: ast.AST) -> _Chain | None:

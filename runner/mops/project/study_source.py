@@ -32,12 +32,16 @@ class StudySource:
     folder: Path  # files that the study names are relative to it
     root: Path  # of the project
     label: str | None  # what a new job's name begins with; None: the project's name
-    name: str  # the name of the study, for people
     file: str = ""  # the absolute path of the study file; empty: a program gave the study
     # for each entry point that a program gave as an object: the file that its module came from
     imported: Mapping[str, str] = field(default_factory=dict)
     # files of the bundle, with the functions that no file of the project has
     functions: FunctionFiles = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the study, for people."""
+        return self.label or self.folder.absolute().name
 
 
 def read_study(path: Path, root: Path | None) -> StudySource:
@@ -45,8 +49,7 @@ def read_study(path: Path, root: Path | None) -> StudySource:
     text = read_text(path, "study")
     data = read_json(text, where=str(path), apart="parameter_sets")
     label = path.stem if path.stem != "study" else None
-    name = label or path.absolute().parent.name
-    return StudySource(text, data, str(path), path.parent, root or find_root(path), label, name, str(path.absolute()))
+    return StudySource(text, data, str(path), path.parent, root or find_root(path), label, str(path.absolute()))
 
 
 def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
@@ -79,14 +82,22 @@ def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
         batches = (json.dumps(_entries(batch), ensure_ascii=False)[1:-1] for batch in filled)
         text = f'{text[:-1]}{", " if data else ""}"parameter_sets": [{", ".join(batches)}]}}'
     label = getattr(model, "__name__", None)
-    name = label or folder.name
-    return StudySource(text, parsed, _GIVEN, folder, root, label, name, imported=code.imported, functions=code.files())
+    return StudySource(text, parsed, _GIVEN, folder, root, label, imported=code.imported, functions=code.files())
 
 
 def _sets(sets: object) -> object:
     """Return parameter sets as a plain table, as a list of mappings or as the name of a file."""
     if hasattr(sets, "__arrow_c_stream__"):
-        table = _table(sets)
+        try:
+            table = pa.table(sets)
+        except (pa.ArrowException, TypeError, ValueError) as bad:
+            what, hint = (
+                f"no table of parameter sets: Arrow cannot read it ({bad})",
+                "give each column values of one type",
+            )
+            raise UsageError(what, where=_GIVEN, hint=hint) from bad
+        if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+            raise UsageError(f"the table has two columns {twice[0]!r}", where=_GIVEN, hint="keep one of them")
         return table if is_plain(table) else _entries(table)
     if isinstance(sets, str | Path):
         return str(sets)
@@ -97,20 +108,6 @@ def _sets(sets: object) -> object:
         where=_GIVEN,
         hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
     )
-
-
-def _table(sets: object) -> pa.Table:
-    try:
-        table = pa.table(sets)
-    except (pa.ArrowException, TypeError, ValueError) as bad:
-        raise UsageError(
-            f"no table of parameter sets: Arrow cannot read it ({bad})",
-            where=_GIVEN,
-            hint="give each column values of one type",
-        ) from bad
-    if twice := sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
-        raise UsageError(f"the table has two columns {twice[0]!r}", where=_GIVEN, hint="keep one of them")
-    return table
 
 
 def _entries(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:

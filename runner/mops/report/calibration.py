@@ -20,8 +20,7 @@ from mops.figures.columns import Floats, cell, is_number
 from mops.report.content import Block, Figure, Gallery, Section
 from mops.report.facts import Facts
 from mops.report.predictive import predictive
-from mops.study.sampling.draw import column_of
-from mops.study.sampling.prior import prior_mass_below, prior_mass_between, prior_text
+from mops.study.sampling.draw import column_of, prior_mass_below, prior_mass_between, prior_text
 from mops.study.sampling.space import Choice, Range
 from mops.units import counted, shortened
 

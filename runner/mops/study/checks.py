@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,21 +28,14 @@ _PLACES_SHOWN = 5
 
 
 @dataclass
-class _Note:
-    """The first places of a note, and their number."""
-
-    places: list[str] = field(default_factory=list)
-    n: int = 0
-
-
-@dataclass
 class Checks:
     """Collects problems, and notes on valid content that the user may not have meant."""
 
     # Checks keeps what it shows and only counts the rest: a file with a million wrong rows needs no more memory.
     n_problems: int = 0
     _first: list[Problem] = field(default_factory=list)
-    _notes: dict[str, _Note] = field(default_factory=dict)
+    _noted: dict[str, list[str]] = field(default_factory=dict)  # the first places of each note
+    _n_noted: Counter[str] = field(default_factory=Counter)
 
     def add(self, path: str, message: str) -> None:
         """Add a problem."""
@@ -51,10 +45,9 @@ class Checks:
 
     def note(self, path: str, message: str) -> None:
         """Add a note. The same message at many places is one warning."""
-        noted = self._notes.setdefault(message, _Note())
-        noted.n += 1
-        if len(noted.places) < _PLACES_SHOWN:
-            noted.places.append(path)
+        self._n_noted[message] += 1
+        if self._n_noted[message] <= _PLACES_SHOWN:
+            self._noted.setdefault(message, []).append(path)
 
     def shown(self) -> list[Problem]:
         """Return the first problems, and a last problem that counts the rest."""
@@ -64,10 +57,9 @@ class Checks:
     def warnings(self) -> tuple[str, ...]:
         """Return each note with its places."""
         texts = []
-        for message, noted in self._notes.items():
-            more = noted.n - len(noted.places)
-            places = ", ".join(noted.places) + (f" and {more:,} more" if more else "")
-            texts.append(f"{places}: {message}")
+        for message, places in self._noted.items():
+            more = self._n_noted[message] - len(places)
+            texts.append(f"{', '.join(places)}{f' and {more:,} more' if more else ''}: {message}")
         return tuple(texts)
 
 

@@ -141,10 +141,7 @@ class GroupTable:
 
     def group(self, index: int) -> Group:
         """Return one group."""
-        piece = self._piece_of(index)
-        at = index - piece.start
-        seeds = piece.seeds[piece.offsets[at] : piece.offsets[at + 1]].tolist()
-        return Group(index, piece.ids[at].as_py(), json.loads(piece.params[at].as_py()), tuple(seeds))
+        return self.groups((index,))[0]
 
     def part(self, index: int, replicates: Sequence[int]) -> GroupPart:
         """Return one group with the seeds of these replicates."""
@@ -179,19 +176,15 @@ class GroupTable:
         groups, codes = np.unique(np.asarray(indices), return_inverse=True)
         return self._ids(groups).take(pa.array(codes))
 
-    def identity(self, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> list[pa.Array]:
-        """Return the identity columns for runs of rows: ``rows[i]`` rows of (group, replicate) ``simulations[i]``."""
+    def identify(self, table: pa.Table, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> pa.Table:
+        """Return a table with its identity columns: ``rows[i]`` rows are of (group, replicate) ``simulations[i]``."""
         pairs = np.asarray(simulations).reshape(len(simulations), 2)
         groups, codes = np.unique(pairs[:, 0], return_inverse=True)
         seeds = np.empty(len(pairs), np.uint64)
         for piece, span in self._spans(groups):
             here = (codes >= span.start) & (codes < span.stop)
             seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
-        return identity_columns(self._ids(groups), codes, pairs, seeds, rows)
-
-    def identify(self, table: pa.Table, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> pa.Table:
-        """Return the table with its identity columns in front; param_id is dictionary-encoded."""
-        return with_identity(table, self.identity(simulations, rows))
+        return identified(table, self._ids(groups), codes, pairs, seeds, rows)
 
     def _piece_of(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
@@ -214,25 +207,23 @@ class GroupTable:
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
 
-def identity_columns(
-    ids: pa.Array, codes: Indices, simulations: Indices, seeds: Seeds, rows: Sequence[int]
-) -> list[pa.Array]:
-    """Return the identity columns for runs of rows."""
-    # ``ids``: The param_id of each distinct group; ``codes`` has the position of each run's group in it.
-    # ``simulations`` has each run's group and replicate: an array of shape (runs, 2).
-    return [
+def identified(
+    table: pa.Table,
+    ids: pa.Array,  # the param_id of each distinct group
+    codes: Indices,  # the place in it of the group of each run of rows
+    simulations: Indices,  # the group and replicate of each run: an array of shape (runs, 2)
+    seeds: Seeds,
+    rows: Sequence[int],  # in each run
+) -> pa.Table:
+    """Return a table with its identity columns in front; param_id is dictionary-encoded."""
+    identity = [
         pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), ids),
         pa.array(np.repeat(simulations[:, 0].astype(np.int32), rows)),
         pa.array(np.repeat(simulations[:, 1].astype(np.int32), rows)),
         pa.array(np.repeat(seeds, rows)),
     ]
-
-
-def with_identity(table: pa.Table, identity: list[pa.Array]) -> pa.Table:
-    """Return a table with its identity columns (:func:`identity_columns`) in front."""
-    columns = [*identity, *table.columns]
-    fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, columns, strict=False)]
-    return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
+    fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, identity, strict=True)]
+    return pa.table([*identity, *table.columns], schema=pa.schema([*fields, *table.schema]))
 
 
 def bounds_of(counts: npt.NDArray[np.int64]) -> list[int]:
@@ -286,36 +277,25 @@ class _Entries:
         ids = [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
         begin, end = self.offsets[start], self.offsets[stop]
         own = self.seeds.slice(begin, end - begin)
-        starts = self.offsets[start:stop] - begin
-        is_derived = np.logical_or.reduceat(own.is_null().to_numpy(zero_copy_only=False), starts)
-        needed = [ids[i] for i in np.flatnonzero(is_derived)]
-        rows = (_derived_seeds([identity], self.n_replicates)[0] for identity in needed)
-        if len(own) == len(ids):  # most groups have one entry: all of them at once
-            derived = _derived_seeds(needed, self.n_replicates)
-            rows = (row for row in derived)
-            ordered = np.sort(derived, axis=1)
-            if not (ordered[:, 1:] == ordered[:, :-1]).any():
-                counts = np.where(is_derived, self.n_replicates, 1)
-                seeds = np.repeat(own.fill_null(0).to_numpy(), counts)
-                seeds[np.repeat(is_derived, counts)] = derived.ravel()
-                return ids, seeds, counts, []
-        found: list[int] = []
-        repeated: list[int] = []
-        ends = [0]
-        given = own.to_pylist()
-        for first, last in pairwise([*starts.tolist(), len(own)]):
-            own_of_group = given[first:last]
-            derived_of_group = next(rows).tolist() if None in own_of_group else []
-            known: dict[int, None] = {}
-            for entry, seed in enumerate(own_of_group, int(begin) + first):
-                added = derived_of_group if seed is None else [seed]
-                n_before = len(known)
-                known.update(dict.fromkeys(added))
-                if len(known) < n_before + len(added):
-                    repeated.append(entry)
-            found += known
-            ends.append(len(found))
-        return ids, np.array(found, np.uint64), np.diff(ends), repeated
+        groups = np.repeat(np.arange(len(ids)), np.diff(self.offsets[start : stop + 1]))  # of each entry
+        # Only the first entry of a group without an own seed adds the seeds that follow from the parameters.
+        derived = np.flatnonzero(own.is_null().to_numpy(zero_copy_only=False))
+        needed, first = np.unique(groups[derived], return_index=True)
+        counts = np.ones(len(own), np.int64)
+        counts[derived] = 0
+        counts[derived[first]] = self.n_replicates
+        seeds = np.repeat(own.fill_null(0).to_numpy(), counts)
+        entries = np.repeat(np.arange(len(own)), counts)
+        is_derived = np.isin(entries, derived)
+        seeds[is_derived] = _derived_seeds([ids[group] for group in needed], self.n_replicates).ravel()
+        order = np.lexsort((seeds, groups[entries]))  # stable, so the first of equal seeds is the one that counts
+        in_order, of_group = seeds[order], groups[entries[order]]
+        again = order[1:][(in_order[1:] == in_order[:-1]) & (of_group[1:] == of_group[:-1])]
+        is_new = np.ones(len(seeds), np.bool_)
+        is_new[again] = False
+        repeated = {*entries[again].tolist(), *np.delete(derived, first).tolist()}
+        n_seeds = np.bincount(groups[entries[is_new]], minlength=len(ids))
+        return ids, seeds[is_new], n_seeds, sorted(begin + entry for entry in repeated)
 
     def piece(self, start: int, stop: int) -> GroupChunk:
         ids, seeds, counts, _ = self.simulations(start, stop)
@@ -454,12 +434,19 @@ class GroupBuilder:
             first = order[offsets[:-1]]
             ids, seeds, numbers = ids[first], seeds.take(pa.array(order)), numbers[order]
         entries = _Entries(ids, self._params, seeds, first, offsets, self._n_replicates)
-        repeated = _count_several(entries, numbers)
+        repeated: list[int] = []
+        several = np.diff(offsets) > 1  # groups whose seeds may coincide
+        if self._n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
+            several |= entries.counts > 1
+        for start, stop in pairwise(bounds_of(entries.counts)):
+            if several[start:stop].any():
+                _, _, entries.counts[start:stop], again = entries.simulations(start, stop)
+                repeated += numbers[again].tolist()
         n = len(self.numbers)
         same = {name: seen for name, seen in self.values.items() if seen.n == n > 1 and not seen.varies}
         constants = {name: str(seen.first) for name, seen in same.items()}
         kinds = {name: kinds for name, kinds in self.kinds.items() if kinds}  # without columns that have no value
-        return StudyGroups(entries, kinds, constants), repeated
+        return StudyGroups(entries, kinds, constants), sorted(repeated)
 
 
 def _canonical_texts(columns: Mapping[str, Column], n_rows: int) -> list[str]:
@@ -473,16 +460,3 @@ def _canonical_texts(columns: Mapping[str, Column], n_rows: int) -> list[str]:
     # pyarrow leaves out rows of which all members are null, so each row has an empty member in front.
     joined = pc.binary_join_element_wise("", *members, ",", null_handling="skip")
     return [f"{{{text[1:]}}}" for text in joined.to_pylist()]
-
-
-def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
-    """Count the simulations of groups whose seeds may coincide; return the numbers of the entries that repeat one."""
-    repeated: list[int] = []
-    several = np.diff(entries.offsets) > 1
-    if entries.n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
-        several |= entries.counts > 1
-    for start, stop in pairwise(bounds_of(entries.counts)):
-        if several[start:stop].any():
-            _, _, entries.counts[start:stop], again = entries.simulations(start, stop)
-            repeated += numbers[again].tolist()
-    return sorted(repeated)

@@ -23,30 +23,26 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 def read_text(path: Path, what: str) -> str:
     """Return a file's text, without a byte order mark; ``what`` is the file for errors: ``study`` or ``space``."""
+    where = str(path)
     if language := _OTHER_LANGUAGES.get(path.suffix.lower()):
         raise UsageError(
             f"this {what} file is {language}, and mops reads JSON",
-            where=str(path),
+            where=where,
             hint=f"convert it to {path.stem}.json; in Python, mops.submit takes a dict",
         )
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(
-            f"this {what} file does not exist", where=str(path), hint=f"name a {what} file, like {what}.json"
-        ) from None
+        hint = f"name a {what} file, like {what}.json"
+        raise UsageError(f"this {what} file does not exist", where=where, hint=hint) from None
     except IsADirectoryError:
-        raise UsageError(
-            f"this is a folder, not a {what} file", where=str(path), hint=f"name the {what}.json in it"
-        ) from None
+        hint = f"name the {what}.json in it"
+        raise UsageError(f"this is a folder, not a {what} file", where=where, hint=hint) from None
     except PermissionError:
-        raise UsageError(
-            f"this {what} file is not readable", where=str(path), hint="check its owner and mode"
-        ) from None
+        raise UsageError(f"this {what} file is not readable", where=where, hint="check its owner and mode") from None
     except UnicodeDecodeError as bad:
-        raise StudyError(
-            f"the {what} file is not UTF-8 text", [], where=f"{path}, byte {bad.start}", hint="save it as UTF-8"
-        ) from None
+        where += f", byte {bad.start}"
+        raise StudyError(f"the {what} file is not UTF-8 text", [], where=where, hint="save it as UTF-8") from None
     except (OSError, ValueError) as bad:
         raise path_refused(path, f"this {what} file", bad) from None
 

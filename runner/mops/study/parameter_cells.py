@@ -87,11 +87,6 @@ def look_of(cell: str) -> Look:
     return "number" if _FOREIGN_NUMBER.fullmatch(text) else "text"
 
 
-def are_booleans(letters: set[str], *, has_words: bool) -> bool:
-    """Tell whether a column of words and single letters has booleans: letters are, if both of a pair are there."""
-    return letters in _LETTER_PAIRS or (has_words and not letters)
-
-
 # For columns of few texts: bench/tricks.py, check of a grid in CSV. 65,536 cells took 30 MiB.
 @lru_cache(maxsize=1 << 10)
 def read_cell(cell: str) -> Cell:
@@ -171,7 +166,10 @@ class CsvColumn:
             if cell.fault:
                 check.add(place(i), cell.fault)
             elif cell.look is not None:
-                self._saw(cells[i], cell.look, place, i)
+                if cell.look == "letter":
+                    self.letters.add(cells[i].strip().lower())
+                if self.first is None and cell.look in ("bool", "letter", "number"):
+                    self.first = place(i), cells[i]
                 if note := _note_of(cells[i], cell.look):
                     check.note(place(i), note)
                     continue
@@ -180,12 +178,6 @@ class CsvColumn:
         self.looks |= {cell.look or cell.kind or "missing" for cell in read}
         return Column(pa.array([cell.text for cell in read], pa.string()), kinds)
 
-    def _saw(self, cell: str, look: Look, place: Place, i: int) -> None:
-        if look == "letter":
-            self.letters.add(cell.strip().lower())
-        if self.first is None and look in ("bool", "letter", "number"):
-            self.first = place(i), cell
-
     def fault(self) -> tuple[str, str] | None:
         """Return the place of a cell, and why the column cannot be what its user meant; None: it can."""
         # A column of booleans or of numbers that are text would make the model calculate with texts.
@@ -193,24 +185,17 @@ class CsvColumn:
         if self.first is None or not looks & {"bool", "letter", "number"}:
             return None
         place, cell = self.first
-        as_text = f"for texts, write {cell_of_text(cell)}"
-        if looks <= {"bool", "letter"} and are_booleans(self.letters, has_words="bool" in looks):
-            return (
-                place,
-                f"the column has only booleans, and {cell!r} is text in JSON; write true and false ({as_text})",
-            )
-        if looks <= {"number", "int", "big", "float"}:
-            right = "with a decimal point, an ASCII minus and no other characters"
-            return (
-                place,
-                f"the column has only numbers, and {cell!r} is text in JSON; write numbers {right} ({as_text})",
-            )
-        return None
-
-
-def cell_of_text(text: str) -> str:
-    """Return the cell of CSV, with its quotes, that reads as this text."""
-    return '"' + encode_basestring(text).replace('"', '""') + '"'
+        # Letters are booleans if the column has both of a pair.
+        are_booleans = self.letters in _LETTER_PAIRS or ("bool" in looks and not self.letters)
+        if looks <= {"bool", "letter"} and are_booleans:
+            kind, right = "booleans", "true and false"
+        elif looks <= {"number", "float", *WHOLE_KINDS}:
+            kind, right = "numbers", "numbers with a decimal point, an ASCII minus and no other characters"
+        else:
+            return None
+        quoted = '"' + encode_basestring(cell).replace('"', '""') + '"'
+        what = f"the column has only {kind}, and {cell!r} is text in JSON"
+        return place, f"{what}; write {right} (for texts, write {quoted})"
 
 
 def _note_of(cell: str, look: Look) -> str | None:

@@ -10,7 +10,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,13 @@ def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> 
     """Read the file that a study names; return a function that names the place of an entry."""
     # ``check`` gets every problem: at the study's field if the file is missing, else at a place in the file.
     # ``builder`` gets the sets until the first problem.
-    read, row = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}.get(
-        Path(name).suffix.lower(), (None, "")
-    )
-    fault = _file_fault(folder / name, name)
-    if fault or read is None:
-        ending = (
-            f"{json_text(name)} is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
-        )
-        check.add(_FIELD, ending if read is None else str(fault))
+    readers = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}
+    read, row = readers.get(Path(name).suffix.lower(), (None, ""))
+    if read is None:
+        what = f"{json_text(name)} is neither .csv nor .parquet"
+        check.add(_FIELD, f"{what}; save the sets as one of them, or write them as a list")
+    elif fault := _file_fault(folder / name, name):
+        check.add(_FIELD, fault)
     else:
         read(folder / name, _Sets(name, row, check, builder))
     return lambda number: f"{name}, {row} {number}"
@@ -73,7 +71,6 @@ class _Sets:
 
     def __init__(self, name: str, row: str, check: Checks, builder: GroupBuilder):
         self._name, self._row, self.check, self.builder = name, row, check, builder
-        self.names: list[str] = []  # of the columns
 
     def problem(self, message: str, number: int | None = None, column: object = None) -> None:
         self.check.add(self.place(number, column), message)
@@ -82,12 +79,11 @@ class _Sets:
         row = "" if number is None else f", {self._row} {number}"
         return f"{self._name}{row}" + ("" if column is None else f", column {column}")
 
-    def head(self, names: Sequence[str], number: int | None = None) -> bool:
-        """Take the names of the columns; return False if they cannot be parameters."""
+    def can_be_parameters(self, names: Sequence[str], number: int | None = None) -> bool:
+        """Check the names of the columns."""
         before = self.check.n_problems
         for i, fault in faults_of_names(names):
             self.problem(fault, number, i)
-        self.names = list(names)
         return self.check.n_problems == before
 
     def places(self, name: str, numbers: Sequence[int]) -> Place:
@@ -155,61 +151,55 @@ def _read_csv(path: Path, sets: _Sets) -> None:
             sets.problem(f"is UTF-16 text; {_SAVE_AS}")
             return
         file.seek(0)
-        lines = _Lines(file, sets)
-        reader = csv.reader(lines, strict=True)
+        reader = csv.reader(_lines(file, sets), strict=True)
         try:
-            _read_rows(reader, lines, sets)
+            _read_rows(reader, sets)
         except csv.Error as bad:
             open_quote = "a quote is opened and not closed" if "unexpected end" in str(bad) else bad
             sets.problem(f"is not CSV: {open_quote}", reader.line_num)
 
 
-class _Lines:
-    """The lines of a file as text, up to the first line that is not text, without a byte order mark."""
-
-    def __init__(self, lines: Iterator[bytes], sets: _Sets):
-        self._lines, self._sets = lines, sets
-        self.broken = False
-
-    def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self._lines, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as bad:
-                self.broken = True
-                self._sets.problem(f"byte {bad.start + 1} is not UTF-8; {_SAVE_AS}", number)
-                return
+def _lines(file: Iterable[bytes], sets: _Sets) -> Iterator[str]:
+    """Yield the lines of a file, up to the first line that is not text, without a byte order mark."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as bad:
+            sets.problem(f"byte {bad.start + 1} is not UTF-8; {_SAVE_AS}", number)
+            return
 
 
-def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
+def _read_rows(reader: Any, sets: _Sets) -> None:
+    before = sets.check.n_problems
     header = next(reader, None)
     if header is None:
-        if not lines.broken:
+        if sets.check.n_problems == before:
             sets.problem("is empty; its first line must name the parameters")
         return
     first = next(reader, None)
     if len(header) == 1 and (fault := fault_of_one_column(header[0], first)):
         sets.problem(fault, 1)
         return
-    if not sets.head(header, 1):
+    if not sets.can_be_parameters(header, 1):
         return
     if len(header) == 1 and (note := _note_of_one_column(header[0], first)):
         sets.check.note(sets.place(1), note)
-    n_rows, readers = 0, {name: CsvColumn() for name in header if name != SEED}
+    readers = {name: CsvColumn() for name in header if name != SEED}
     for rows, numbers in _row_batches(first, reader, len(header), sets):
-        n_rows += len(rows)
-        _take_rows(rows, numbers, readers, sets)
+        _take_rows(header, rows, numbers, readers, sets)
     for column in readers.values():
         if found := column.fault():
             sets.check.add(*found)
-    if not n_rows and not sets.check.n_problems:
+    if not sets.builder.numbers and not sets.check.n_problems:
         sets.problem("has a header and no rows")
 
 
-def _take_rows(rows: list[list[str]], numbers: list[int], readers: dict[str, CsvColumn], sets: _Sets) -> None:
+def _take_rows(
+    header: list[str], rows: list[list[str]], numbers: list[int], readers: dict[str, CsvColumn], sets: _Sets
+) -> None:
     columns: dict[str, Column] = {}
     seeds: list[int | None] = [None] * len(rows)
-    for name, cells in zip(sets.names, zip(*rows, strict=True), strict=True):
+    for name, cells in zip(header, zip(*rows, strict=True), strict=True):
         place = sets.places(name, numbers)
         if name == SEED:
             seeds = csv_seeds(cells, place, sets.check)
@@ -250,7 +240,7 @@ def _read_parquet(path: Path, sets: _Sets) -> None:
 
 def _read_batches(file: pq.ParquetFile, sets: _Sets) -> None:
     schema = file.schema_arrow
-    good = sets.head(schema.names)
+    good = sets.can_be_parameters(schema.names)
     for field in schema:
         if fault := type_fault(field.name, field.type):
             sets.problem(fault, column=repr(field.name))

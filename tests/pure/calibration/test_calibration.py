@@ -193,7 +193,7 @@ def test_a_round_that_has_begun_ends_unless_the_rounds_are_fewer(rounds: int, ha
     if has_begun:
         fitted.records.ask(Asked(2, "f-r2", ({"x": 1.0},), {}))
     unused: Any = None
-    begun = Begun(fitted.records, fitted.record, {}, fitted.space, {}, unused, None)
+    begun = Begun(fitted, {}, {}, unused, None)
     now = fitted.calibration(rounds_of((Outcome({"a": 1.0}),) * 2))
     assert calibrate._Rounds(begun, plan, {}, calibrate.RoundProgress())._is_over(now) is is_over
 
@@ -212,7 +212,7 @@ def test_a_new_round_needs_the_data_of_the_earlier_ones_or_the_trust_of_the_user
     def call(checksum: str, *, trust: bool = False) -> None:
         unused: Any = None
         files = {"data.csv": checksum, "model.py": "1"}
-        Begun(records, record, files, OF_X, {}, unused, unused).require_data(trust=trust)
+        Begun(Fitted(records, record, OF_X, unused), files, {}, unused, unused).require_data(trust=trust)
 
     call("2")  # no round has begun
     records.ask(Asked(1, "f-r1", SETS, {}))

@@ -80,9 +80,9 @@ def test_a_registry_is_read_in_its_order() -> None:
 
 
 def test_a_project_may_have_no_registry(tmp_path: Path) -> None:
-    assert read_registry(tmp_path) is None
+    assert read_registry(tmp_path) == EMPTY
     (tmp_path / ".modelops-bundle").touch()
-    assert read_registry(tmp_path) is None
+    assert read_registry(tmp_path) == EMPTY
 
 
 @pytest.mark.parametrize("text", ["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"])
@@ -93,9 +93,7 @@ def test_a_registry_may_be_empty(tmp_path: Path, text: str) -> None:
 
 def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
     write_registry(tmp_path, "models: {sir: {entrypoint: models.sir, class_name: SIR}}")
-    registry = read_registry(tmp_path)
-    assert registry
-    assert registry.models == {"sir": "models.sir:SIR"}
+    assert read_registry(tmp_path).models == {"sir": "models.sir:SIR"}
 
 
 @pytest.mark.parametrize(
@@ -141,17 +139,16 @@ TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "mo
 @pytest.mark.parametrize(
     ("model", "model_class", "registry", "expected"),
     [
-        ("models.sir:run", None, None, "models.sir:run"),
+        ("models.sir:run", None, EMPTY, "models.sir:run"),
         ("models.sir:Frozen", "SIR", ONE, "models.sir:Frozen"),
         ("models/sir.py:SIR", None, ONE, "models/sir.py:SIR"),
-        ("models.sir", None, None, "models.sir"),
         ("models.sir", None, EMPTY, "models.sir"),
         ("models.sir", "Frozen", ONE, "models.sir:Frozen"),
         ("models.sir", "models.other:M", ONE, "models.other:M"),
-        ("models.sir", "models/other.py:M", None, "models/other.py:M"),
+        ("models.sir", "models/other.py:M", EMPTY, "models/other.py:M"),
         ("models.sir", "", ONE, "models.sir:SIR"),
         ("models.sir", None, ONE, "models.sir:SIR"),
-        ("models/sir.py", "SIR", None, "models/sir.py:SIR"),
+        ("models/sir.py", "SIR", EMPTY, "models/sir.py:SIR"),
         ("models.other", None, TWO, "models.other:M"),
         ("models.unregistered", None, TWO, "models.unregistered"),
         ("sir", None, TWO, "models.sir:SIR"),
@@ -160,7 +157,7 @@ TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "mo
     ],
 )
 def test_the_model_comes_from_the_study_or_the_registry(
-    model: str, model_class: str | None, registry: Registry | None, expected: str
+    model: str, model_class: str | None, registry: Registry, expected: str
 ) -> None:
     metadata = {"model_class": model_class} if model_class is not None else {}
     spec = resolve(study(model=model, metadata=metadata), Path("/project"), registry)
@@ -179,9 +176,8 @@ def test_an_ambiguous_model_is_refused_with_the_candidates() -> None:
 @pytest.mark.parametrize(
     ("targets", "registry", "expected"),
     [
-        (None, None, ()),
-        ([], None, ()),
         (None, EMPTY, ()),
+        ([], EMPTY, ()),
         (None, ONE, ("targets.a:loss", "targets.b:loss")),
         ([], ONE, ("targets.a:loss", "targets.b:loss")),
         (["targets.c:f"], ONE, ("targets.c:f",)),
@@ -189,7 +185,7 @@ def test_an_ambiguous_model_is_refused_with_the_candidates() -> None:
     ],
 )
 def test_targets_come_from_the_study_or_else_from_the_registry(
-    targets: list[str] | None, registry: Registry | None, expected: tuple[str, ...]
+    targets: list[str] | None, registry: Registry, expected: tuple[str, ...]
 ) -> None:
     assert resolve(study(targets=targets), Path("/project"), registry).targets == expected
 

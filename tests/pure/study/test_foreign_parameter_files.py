@@ -155,6 +155,11 @@ def test_a_column_of_numbers_that_are_not_json_is_refused(tmp_path: Path, cell: 
     assert found[1]["beta"] == cell, "as the error says"
 
 
+def test_integers_beyond_floats_are_numbers_of_their_column_too(tmp_path: Path) -> None:
+    """The model got the text '0,5' if the column also had an integer between 2^53 and 2^63."""
+    assert "has only numbers" in problem(tmp_path, f'beta,n\n{2**53 + 1},1\n"0,5",2\n')
+
+
 @pytest.mark.parametrize(
     "cells", [["F", "M"], ["f"], ["01", "02"], ["low", "no"], ["yes", "maybe"], ["2024_01"], ["a", "1,5"], ["N", "S"]]
 )

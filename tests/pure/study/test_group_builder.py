@@ -81,7 +81,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> GroupTable:
 def test_rows_get_the_identity_of_their_simulation_in_any_order(
     table: GroupTable, simulations: list[tuple[int, int]], n_rows: list[int]
 ) -> None:
-    ids, groups, replicates, seeds = table.identity(simulations, n_rows)
+    values = pa.table({"y": range(sum(n_rows))})
+    ids, groups, replicates, seeds, _ = table.identify(values, simulations, n_rows).columns
     rows = [pair for pair, n in zip(simulations, n_rows, strict=True) for _ in range(n)]
     assert list(zip(groups.to_pylist(), replicates.to_pylist(), strict=True)) == rows
     assert ids.to_pylist() == [param_id({"x": group}) for group, _ in rows]
@@ -92,7 +93,7 @@ def test_rows_get_the_identity_of_their_simulation_in_any_order(
 def test_a_seed_of_64_bits_is_exact_in_the_rows(monkeypatch: pytest.MonkeyPatch, piece_groups: int) -> None:
     monkeypatch.setattr(groups_module, "PIECE_GROUPS", piece_groups)
     table = stored(parse([{"params": {"x": i}, "seed": 2**64 - 1 - i} for i in range(2)]))
-    *_, seeds = table.identity([(1, 0), (0, 0)], [1, 1])
+    seeds = table.identify(pa.table({"y": [0, 1]}), [(1, 0), (0, 0)], [1, 1])["seed"]
     assert seeds.to_pylist() == [2**64 - 2, 2**64 - 1]
 
 

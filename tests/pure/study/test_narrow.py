@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mops.errors import UsageError
 from mops.study.sampling.draw import Method, draw
-from mops.study.sampling.narrow import narrowed, space_json
-from mops.study.sampling.space import Choice, Range, parse_space
+from mops.study.sampling.space import Choice, Range, narrowed, parse_space, space_json
 
 SPACE: dict[str, Any] = {
     "x": {"min": 0.0, "max": 10.0, "points": 5},

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mops.study.sampling.draw import sets_at
-from mops.study.sampling.prior import prior_mass_below, prior_mass_between, prior_text
+from mops.study.sampling.draw import prior_mass_below, prior_mass_between, prior_text, sets_at
 from mops.study.sampling.space import Range, parse_space
 
 RANGES: list[tuple[dict[str, Any], list[float], str]] = [

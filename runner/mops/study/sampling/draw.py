@@ -1,6 +1,7 @@
-"""Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
+"""Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. Also has the prior of a parameter.
 
-Only this module imports scipy, at its first use: the import takes half a second, and the cluster's image has no scipy.
+The same seed gives the same sets. Only this module imports scipy, at its first use: the import takes half a second, and
+the cluster's image has no scipy.
 """
 
 from __future__ import annotations
@@ -117,6 +118,29 @@ def _column(entry: Choice | Range, unit: Floats) -> pa.Array:
     if entry.is_int:
         return pa.array(np.clip(np.floor(values).astype(np.int64), int(entry.low), int(entry.high)))
     return pa.array(np.clip(values, low, high))
+
+
+def prior_mass_below(entry: Range, values: Floats) -> Floats:
+    """Return the prior probability of a number that is less than each of these values."""
+    # An integer is the floor of a number below max + 1.
+    low, high = float(entry.low), float(entry.high) + entry.is_int
+    at = np.clip(np.ceil(values) if entry.is_int else values, low, high)
+    found: Floats = np.log(at / low) / np.log(high / low) if entry.is_log else (at - low) / (high - low)
+    return found
+
+
+def prior_mass_between(entry: Range, low: float, high: float) -> float:
+    """Return the prior probability of a number from ``low`` to ``high``, both included."""
+    at_most, below = prior_mass_below(entry, np.array([np.nextafter(high, np.inf), low]))
+    return float(at_most - below)
+
+
+def prior_text(entry: Choice | Range) -> str:
+    """Return the prior in words."""
+    if isinstance(entry, Choice):
+        return f"the same for each of its {len(entry.values):,} values"
+    kind = "log-uniform" if entry.is_log else "uniform"
+    return f"{kind}{' over the integers' if entry.is_int else ''} from {entry.low:,g} to {entry.high:,g}"
 
 
 def column_of(values: Sequence[Any]) -> pa.Array:

@@ -20,8 +20,7 @@ from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, invisible_in, read_cell
 from mops.study.parameter_file import fault_of_one_column, faults_of_names
 from mops.study.sampling.draw import Method, draw, notes_on
-from mops.study.sampling.narrow import narrowed, space_json
-from mops.study.sampling.space import Space, parse_space
+from mops.study.sampling.space import Space, narrowed, parse_space, space_json
 from mops.study.study_file import parse_study
 
 _ROWS_AT_ONCE = 65_536
@@ -61,7 +60,7 @@ def sample(
 ) -> Sampled:
     """Draw parameter sets from a space file and write them."""
     out = Path(out)
-    write = _writer(out, study)
+    _check_ending(out, is_study=study is not None)
     try:
         out.stat()
         is_there = True
@@ -75,7 +74,16 @@ def sample(
     table = drawn.table
     if study is None:
         _check_names(table, out, str(space))
-    replace_file(out, lambda path: write(table, drawn.about, path), hint="name another file with --to")
+
+    def write(path: Path) -> None:
+        if study is not None:
+            _write_study(study, table, drawn.about, path, out)
+        elif out.suffix.lower() == ".csv":
+            _write_csv(table, path)
+        else:
+            pq.write_table(table.replace_schema_metadata({"mops.sampling": json.dumps(drawn.about)}), path)
+
+    replace_file(out, write, hint="name another file with --to")
     return Sampled(
         path=str(out),
         sets=table.num_rows,
@@ -128,25 +136,17 @@ def draw_sets(
     return Drawn(table, about, tuple(notes_on(table, parsed, method)), parsed)
 
 
-_Write = Callable[[pa.Table, dict[str, Any], Path], None]
-
-
-def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
-    files: dict[str, _Write] = {".parquet": _write_parquet, ".csv": _write_csv}
+def _check_ending(out: Path, *, is_study: bool) -> None:
     ending = out.suffix.lower()
-    if ending in files and study is None:
-        return files[ending]
-    if ending == ".json" and study is not None:
-        return lambda table, about, path: _write_study(study, table, about, path, out)
-    if ending == ".json":
-        raise UsageError("the study has no model", where=str(out), hint="add --model or --study")
-    if ending in files:
-        raise UsageError(
-            f"a {ending} file holds only the sets",
-            where=str(out),
-            hint="write a .json file, or omit the study's fields",
-        )
-    raise UsageError(f"{out.name!r} has no known ending", where=str(out), hint="end it with .json, .parquet or .csv")
+    if ending not in (".json", ".parquet", ".csv"):
+        what, hint = f"{out.name!r} has no known ending", "end it with .json, .parquet or .csv"
+    elif ending == ".json" and not is_study:
+        what, hint = "the study has no model", "add --model or --study"
+    elif ending != ".json" and is_study:
+        what, hint = f"a {ending} file holds only the sets", "write a .json file, or omit the study's fields"
+    else:
+        return
+    raise UsageError(what, where=str(out), hint=hint)
 
 
 def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None:
@@ -162,11 +162,7 @@ def replace_file(out: Path, write: Callable[[Path], None], *, hint: str) -> None
             partial.unlink()
 
 
-def _write_parquet(table: pa.Table, about: dict[str, Any], path: Path) -> None:
-    pq.write_table(table.replace_schema_metadata({"mops.sampling": json.dumps(about)}), path)
-
-
-def _write_csv(table: pa.Table, _about: dict[str, Any], path: Path) -> None:
+def _write_csv(table: pa.Table, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         # The writer of Python 3.11 does not quote a carriage return.
         has_returns = any("\r" in name for name in table.column_names)
