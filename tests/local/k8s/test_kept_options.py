@@ -16,7 +16,7 @@ from mops.errors import JobError, ModelError, OptionsError, OtherFormat, Service
 from mops.jobs import submit
 from mops.jobs.derive import retry
 from mops.k8s import names
-from mops.k8s.chart import CONFIG_KEY, Object
+from mops.k8s.chart import Object
 from mops.k8s.job_phase import GONE
 from mops.service.service import Service
 from mops.settings import Settings
@@ -267,7 +267,7 @@ def test_a_refused_take_over_keeps_the_old_runner(
 def upgraded(service: Service, **changes: Any) -> Object:
     """Return the ConfigMap of an upgraded chart."""
     described = service.profile.service.model_dump(mode="json", by_alias=True)
-    return {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: json.dumps(described | changes)}}
+    return {"metadata": {"name": "mops-client"}, "data": {"client.json": json.dumps(described | changes)}}
 
 
 def test_a_runner_starts_with_the_current_values_of_the_chart(service: Service) -> None:
@@ -306,7 +306,7 @@ def test_a_queue_without_kueue_is_reported(
 
 @pytest.mark.parametrize("text", ["", "{}", "not JSON"])
 def test_an_unreadable_description_is_an_error_with_its_configmap(service: Service, text: str) -> None:
-    in_memory(service).config = {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: text}}
+    in_memory(service).config = {"metadata": {"name": "mops-client"}, "data": {"client.json": text}}
     with pytest.raises(UsageError, match="does not describe a mops service") as raised:
         service.renewed()
     assert "ConfigMap mops-client" in str(raised.value.where)
