@@ -12,6 +12,7 @@ import pytest
 from service_in_memory import ASKED, at, in_memory, resume, submitted
 
 from mops.cli import tidy
+from mops.cli.options import Place
 from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derive import retry
@@ -205,7 +206,7 @@ def test_a_deleted_job_leaves_the_queue(
     job = submit.submit(study, name="waves", location=at(service), wait=False)
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
     monkeypatch.setattr(tidy, "service_with", lambda files, *, local: None if local else service)
-    tidy.delete_([job.name], yes=True, storage=storage)
+    tidy.delete_([job.name], yes=True, place=Place(storage))
     assert in_memory(service).objects == {}
 
 
