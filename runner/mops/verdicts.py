@@ -1,4 +1,4 @@
-"""Verdicts of simulations, and counts of what succeeded and failed."""
+"""Verdicts of simulations, causes of lost workers, and counts of what succeeded and failed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ class Report:
 # The values of a failure's ``reason``. The report has advice for each (`_ADVICE`), recovery.py says which are
 # retried, and docs/reference/failures.md lists them.
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
+
+
+@dataclass(frozen=True)
+class LossCause:
+    """Why a worker was lost, or its pod ended."""
+
+    text: str  # the cause in words; empty: it is unknown
+    memory: bool = False  # whether it ran out of memory
+    removed: bool = False  # whether Kubernetes or a person removed it, so that no task is to blame
 
 
 @dataclass(frozen=True)

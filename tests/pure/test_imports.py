@@ -30,7 +30,7 @@ FLOORS: dict[str, set[str]] = {
     "parquet": {"errors", "study"},
     "child": {"errors", "units", "study", "system", "parquet"},
     "project": {"errors", "units", "system", "study"},
-    "k8s": {"errors", "waiting"},
+    "k8s": {"errors", "verdicts", "waiting"},
     "task": {"verdicts", "study", "child"},
     "recovery": {"units", "system", "child"},
     "storage": {"mops", "errors", "units", "verdicts", "system", "options", "study", "parquet", "project"},
@@ -38,7 +38,7 @@ FLOORS: dict[str, set[str]] = {
         *("errors", "units", "verdicts", "system", "waiting", "study", "child", "project", "task", "recovery"),
         "storage",
     },
-    "cluster": {"errors", "units", "system", "waiting", "settings", "task", "recovery", "worker"},
+    "cluster": {"errors", "units", "verdicts", "system", "waiting", "settings", "task", "recovery", "worker"},
     "attempt": {
         *("errors", "units", "verdicts", "system", "waiting", "settings", "study", "child", "project", "task"),
         *("recovery", "parquet", "storage", "worker", "cluster"),

@@ -14,9 +14,10 @@ from threading import Condition
 from mops.attempt.results import ResultReceiver
 from mops.attempt.threads import Events, TaskThreads
 from mops.cluster.base import Cluster, Connection, RunsAgain, SentTask, WorkersDied
-from mops.cluster.worker_losses import UNKNOWN, LossCause
+from mops.cluster.worker_losses import UNKNOWN
 from mops.recovery import DEATHS
 from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
+from mops.verdicts import LossCause
 
 logger = logging.getLogger(__name__)
 

@@ -90,10 +90,9 @@ def calibrate(
             found = calibrate_study(space, study, progress=progress, **options)
         except KeyboardInterrupt:
             if jobs:
-                what = (
-                    "stopped" if start.location.service is None else "stopped waiting; the job on the service continues"
-                )
-                terminal.say(f"{what}; to continue, repeat the command with --name {jobs[-1].name.rpartition('-r')[0]}")
+                waiting = " waiting; the job on the service continues" if start.location.service else ""
+                again = f"to continue, repeat the command with --name {jobs[-1].name.rpartition('-r')[0]}"
+                terminal.say(f"stopped{waiting}; {again}")
             else:
                 terminal.say("stopped before round 1")
             raise typer.Exit(terminal.EXIT_CODES["cancelled"]) from None
@@ -175,13 +174,7 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
 
 
 def _exit(found: Calibration, jobs: list[Job]) -> None:
-    """Say what is missing, if anything is, and exit with the code for it.
-
-    Parameters
-    ----------
-    jobs
-        The jobs of the rounds that this call has started.
-    """
+    """Say what is missing, if anything is, and exit with the code for it; ``jobs`` are those of this call's rounds."""
     if found.stopped is not None:
         status = jobs[-1].status()
         terminal.say(f"job {found.stopped}: {status.groups:,} of {status.n_groups:,} parameter sets are committed")

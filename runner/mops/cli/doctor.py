@@ -25,18 +25,13 @@ from mops.storage.probe import probe
 from mops.system.process_memory import resident_bytes, trim_heap
 from mops.system.resources import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
-OptionalJob = Annotated[
-    str | None, typer.Argument(metavar="JOB", help="Show how the child processes of this job started")
-]
-
 
 def doctor(
-    job: OptionalJob = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Show how the child processes of this job started")
+    ] = None,
     storage: StorageOption = None,
-    local: Annotated[
-        bool,
-        Option("Check this machine even when connected to a service", panel=COMMON),
-    ] = False,
+    local: Annotated[bool, Option("Check this machine even when connected to a service", panel=COMMON)] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check memory limits and the storage, here or on the cluster.

@@ -21,15 +21,15 @@ from mops.storage.progress_record import Progress
 
 
 class JobDisplay:
-    """Shows a job's events.
+    """Shows a job's events."""
 
-    Parameters
-    ----------
-    given
-        The settings of the command, without the limits that the study or the job has.
-    """
-
-    def __init__(self, show: Callable[[Progress], None], given: Settings, *, as_json: bool):
+    def __init__(
+        self,
+        show: Callable[[Progress], None],
+        given: Settings,  # of the command, without the limits that the study or the job has
+        *,
+        as_json: bool,
+    ):
         self._show, self._given, self._as_json = show, given, as_json
         self._last: Progress | None = None
         self._job: Job | None = None
@@ -121,15 +121,7 @@ class JobDisplay:
 
 
 def say_limits(job: Job, given: Settings, otherwise: str) -> None:
-    """Print the limits of a job's simulations, if there are any, and where each comes from.
-
-    Parameters
-    ----------
-    given
-        The settings of the command: their limits come from the environment.
-    otherwise
-        Where the other limits come from.
-    """
+    """Print the limits of a job's simulations, each with its source: ``given`` are the environment's, or otherwise."""
     limits, named = read_options(job.files, job.record).options.limits, given.model_fields_set
     if text := job_text.limits_of(limits, lambda field: "environment" if field in named else otherwise):
         terminal.say(f"limits: {text}")

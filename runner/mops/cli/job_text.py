@@ -55,11 +55,6 @@ def origins_of(origins: Mapping[str, int]) -> str:
     return f"{counted(sum(origins.values()), 'simulation')}: {parts}"
 
 
-def mixed_code_of(status: Status) -> str:
-    """Return of which files a job has other versions than simulations that it takes over."""
-    return f"simulations of {status.parent} or its parents ran with other versions of {', '.join(status.mixed_code)}"
-
-
 def limits_of(
     limits: Mapping[str, object],  # as `mops.settings.Settings.limits`
     source: Callable[[str], str] | None = None,  # returns where the value of a field comes from

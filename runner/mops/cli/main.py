@@ -31,24 +31,12 @@ _NOT_IN_LIST = re.compile(r"'(.*)' is not one of ('.*')\.")
 
 
 class Verb(NamedTuple):
-    """A verb of the command line.
+    """A verb of the command line."""
 
-    Parameters
-    ----------
-    where
-        Its function.
-    summary
-        The first sentence of its help, for the group's help, which imports no verb.
-    hidden
-        Whether the group's help leaves it out: Kubernetes and detached processes run it.
-    only_prints
-        Whether it only prints data: it ends when no reader is left. Other commands end their work first.
-    """
-
-    where: str
-    summary: str
-    hidden: bool = False
-    only_prints: bool = False
+    where: str  # its function
+    summary: str  # the first sentence of its help, for the group's help, which imports no verb
+    hidden: bool = False  # from the group's help: Kubernetes and detached processes run it
+    only_prints: bool = False  # data: it ends when no reader is left, and other commands end their work first
 
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
@@ -64,9 +52,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
             "mops.cli.service:settings", "List every setting, its value, its source and its meaning.", only_prints=True
         ),
         "doctor": Verb(
-            "mops.cli.doctor:doctor",
-            "Check memory limits and the storage, here or on the cluster.",
-            only_prints=True,
+            "mops.cli.doctor:doctor", "Check memory limits and the storage, here or on the cluster.", only_prints=True
         ),
     },
     "jobs": {
@@ -90,19 +76,14 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "extend": Verb("mops.cli.submit:extend", "Add replicates, sets or targets, in a new job."),
         "rescore": Verb("mops.cli.submit:rescore", "Evaluate targets again on stored simulations."),
         "compare": Verb(
-            "mops.cli.results:compare",
-            "Count what differs between the results of two jobs.",
-            only_prints=True,
+            "mops.cli.results:compare", "Count what differs between the results of two jobs.", only_prints=True
         ),
         "run": Verb("mops.cli.submit:run", "Run a job that exists.", hidden=True),
         "verify": Verb(
             "mops.cli.tidy:verify", "Check a job's log, and its parts by size and SHA-256.", only_prints=True
         ),
         "compact": Verb("mops.cli.tidy:compact", "Merge small parts of complete jobs into larger ones."),
-        "clean": Verb(
-            "mops.cli.tidy:clean",
-            "Remove files that are not results; or delete old jobs.",
-        ),
+        "clean": Verb("mops.cli.tidy:clean", "Remove files that are not results; or delete old jobs."),
         "delete": Verb("mops.cli.tidy:delete_", "Delete jobs with their results."),
     },
     "study": {

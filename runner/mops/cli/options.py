@@ -12,12 +12,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from mops.errors import UsageError
 from mops.options import COMMON, SERVICE, Option, flag_of, option_in, options_of
+
+if TYPE_CHECKING:
+    from mops.jobs.job import Job
+    from mops.jobs.location import Location
+    from mops.jobs.status import JobState
 
 STUDY = "Study file (.json)"
 AROUND = "Near the best sets of a job"
@@ -41,6 +46,35 @@ TrustModelOption = Annotated[bool, Option("Accept changes of files that may belo
 
 
 @dataclass(frozen=True)
+class Place:
+    """The command line's options for where a command finds jobs. Methods import, so that a help needs no storage."""
+
+    storage: StorageOption = None
+    local: LocalOption = False
+
+    def locate(self) -> Location:
+        """Return where the command works."""
+        from mops.jobs.location import locate  # noqa: PLC0415 - see the class
+
+        return locate(self.storage, local=self.local)
+
+    def open(self, job: str) -> Job:
+        """Open a job with its results."""
+        from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow: 0.3 s, and many commands need none
+
+        return open_job(job, self.storage, local=self.local)
+
+    def state_of(self, job: str) -> JobState:
+        """Open a job without its results."""
+        from mops.jobs.status import JobState, storage_of  # noqa: PLC0415 - see the class
+
+        return JobState(storage_of(job, self.locate()), job, local=self.local)
+
+
+HERE = Place()
+
+
+@dataclass(frozen=True)
 class ModelArguments:
     """The command line's options for a model with its targets, in place of those of a study."""
 
@@ -59,13 +93,7 @@ class ModelArguments:
 
 
 def read_weights(given: list[str] | None) -> dict[str, float] | None:
-    """Return the weights of losses from texts like ``peak=2``; None: no text.
-
-    Raises
-    ------
-    UsageError
-        A text is not a label and a number.
-    """
+    """Return the weights of losses from texts like ``peak=2``; None: no text. UsageError: one has another form."""
     weights: dict[str, float] = {}
     for text in given or []:
         label, _, number = text.rpartition("=")

@@ -14,19 +14,11 @@ import pyarrow.compute as pc
 import typer
 
 from mops.cli import job_text, terminal
-from mops.cli.options import (
-    JobArgument,
-    JsonOption,
-    LocalOption,
-    OneTargetOption,
-    StorageOption,
-    WeightOption,
-    read_weights,
-)
+from mops.cli.options import HERE, JobArgument, JsonOption, OneTargetOption, Place, WeightOption, read_weights
 from mops.errors import UsageError
 from mops.jobs.compare import compare as compare_jobs
 from mops.jobs.data import JobData
-from mops.jobs.job import Job, open_job
+from mops.jobs.job import Job
 from mops.jobs.ranking import RANKED_BY
 from mops.jobs.status import Status
 from mops.jobs.summary import so_far
@@ -38,10 +30,7 @@ from mops.units import counted, shortened_in_middle
 
 def results(
     job: JobArgument,
-    to: Annotated[
-        Path | None,
-        Option("Export one file for each output and table into this folder", "FOLDER"),
-    ] = None,
+    to: Annotated[Path | None, Option("Export one file for each output and table into this folder", "FOLDER")] = None,
     file_format: Annotated[
         Format | None, Option("Set the format of exported files (default: parquet)", flags="--format")
     ] = None,
@@ -52,8 +41,7 @@ def results(
     best: Annotated[int | None, Option("Show the N parameter sets with the smallest losses", "N", least=1)] = None,
     weight: WeightOption = None,
     target: OneTargetOption = None,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """List the committed results of a job, or export them.
@@ -71,19 +59,18 @@ def results(
 
     With several losses and no weights, --best ranks the sets by each loss.
     """
-    of_export = {"--format": file_format is not None, "--no-params": not params, "--overwrite": overwrite}
-    unused_export = ", ".join(option for option, is_given in of_export.items() if is_given)
-    unused_best = ", ".join([*(["--weight"] if weight else []), *(["--target"] if target is not None else [])])
-    if best is not None and (to is not None or unused_export):
-        options = ", ".join([*(["--to"] if to is not None else []), *([unused_export] if unused_export else [])])
-        what = f"--best shows parameter sets and exports nothing, but {options} is given"
+    of_export = {"--to": to, "--format": file_format, "--no-params": not params, "--overwrite": overwrite}
+    export = ", ".join(option for option, value in of_export.items() if value)
+    of_ranking = {"--weight": weight, "--target": target is not None}
+    ranking = ", ".join(option for option, value in of_ranking.items() if value)
+    if best is not None and export:
+        what = f"--best shows parameter sets and exports nothing, but {export} is given"
         raise UsageError(what, where="the command line", hint="export and rank in two commands")
-    if to is None and unused_export:
-        what = f"only an export has {unused_export}"
-        raise UsageError(what, where="the command line", hint="name a folder: --to FOLDER")
-    if best is None and unused_best:
-        raise UsageError(f"only a ranking has {unused_best}", where="the command line", hint="show one: --best 10")
-    found = open_job(job, storage, local=local)
+    if to is None and export:
+        raise UsageError(f"only an export has {export}", where="the command line", hint="name a folder: --to FOLDER")
+    if best is None and ranking:
+        raise UsageError(f"only a ranking has {ranking}", where="the command line", hint="show one: --best 10")
+    found = place.open(job)
     if best is not None:
         _show_best(found.best(best, target=target, weights=read_weights(weight)).to_arrow(), as_json=as_json)
         return
@@ -144,8 +131,7 @@ def report(
     out: Annotated[Path | None, Option("Write to this file, not to report-JOB.html", "FILE", flags="--to")] = None,
     weight: WeightOption = None,
     target: OneTargetOption = None,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Write a report of a job with figures, as one HTML file.
@@ -160,7 +146,7 @@ def report(
     With several losses and no weights, the report ranks the sets by each loss.
     """
     weights = read_weights(weight)
-    found = open_job(job, storage, local=local).report(target=target, weights=weights)
+    found = place.open(job).report(target=target, weights=weights)
     written = found.save(out or Path(f"report-{job}.html"))
     n_bytes = written.stat().st_size
     if as_json:
@@ -196,8 +182,7 @@ _LINE_CHARACTERS = 400  # of a traceback
 def failures(
     job: JobArgument,
     every: Annotated[bool, Option("Show every cause, not only the 10 most frequent", flags="--all")] = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Show the causes of a job's failures, the most frequent first.
@@ -210,7 +195,7 @@ def failures(
 
         mops jobs failures waves
     """
-    found = open_job(job, storage, local=local)
+    found = place.open(job)
     data = JobData.read(found.files, found.name)  # state and causes of one moment
     status, causes = data.status, data.cause_table.to_pylist()
     not_run = status.counts.scores_not_run
@@ -270,8 +255,7 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
 def compare(
     first: Annotated[str, typer.Argument(metavar="JOB", help="The name of a job")],
     second: Annotated[str, typer.Argument(metavar="OTHER", help="The name of the other job")],
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Count what differs between the results of two jobs.
@@ -283,7 +267,7 @@ def compare(
 
         mops jobs compare waves waves-mended
     """
-    found = compare_jobs(open_job(first, storage, local=local), open_job(second, storage, local=local))
+    found = compare_jobs(place.open(first), place.open(second))
     if as_json:
         terminal.data_json([asdict(one) for one in found])
     else:

@@ -11,18 +11,9 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import (
-    AROUND,
-    STUDY,
-    JsonOption,
-    LocalOption,
-    ModelArguments,
-    StorageOption,
-    WeightOption,
-    read_weights,
-)
+from mops.cli.options import AROUND, HERE, STUDY, JsonOption, ModelArguments, Place, WeightOption, read_weights
 from mops.errors import JobError, UsageError
-from mops.jobs.job import Job, open_job
+from mops.jobs.job import Job
 from mops.jobs.ranking import require_total, scored_sets
 from mops.options import Option
 from mops.study.json_file import read_json, read_text
@@ -46,8 +37,7 @@ def sample(
     around: Annotated[str | None, Option("Draw near the best sets of this job", "JOB", AROUND)] = None,
     best: Annotated[int | None, Option("Draw near this many best sets (default: 8)", "N", AROUND, least=1)] = None,
     weight: WeightOption = None,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     overwrite: Annotated[bool, Option("Replace a file that exists")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,13 +61,10 @@ def sample(
     """
     weights, near = read_weights(weight), None
     if around is not None:
-        near = _best_of(open_job(around, storage, local=local), best or _BEST_SETS, weights)
+        near = _best_of(place.open(around), best or _BEST_SETS, weights)
     elif best is not None or weights:
-        raise UsageError(
-            f"only a sample near the best sets has {'--weight' if best is None else '--best'}",
-            where="the command line",
-            hint="name their job: --around JOB",
-        )
+        what = f"only a sample near the best sets has {'--weight' if best is None else '--best'}"
+        raise UsageError(what, where="the command line", hint="name their job: --around JOB")
     fields = _fields(study, {KEY_OF_OPTION.get(name, name): value for name, value in model.given.items()})
     sampled = sample_space(space, to, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
     for note in sampled.notes:
@@ -98,21 +85,12 @@ def sample(
 
 
 def _best_of(job: Job, n: int, weights: dict[str, float] | None) -> Around:
-    """Return the best sets of a job.
-
-    Raises
-    ------
-    JobError
-        No set of the job has losses.
-    """
+    """Return the best sets of a job. JobError: no set of the job has losses."""
     require_total(scored_sets(job.losses().to_arrow(), weights=weights), f"job {job.name}")
     best = job.best(n, weights=weights).to_arrow()["param_id"].to_pylist()
     if not best:
-        raise JobError(
-            f"job {job.name!r} has no parameter set with losses",
-            where=job.files.url,
-            hint=f"look at the job: mops jobs status {job.name}",
-        )
+        what = f"job {job.name!r} has no parameter set with losses"
+        raise JobError(what, where=job.files.url, hint=f"look at the job: mops jobs status {job.name}")
     params = job.params(columns=["param_id", "params"]).to_arrow().to_pylist()
     sets = {row["param_id"]: json.loads(row["params"]) for row in params if row["param_id"] in set(best)}
     return Around(job.name, tuple(sets[each] for each in best))

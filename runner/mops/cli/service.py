@@ -17,7 +17,6 @@ from mops.errors import MopsError, UsageError
 from mops.jobs.location import described, locate
 from mops.options import Option
 from mops.service import profile as saved
-from mops.service.connect import Wanted
 from mops.service.connect import connect as connect_service
 from mops.service.service import another_version
 from mops.settings import Settings
@@ -32,24 +31,16 @@ UNKNOWN = "unknown: see the error below"
 
 
 def connected() -> Service:
-    """Return the connected service as its chart describes it now.
+    """Return the connected service as its chart describes it now. UsageError: no service is connected.
 
-    Raises
-    ------
-    UsageError
-        No service is connected.
-    ServiceError
-        The service is out of reach, or no longer exists.
+    ServiceError: the service is out of reach, or no longer exists.
     """
     from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
 
     profile = saved.load()
     if profile is None:
-        raise UsageError(
-            "no cluster service is connected",
-            where=str(saved.path()),
-            hint="connect to a service: mops connect --namespace NAME",
-        )
+        hint = "connect to a service: mops connect --namespace NAME"
+        raise UsageError("no cluster service is connected", where=str(saved.path()), hint=hint)
     return Service.current(profile)
 
 
@@ -78,8 +69,7 @@ def connect(
 
         mops connect --namespace studies --profile prod
     """
-    where = str(kubeconfig.absolute()) if kubeconfig else None
-    found, file = connect_service(profile, Wanted(namespace, context, where, release, dedicated))
+    found, file = connect_service(profile, namespace, context, kubeconfig, release, dedicated)
     service = found.service
     terminal.data_fields(
         [
@@ -172,7 +162,15 @@ def dashboard(
 
         mops dashboard --open
     """
-    with connected().dashboard(port, _Warnings().say) as url:
+    last = ""
+
+    def warn(fault: MopsError) -> None:
+        nonlocal last
+        if fault.what != last:  # a page asks ten times a second
+            terminal.say(f"warning: {fault.what}")
+        last = fault.what
+
+    with connected().dashboard(port, warn) as url:
         terminal.data_text(f"{url}\n")
         terminal.say(f"the dashboard is available until Ctrl-C{'' if open_ else '; open the URL in a browser'}")
         if open_:
@@ -181,19 +179,6 @@ def dashboard(
             threading.Event().wait()
         except KeyboardInterrupt:
             terminal.say("stopped")
-
-
-class _Warnings:
-    """Prints a fault if it differs from the last one: a page asks ten times a second."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def say(self, fault: MopsError) -> None:
-        """Print a fault, unless it is the last one again."""
-        if fault.what != self._last:
-            terminal.say(f"warning: {fault.what}")
-        self._last = fault.what
 
 
 def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:

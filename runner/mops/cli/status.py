@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,22 +17,13 @@ from rich.live import Live
 
 from mops import units
 from mops.cli import job_text, terminal
-from mops.cli.options import ForceOption, JobArgument, JsonOption, LocalOption, StorageOption, read_states
+from mops.cli.options import HERE, ForceOption, JobArgument, JsonOption, Place, read_states
 from mops.errors import UsageError
 from mops.jobs.following import progress_of, read_log
 from mops.jobs.listing import Listed, list_jobs
-from mops.jobs.location import locate, service_with
+from mops.jobs.location import service_with
 from mops.jobs.runners import Phases, Runners, service_and_phase, with_runner
-from mops.jobs.status import (
-    CANCEL_REQUESTED,
-    OPEN_STATES,
-    JobMoment,
-    JobState,
-    Status,
-    cancel_job,
-    seen_text,
-    storage_of,
-)
+from mops.jobs.status import CANCEL_REQUESTED, OPEN_STATES, JobMoment, JobState, Status, cancel_job, seen_text
 from mops.jobs.summary import line_of, runner_of
 from mops.options import SERVICE, Option
 from mops.storage.job_records import read_options
@@ -108,8 +99,7 @@ def list_(
     limit: Annotated[
         int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Show only this many of the newest jobs")
     ] = None,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs of a storage, newest first.
@@ -123,9 +113,9 @@ def list_(
 
         mops jobs list --state running,interrupted
     """
-    files = locate(storage, local=local).open()
+    files = place.locate().open()
     states = read_states(state)
-    runners = Runners(files, local=local)
+    runners = Runners(files, local=place.local)
     found = list_jobs(files.brief(), states, limit, phases=runners.phases)
     open_ones = {job.job for job in found if job.state in OPEN_STATES}
     phases = {job: phase for job, phase in runners.phases().items() if job in open_ones} if open_ones else {}
@@ -136,22 +126,14 @@ def list_(
         terminal.data_json([asdict(job) | kubernetes.get(job.job, {}) for job in found])
         return
     if found:
-        with_reused = any(job.simulations_reused for job in found)
-        with_owner = any(job.owner for job in found)
-        columns = (
-            "job",
-            "state",
-            "sets",
-            "finished",
-            "durable",
-            "failed",
-            *(("reused",) if with_reused else ()),
-            "submitted",
-            *(("owner",) if with_owner else ()),
-            *(("Kubernetes",) if phases else ()),
-        )
-        rows = [_row(job, phases, with_reused=with_reused, with_owner=with_owner) for job in found]
-        terminal.data_table(columns, rows, right=("sets", "finished", "durable", "failed", "reused"))
+        rows = [_row(job) | {"Kubernetes": str(phases.get(job.job, ""))} for job in found]
+        is_shown = {
+            "reused": any(job.simulations_reused for job in found),
+            "owner": any(job.owner for job in found),
+            "Kubernetes": bool(phases),
+        }
+        columns = [name for name in rows[0] if is_shown.get(name, True)]
+        terminal.data_table(columns, [[row[name] for name in columns] for row in rows], right=_COUNTS)
     else:
         terminal.say(f"no {' or '.join(states) + ' ' if states else ''}jobs in {files.url}")
     for job in found:
@@ -159,22 +141,25 @@ def list_(
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
 
 
-def _row(job: Listed, phases: Mapping[str, Phase], *, with_reused: bool, with_owner: bool) -> tuple[str, ...]:
-    submitted = (units.moment(job.created) if job.created else "-", *((job.owner or "-",) if with_owner else ()))
-    kubernetes = (str(phases.get(job.job, "")),) if phases else ()
-    if job.groups is None or job.n_groups is None:
-        return job.job, job.state, "-", "-", "-", "-", *(("-",) if with_reused else ()), *submitted, *kubernetes
-    simulations = (f"{job.simulations_finished:,}/{job.n_simulations:,}", f"{job.simulations_durable:,}")
-    counts = (f"{job.groups:,}/{job.n_groups:,}", *simulations, f"{job.simulations_failed:,}")
-    reused = (f"{job.simulations_reused:,}",) if with_reused else ()
-    return job.job, job.state, *counts, *reused, *submitted, *kubernetes
+_COUNTS = ("sets", "finished", "durable", "failed", "reused")
+
+
+def _row(job: Listed) -> dict[str, str]:
+    """Return the cells of a job by column."""
+    counts = dict.fromkeys(_COUNTS, "-")
+    if job.groups is not None and job.n_groups is not None:
+        simulations = f"{job.simulations_finished:,}/{job.n_simulations:,}"
+        more = (job.simulations_durable, job.simulations_failed, job.simulations_reused)
+        cells = (f"{job.groups:,}/{job.n_groups:,}", simulations, *map("{:,}".format, more))
+        counts = dict(zip(_COUNTS, cells, strict=True))
+    submitted = units.moment(job.created) if job.created else "-"
+    return {"job": job.job, "state": job.state, **counts, "submitted": submitted, "owner": job.owner or "-"}
 
 
 def status(
     job: JobArgument,
     losses: Annotated[bool, Option("Show how each loss is spread, and the five best parameter sets")] = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of a job.
@@ -188,9 +173,9 @@ def status(
 
         mops jobs status waves --losses
     """
-    found = JobState(storage_of(job, locate(storage, local=local)), job)
+    found = place.state_of(job)
     moment = JobMoment.read(found.files, job)
-    service, phase = (None, None) if moment.view.complete else service_and_phase(found.files, job, local=local)
+    service, phase = (None, None) if moment.view.complete else service_and_phase(found.files, job, local=place.local)
     if phase is not None:  # the runner may have finished the job before Kubernetes answered
         moment = JobMoment.read(found.files, job)
     now = with_runner(moment.status, phase)
@@ -268,7 +253,8 @@ def _origins(now: Status) -> Iterator[tuple[str, str]]:
     if now.parent is not None:
         yield "derived from", now.parent
     if now.mixed_code:
-        yield "mixed code", job_text.mixed_code_of(now)
+        files = ", ".join(now.mixed_code)
+        yield "mixed code", f"simulations of {now.parent} or its parents ran with other versions of {files}"
     if now.origins:
         yield "reused", job_text.origins_of(now.origins)
 
@@ -284,9 +270,7 @@ def _runner(live: Progress, *, is_running: bool) -> Iterator[tuple[str, str]]:
         yield "", f"failed: {', '.join(live.finished.by_verdict)}"
 
 
-def watch(
-    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
-) -> None:
+def watch(job: JobArgument, place: Place = HERE, as_json: JsonOption = False) -> None:
     """Follow a job until it ends.
 
     You can watch from any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is
@@ -299,10 +283,8 @@ def watch(
 
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed or interrupted, 130 cancelled.
     """
-    from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow: 0.3 s, and the other commands here need none
-
-    found = open_job(job, storage, local=local)
-    service, phase = service_and_phase(found.files, job, local=local)
+    found = place.open(job)
+    service, phase = service_and_phase(found.files, job, local=place.local)
     if phase is not None and not phase.is_known:
         terminal.say(f"warning: Kubernetes does not answer, so watch reads the storage alone: {phase.reason}")
     follow(found, service, as_json=as_json)
@@ -430,8 +412,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the job ends")] = False,
     pod: Annotated[bool, Option("Print the output of the runner's newest pod", panel=SERVICE)] = False,
     workers: Annotated[bool, Option("Print the output of the workers' pods", panel=SERVICE)] = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
 ) -> None:
     """Print the log of a job, with the output of its model.
 
@@ -441,9 +422,9 @@ def logs(
 
         mops jobs logs waves --tail 50 --follow
     """
-    found, printed = JobState(storage_of(job, locate(storage, local=local)), job), False
+    found, printed = place.state_of(job), False
     if pod or workers:
-        _of_pods(found, local=local, workers=workers, follow=follow, tail=tail)
+        _of_pods(found, workers=workers, follow=follow, tail=tail)
         return
     try:
         for text in read_log(found, attempt, tail=tail, follow=follow):
@@ -458,21 +439,11 @@ def logs(
         terminal.say(f"the job has no log yet: {job_text.command('status', found)}")
 
 
-def _of_pods(job: JobState, *, local: bool, workers: bool, follow: bool, tail: int | None) -> None:
-    """Print the output of pods.
-
-    Raises
-    ------
-    UsageError
-        No connected service has this job.
-    """
-    service = service_with(job.files, local=local)
+def _of_pods(job: JobState, *, workers: bool, follow: bool, tail: int | None) -> None:
+    service = service_with(job.files, local=job.local)
     if service is None:
-        raise UsageError(
-            f"job {job.name!r} does not run on a connected service",
-            where=job.files.url,
-            hint="connect to the service that runs it: mops connect",
-        )
+        what = f"job {job.name!r} does not run on a connected service"
+        raise UsageError(what, where=job.files.url, hint="connect to the service that runs it: mops connect")
     if workers:
         for name, line in service.worker_logs(job.name, tail):
             terminal.data_text(f"{name}: {line}\n")
@@ -481,9 +452,7 @@ def _of_pods(job: JobState, *, local: bool, workers: bool, follow: bool, tail: i
         terminal.data_text(f"{line}\n")
 
 
-def cancel(
-    job: JobArgument, force: ForceOption = False, storage: StorageOption = None, local: LocalOption = False
-) -> None:
+def cancel(job: JobArgument, force: ForceOption = False, place: Place = HERE) -> None:
     """Stop a job.
 
     The runner commits what is finished, and stops within seconds. 'mops jobs resume' continues the job later.
@@ -492,7 +461,7 @@ def cancel(
 
         mops jobs cancel waves
     """
-    found = JobState(storage_of(job, locate(storage, local=local)), job, local=local)
+    found = place.state_of(job)
     removed = cancel_job(found, force=force)
     if removed is not None:
         terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")

@@ -15,10 +15,9 @@ from mops import units
 from mops.attempt.attempt import embedded_slots
 from mops.attempt.sizing import first_groups
 from mops.cli import job_text, terminal
-from mops.cli.options import JsonOption, LocalOption, ProjectOption, StorageOption, StudyArgument
+from mops.cli.options import HERE, JsonOption, Place, ProjectOption, StudyArgument
 from mops.errors import TrialFailed, UsageError
 from mops.jobs.foreground import Foreground, Source, of_job, of_study, run_in_foreground
-from mops.jobs.job import open_job
 from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial import Trial, check_model, raise_failure, try_model, why
 from mops.options import Option
@@ -222,8 +221,7 @@ def run(
     project: ProjectOption = None,
     *,
     process: ProcessOptions,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Run one simulation in the foreground, as a job would run it.
@@ -245,42 +243,30 @@ def run(
     Exit codes: 0 all that ran is good, 1 a simulation or a target failed, 2 wrong input.
     """
     settings = Settings.from_environment()
-    _refuse(
-        (study is None) == (job is None),
-        "name a study file or a job, and not both",
-        where="the command line",
-        hint="mops study run study.json, or mops study run --job JOB",
-    )
+    if (study is None) == (job is None):
+        hint = "mops study run study.json, or mops study run --job JOB"
+        raise UsageError("name a study file or a job, and not both", where="the command line", hint=hint)
     if study is not None:
-        _refuse(
-            with_new_code,
-            "a study file always runs the present files of its project",
-            where="--with-new-code",
-            hint="leave it out, or name a job: --job JOB",
-        )
+        if with_new_code:
+            what = "a study file always runs the present files of its project"
+            raise UsageError(what, where="--with-new-code", hint="leave it out, or name a job: --job JOB")
         child = child_environment(process.env, process.python, install=settings.install)
         source = of_study(prepare(study, project, settings.storage), settings, child)
     else:
         assert job is not None
-        _refuse(
-            bool(process.env or process.python or (project and not with_new_code)),
-            "a job has its project, variables and interpreter",
-            where="--project, --env, --python",
-            hint="leave them out; to run the present files of a project, add --with-new-code",
-        )
-        source = of_job(open_job(job, storage, local=local), settings, with_new_code=with_new_code, project=project)
+        if process.env or process.python or (project and not with_new_code):
+            what = "a job has its project, variables and interpreter"
+            hint = "leave them out; to run the present files of a project, add --with-new-code"
+            raise UsageError(what, where="--project, --env, --python", hint=hint)
+        source = of_job(place.open(job), settings, with_new_code=with_new_code, project=project)
         if not with_new_code:
             terminal.say(f"the files are those of job {job}; to run the present files, add --with-new-code")
     _run(source, source.group(param_id), replicate, debug=debug, as_json=as_json)
 
 
-def _refuse(is_wrong: bool, message: str, *, where: str, hint: str) -> None:
-    if is_wrong:
-        raise UsageError(message, where=where, hint=hint)
-
-
 def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as_json: bool) -> None:
-    terminal.say(f"set {short_id(group.param_id)}: {_params(group)}")
+    params = units.shortened_in_middle(canonical_json(group.params), _PARAMS_SHOWN)
+    terminal.say(f"set {short_id(group.param_id)}: {params}")
     what = f"replicate {replicate}" if replicate is not None else units.counted(group.n_replicates, "replicate")
     terminal.say(f"running {what} of this set")
     ran = run_in_foreground(source, group, replicate, debug=debug, prints_to_stderr=as_json)
@@ -292,10 +278,6 @@ def _run(source: Source, group: Group, replicate: int | None, *, debug: bool, as
     if ran.failed:
         trace = f"\n{ran.traceback.rstrip()}" if ran.traceback and not debug else ""
         raise TrialFailed(f"{ran.failed}: {ran.message}{trace}", where=f"set {short_id(group.param_id)}")
-
-
-def _params(group: Group) -> str:
-    return units.shortened_in_middle(canonical_json(group.params), _PARAMS_SHOWN)
 
 
 def _show(ran: Foreground) -> None:

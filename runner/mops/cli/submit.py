@@ -86,10 +86,7 @@ def resume(
 
 def retry(
     job: JobArgument,
-    verdict: Annotated[
-        str | None,
-        Option("Retry these failures, like oom,timeout, or all", "VERDICTS"),
-    ] = None,
+    verdict: Annotated[str | None, Option("Retry these failures, like oom,timeout, or all", "VERDICTS")] = None,
     with_new_code: Annotated[bool, Option("Run the present code of the project: retry after a repair")] = False,
     name: NameOption = None,
     project: ProjectOption = None,
@@ -117,12 +114,10 @@ def retry(
     """
     found = start.opened(job)
     if verdict is None and not with_new_code and (counts := found.status().counts).verdicts:
-        raise UsageError(
-            "no verdict is named",
-            where=f"the failures of {found.name}: {', '.join(counts.by_verdict)}",
-            hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all; after a repair of the code: "
-            "--with-new-code",
-        )
+        where = f"the failures of {found.name}: {', '.join(counts.by_verdict)}"
+        named = ",".join(sorted(counts.verdicts))
+        hint = f"add --verdict {named}, or --verdict all; after a repair of the code: --with-new-code"
+        raise UsageError("no verdict is named", where=where, hint=hint)
     verdicts = "all" if verdict is None else verdict  # all: the error says that nothing has failed
     start.run(
         lambda shown, options: derive.retry(
@@ -136,8 +131,7 @@ def extend(
     replicates: Annotated[int | None, Option("Run this many replicates of each parameter set in all", "N")] = None,
     sets: Annotated[str | None, Option("Add the parameter sets of a CSV or Parquet file", "FILE")] = None,
     target: Annotated[
-        list[str] | None,
-        Option("Add a target, with the present code of the project; repeatable", "MODULE:NAME"),
+        list[str] | None, Option("Add a target, with the present code of the project; repeatable", "MODULE:NAME")
     ] = None,
     name: NameOption = None,
     trust_model: TrustModelOption = False,
@@ -178,8 +172,7 @@ def extend(
 def rescore(
     job: JobArgument,
     target: Annotated[
-        list[str] | None,
-        Option("Evaluate this target, not those of the job; repeatable", "MODULE:NAME"),
+        list[str] | None, Option("Evaluate this target, not those of the job; repeatable", "MODULE:NAME")
     ] = None,
     name: NameOption = None,
     trust_model: TrustModelOption = False,

@@ -106,11 +106,8 @@ def confirmed(
 ) -> bool:
     """Ask the user at the terminal; no answer means no. Raise UsageError if stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError(
-            "the command cannot ask for confirmation, because stdin is not a terminal",
-            where="stdin",
-            hint=f"add {option}",
-        )
+        what = "the command cannot ask for confirmation, because stdin is not a terminal"
+        raise UsageError(what, where="stdin", hint=f"add {option}")
     stderr.print(f"{question} [y/N] ", end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

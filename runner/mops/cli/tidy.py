@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +11,9 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import (
-    OLD,
-    ForceOption,
-    JobArgument,
-    JsonOption,
-    LocalOption,
-    StorageOption,
-    read_age,
-    read_states,
-)
+from mops.cli.options import HERE, OLD, ForceOption, JobArgument, JsonOption, Place, read_age, read_states
 from mops.errors import UsageError
-from mops.jobs.location import locate, service_with
+from mops.jobs.location import service_with
 from mops.jobs.removal import Deleted, DeletionPlan, delete, find_old, plan_deletion
 from mops.jobs.removal import clean as clean_job
 from mops.options import Option
@@ -38,9 +29,7 @@ if TYPE_CHECKING:
 _AGE_HINT = "add --older-than, like --older-than 30d"
 
 
-def verify(
-    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
-) -> None:
+def verify(job: JobArgument, place: Place = HERE, as_json: JsonOption = False) -> None:
     """Check a job's log, and its parts by size and SHA-256.
 
     The command prints a line for each problem.
@@ -51,9 +40,7 @@ def verify(
 
     Exit codes: 0 no problem, 1 problems.
     """
-    from mops.jobs.job import open_job  # noqa: PLC0415 - Arrow, which `delete` does without
-
-    problems = open_job(job, storage, local=local).verify()
+    problems = place.open(job).verify()
     if as_json:
         terminal.data_json({"job": job, "problems": problems})
     else:
@@ -66,8 +53,7 @@ def verify(
 
 def compact(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Merge small parts of complete jobs into larger ones.
@@ -78,9 +64,7 @@ def compact(
 
         mops jobs compact waves
     """
-    from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
-
-    opened = [open_job(job, storage, local=local) for job in jobs]
+    opened = [place.open(job) for job in jobs]
     done = []
     for job in opened:
         done.append(job.compact())
@@ -100,10 +84,7 @@ def _told(done: Compacted) -> str:
 
 def clean(
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's name")] = None,
-    last_attempt: Annotated[
-        bool,
-        Option("Also remove files of the last attempt; cancel an interrupted job"),
-    ] = False,
+    last_attempt: Annotated[bool, Option("Also remove files of the last attempt; cancel an interrupted job")] = False,
     dry_run: Annotated[bool, Option("List what would be removed without removing it")] = False,
     older_than: Annotated[str | None, Option("Delete all jobs that ended longer ago than this", "AGE", OLD)] = None,
     state: Annotated[
@@ -111,8 +92,7 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking", rich_help_panel=OLD)] = False,
     force: ForceOption = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Remove files that are not results; or delete old jobs.
@@ -134,17 +114,14 @@ def clean(
         if job is not None or last_attempt:
             what = "--older-than is for all jobs of a storage, so it takes no " + ("JOB" if job else "--last-attempt")
             raise UsageError(what, where="--older-than", hint="leave out one of the two")
-        files = locate(storage, local=local).open()
-        _clean_old(older_than, state, files, service_with(files, local=local), yes, dry_run, force, as_json)
+        _clean_old(older_than, read_states(state) or COMPLETE, place, yes, dry_run, force, as_json)
     elif state or yes:
         raise UsageError("this option needs --older-than", where="--state" if state else "--yes", hint=_AGE_HINT)
     elif job is None:
         hint = f"name a job: mops jobs clean JOB; to delete old jobs, {_AGE_HINT}"
         raise UsageError("the command does not say which job to clean", where="the options", hint=hint)
     else:
-        from mops.jobs.job import open_job  # noqa: PLC0415 - see verify
-
-        _clean_one(open_job(job, storage, local=local), last_attempt, dry_run, force, as_json)
+        _clean_one(place.open(job), last_attempt, dry_run, force, as_json)
 
 
 def _clean_one(job: Job, last_attempt: bool, dry_run: bool, force: bool, as_json: bool) -> None:
@@ -164,18 +141,12 @@ def _clean_one(job: Job, last_attempt: bool, dry_run: bool, force: bool, as_json
 
 
 def _clean_old(
-    age: str,
-    state: list[str] | None,
-    files: Files,
-    service: Service | None,
-    yes: bool,
-    dry_run: bool,
-    force: bool,
-    as_json: bool,
+    age: str, states: Collection[str], place: Place, yes: bool, dry_run: bool, force: bool, as_json: bool
 ) -> None:
     now = time.time()
     before = now - read_age(age)
-    old = find_old(files.brief(), before, read_states(state) or COMPLETE, service, force=force)
+    files, service = _opened(place)
+    old = find_old(files.brief(), before, states, service, force=force)
     for name, readers in old.kept.items():
         terminal.say(f"kept job {name}, because jobs that stay read its rows: {', '.join(readers)}")
     for error in old.of_others:
@@ -208,8 +179,7 @@ def delete_(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
     force: ForceOption = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Delete jobs with their results.
@@ -220,14 +190,19 @@ def delete_(
 
         mops jobs delete waves waves-retry
     """
-    files = locate(storage, local=local).open()
-    service = service_with(files, local=local)
+    files, service = _opened(place)
     found = plan_deletion(files.brief(), jobs, service, force=force)
     say_plan(found)
     _ask_to_delete(units.counted(len(found), "job"), yes=yes)
     done = delete_jobs(files, found, service)
     if as_json:
         terminal.data_json([asdict(deleted) for deleted in done])
+
+
+def _opened(place: Place) -> tuple[Files, Service | None]:
+    """Return a storage, and the connected service whose runners reach it."""
+    files = place.locate().open()
+    return files, service_with(files, local=place.local)
 
 
 def _ask_to_delete(what: str, *, yes: bool) -> None:
@@ -258,16 +233,16 @@ def delete_jobs(
     return done
 
 
-def list_calibrations(storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False) -> None:
+def list_calibrations(place: Place = HERE, as_json: JsonOption = False) -> None:
     """List the calibrations of a storage, newest first.
 
     Example:
 
         mops calibrations list
     """
-    from mops.calibration.stored import list_calibrations as listed  # noqa: PLC0415 - see verify
+    from mops.calibration.stored import list_calibrations as listed  # noqa: PLC0415 - Arrow, which `delete` does without
 
-    files = locate(storage, local=local).open()
+    files = place.locate().open()
     found = listed(files.brief())
     if as_json:
         terminal.data_json([asdict(one) for one in found])
@@ -292,8 +267,7 @@ def delete_calibrations(
     calibrations: Annotated[list[str], typer.Argument(metavar="CALIBRATION", help="The names of the calibrations")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
     force: ForceOption = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
     as_json: JsonOption = False,
 ) -> None:
     """Delete calibrations with the jobs of their rounds.
@@ -304,11 +278,11 @@ def delete_calibrations(
 
         mops calibrations delete fit
     """
-    from mops.calibration.stored import jobs_of, stored_calibration  # noqa: PLC0415 - see verify
+    from mops.calibration.stored import jobs_of, stored_calibration  # noqa: PLC0415 - as above
 
-    files = locate(storage, local=local).open()
+    files, service = _opened(place)
     records = [stored_calibration(files.brief(), name) for name in dict.fromkeys(calibrations)]
-    service, command = service_with(files, local=local), f"mops calibrations delete {' '.join(calibrations)}"
+    command = f"mops calibrations delete {' '.join(calibrations)}"
     rounds = [job for one in records for job in jobs_of(one)]
     plan = plan_deletion(files.brief(), rounds, service, force=force, command=command)
     for one in records:

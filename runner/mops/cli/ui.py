@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
-from mops.cli.options import LocalOption, StorageOption
+from mops.cli.options import HERE, Place
 from mops.errors import UsageError
-from mops.jobs.location import locate
 from mops.options import Option
 
 _LIBRARIES = ("jinja2", "starlette", "uvicorn")
@@ -25,8 +24,7 @@ def ui(
     read_only: Annotated[bool, Option("Show jobs, and change nothing")] = False,
     behind_login: Annotated[bool, Option("Serve other machines too, without a token; needs --read-only")] = False,
     no_open: Annotated[bool, Option("Print the URL, and open no browser")] = False,
-    storage: StorageOption = None,
-    local: LocalOption = False,
+    place: Place = HERE,
 ) -> None:
     """Show the jobs of a storage in a browser.
 
@@ -47,8 +45,8 @@ def ui(
         raise UsageError(what, where="mops ui", hint="install the libraries: pip install 'mops-runner[ui]'")
     from mops.ui.server import WebPage  # noqa: PLC0415 - an optional extra
 
-    files = locate(storage, local=local).open()
-    page = WebPage(files, port, local=local, read_only=read_only, behind_login=behind_login)
+    files = place.locate().open()
+    page = WebPage(files, port, local=place.local, read_only=read_only, behind_login=behind_login)
     terminal.data_text(f"{page.url}\n")
     terminal.say(f"the page is available until Ctrl-C{'; open the URL in a browser' if no_open else ''}")
     if not (no_open or behind_login):

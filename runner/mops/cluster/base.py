@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mops.cluster.worker_losses import LossCause, WorkerLoss
+from mops.cluster.worker_losses import WorkerLoss
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+from mops.verdicts import LossCause
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,8 @@ class ShareRequest:
 class SentTask(Protocol):
     """A task that was sent to a cluster. A ``distributed.Future`` is one."""
 
-    @property
-    def key(self) -> str:
-        """Its name on the cluster."""
-
-    @property
-    def status(self) -> str:
-        """``pending``, ``finished`` or ``error``; anything else: the cluster has lost it."""
+    key: str  # its name on the cluster
+    status: str  # ``pending``, ``finished`` or ``error``; anything else: the cluster has lost it
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
         """Call a function when the task is no longer pending, in some thread."""
@@ -81,29 +77,18 @@ class Connection(Protocol):
 class Cluster(Protocol):
     """Where a job's tasks run. Functions called ``given_up`` are called several times a second, and end a wait."""
 
+    slots: int  # simulations that can run at once, as last counted; 0 without workers
+    workers: int  # their number, as last counted, without those that are avoided
+    addresses: frozenset[str]  # of all workers, as last counted, including those that are avoided
+    timeout_s: float  # how long to wait for a lost scheduler or a first worker until the attempt ends
+
     @property
     def connection(self) -> Connection:
         """The connection to the cluster; :meth:`reconnect` replaces it."""
 
     @property
-    def slots(self) -> int:
-        """Simulations that can run at once, as last counted; 0 without workers."""
-
-    @property
-    def workers(self) -> int:
-        """The number of workers, as last counted, without those that are avoided."""
-
-    @property
-    def addresses(self) -> frozenset[str]:
-        """The addresses of all workers, as last counted, including those that are avoided."""
-
-    @property
     def pool_id(self) -> str:
         """The id of the attempt's pools of child processes; :meth:`reconnect` replaces it."""
-
-    @property
-    def timeout_s(self) -> float:
-        """How long to wait for a lost scheduler or a first worker until the attempt ends."""
 
     @property
     def is_connected(self) -> bool:

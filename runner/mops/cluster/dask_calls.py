@@ -253,8 +253,6 @@ def connect_to_look(
     except NoAnswer as silent:
         raise NoAnswer(silent.what, where=address, hint=silent.hint) from silent
     except (OSError, TimeoutError) as lost:
-        raise ClusterError(
-            f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})",
-            where=address,
-            hint="check that it is running, with the same version of Dask as this client",
-        ) from lost
+        what = f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})"
+        hint = "check that it is running, with the same version of Dask as this client"
+        raise ClusterError(what, where=address, hint=hint) from lost

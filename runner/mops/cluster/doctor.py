@@ -79,12 +79,8 @@ class Finding:
 def versions() -> dict[str, str]:
     """Return the versions that must be the same on runner, scheduler and workers."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {
-        "mops": version("mops-runner"),
-        "Python": python,
-        "dask": version("dask"),
-        "distributed": version("distributed"),
-    }
+    packages = {name: version(name) for name in ("dask", "distributed")}
+    return {"mops": version("mops-runner"), "Python": python, **packages}
 
 
 def facts_of_scheduler(dask_scheduler: Any) -> Scheduler:
@@ -201,9 +197,7 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
             )
     if not worker.trim_threshold:
         yield Finding(
-            where,
-            "its heap keeps freed memory",
-            "MALLOC_TRIM_THRESHOLD_=65536 in its environment, before it starts",
+            where, "its heap keeps freed memory", "MALLOC_TRIM_THRESHOLD_=65536 in its environment, before it starts"
         )
     slots = max(worker.threads // threads, 1)
     allowed = min(worker.limit_bytes or worker.host_bytes, worker.host_bytes)

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from typing import cast
 
 from mops.cluster.base import Outcomes, SentTask, ShareRequest
-from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
+from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.errors import ClusterError
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest, TaskResult
+from mops.verdicts import LossCause
 from mops.worker.run_task import THIS_MACHINE, buffers_left, leave_pool, long_steps, run_task, stop_pool
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from mops.cluster.shares import WEIGHTS, OtherJobs, at_most, of_pool, pool_of, q
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
-    LossCause,
     LossSource,
     NannyRestarts,
     OomKillCounters,
@@ -40,6 +39,7 @@ from mops.settings import Settings
 from mops.system.process_memory import trim_heap
 from mops.system.resources import OomKills, container_kills
 from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
+from mops.verdicts import LossCause
 from mops.waiting import polls
 from mops.worker.dask_worker import topic_of
 from mops.worker.run_task import LONG_STEPS, buffers_left, can_show_metrics, run_task, stop_pool
@@ -67,18 +67,14 @@ def connect_external(
     """
     scheme, separator, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
+    hint = ""
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise UsageError(
-            f"{address!r} is not the address of a Dask scheduler",
-            where="MODELOPS_SCHEDULER",
-            hint="write an IPv6 address in brackets, like tcp://[fd00::1]:8786",
-        )
-    if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
-        raise UsageError(
-            f"{address!r} is not the address of a Dask scheduler",
-            where="MODELOPS_SCHEDULER",
-            hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
-        )
+        hint = "write an IPv6 address in brackets, like tcp://[fd00::1]:8786"
+    elif not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
+        hint = "use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine"
+    if hint:
+        what = f"{address!r} is not the address of a Dask scheduler"
+        raise UsageError(what, where="MODELOPS_SCHEDULER", hint=hint)
     cluster = ExternalCluster(address, run_id, settings, job, pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
@@ -244,11 +240,7 @@ class ExternalCluster:
             left_s = self.timeout_s - poll.waited_s
             if poll.log_is_due and left_s > 0:
                 logger.warning("%s; waiting%s", problem, at_most(left_s))
-        raise ClusterError(
-            f"{problem} (waited {self.timeout_s:g} s)",
-            where=self._address,
-            hint=self._hint,
-        )
+        raise ClusterError(f"{problem} (waited {self.timeout_s:g} s)", where=self._address, hint=self._hint)
 
     def count_slots(self) -> int:
         """Count the slots of the pool's workers that are there now, without avoided ones; return their number."""

@@ -156,11 +156,9 @@ class ClusterCapacity:
         if counted:
             self.reset_timeout()
         elif time.monotonic() - self._last_worker_at > timeout_s:
-            raise ClusterError(
-                f"the Dask cluster has had no workers{of_pool(self.pool)} for {timeout_s:g} s",
-                where=self._settings.scheduler,
-                hint=f"start workers, then continue the job: mops jobs resume {self._job}",
-            )
+            what = f"the Dask cluster has had no workers{of_pool(self.pool)} for {timeout_s:g} s"
+            hint = f"start workers, then continue the job: mops jobs resume {self._job}"
+            raise ClusterError(what, where=self._settings.scheduler, hint=hint)
         elif not self._is_empty:
             message = "%s: no workers%s are there; waiting%s for one"
             logger.warning(message, self._job, of_pool(self.pool), at_most(timeout_s))

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from mops.system.resources import OomKills
 from mops.units import bytes_text
+from mops.verdicts import LossCause
 
 JOIN_SECONDS = 1.0  # until the sources are asked about a loss, because the scheduler may hear of it before they do
 NEAR_SECONDS = 15.0  # at most between a loss and an event that explains it: sources look for events every ten seconds
@@ -30,32 +31,7 @@ _GIVEN_UP_SECONDS = 0.25  # between two checks whether a caller gives up
 _CLOCK_CHANGE_SECONDS = 5.0  # by how much a machine's clock may be set while a container lives
 
 
-class LossCause(Protocol):
-    """Why a worker was lost."""
-
-    @property
-    def text(self) -> str:
-        """The cause in words; empty if it is unknown."""
-
-    @property
-    def memory(self) -> bool:
-        """Whether the worker ran out of memory."""
-
-    @property
-    def removed(self) -> bool:
-        """Whether the worker was removed on purpose, so that no task is to blame."""
-
-
-@dataclass(frozen=True)
-class KnownCause:
-    """A :class:`LossCause` as plain data."""
-
-    text: str
-    memory: bool = False
-    removed: bool = False
-
-
-UNKNOWN = KnownCause("")
+UNKNOWN = LossCause("")
 
 
 @dataclass(frozen=True)
@@ -121,7 +97,7 @@ class NannyRestarts:
         if abs(when - at) > NEAR_SECONDS:
             return None
         del self._restarted[worker]  # another worker may get its address
-        return KnownCause(f"its nanny restarted it at {bytes_text(n_bytes)}", memory=True)
+        return LossCause(f"its nanny restarted it at {bytes_text(n_bytes)}", memory=True)
 
 
 @dataclass(frozen=True)
@@ -168,18 +144,13 @@ class OomKillCounters:
         """Return why a worker was lost at a time, if the end of its container cannot be ruled out."""
         since, until, n = self._rises.get(host_of(worker), (math.inf, -math.inf, 0))
         if since <= at <= until + NEAR_SECONDS:
-            return KnownCause(f"kills for memory in its container at that time: {n}", memory=True)
+            return LossCause(f"kills for memory in its container at that time: {n}", memory=True)
         return UNKNOWN
 
 
 def host_of(address: str) -> str:
     """Return the host of a worker's address."""
     return address.rpartition("://")[2].rpartition(":")[0]
-
-
-class _Removal(NamedTuple):
-    at: float  # when the scheduler's report came (s, monotonic)
-    loss: WorkerLoss  # without its cause
 
 
 class WorkerLosses:
@@ -193,7 +164,7 @@ class WorkerLosses:
         likely: Callable[[str, float], LossCause] = lambda _worker, _at: UNKNOWN,  # the likely cause after that time
     ):
         self._sources, self._clock, self._late_s, self._likely = sources, clock, late_s, likely
-        self._unjudged: list[_Removal] = []
+        self._unjudged: list[tuple[float, WorkerLoss]] = []  # when Dask reported each (s, monotonic)
         self._judged: queue.SimpleQueue[WorkerLoss] = queue.SimpleQueue()
         self._causes: dict[str, tuple[float, LossCause]] = {}  # by worker: when it was lost, and why
         self._removals: dict[str, LossCause] = {}  # by key of a task whose worker was removed
@@ -207,7 +178,7 @@ class WorkerLosses:
             loss = WorkerLoss(action["worker"], running, results)
             with self._changed:
                 self._causes.pop(loss.worker, None)  # of another worker that had this address before
-                self._unjudged.append(_Removal(self._clock(), loss))
+                self._unjudged.append((self._clock(), loss))
 
     def look(self) -> None:
         """Let the sources collect what has happened."""
@@ -218,23 +189,22 @@ class WorkerLosses:
         """Ask the sources about the losses that they may have heard of by now."""
         now = self._clock()  # before the look, which may take seconds and miss what happens meanwhile
         with self._changed:
-            due = [removal for removal in self._unjudged if now - removal.at >= JOIN_SECONDS]
+            due = [(at, loss) for at, loss in self._unjudged if now - at >= JOIN_SECONDS]
         if due:
             self.look()
-        for removal in due:
-            worker = removal.loss.worker
-            known = (source.cause(worker, removal.at) for source in self._sources)
+        for at, loss in due:
+            known = (source.cause(loss.worker, at) for source in self._sources)
             cause = next((cause for cause in known if cause is not None), None)
-            if cause is None and now - removal.at >= self._late_s:
-                cause = self._likely(worker, removal.at)
+            if cause is None and now - at >= self._late_s:
+                cause = self._likely(loss.worker, at)
             if cause is None:
                 continue
-            self._judged.put(replace(removal.loss, cause=cause))
+            self._judged.put(replace(loss, cause=cause))
             with self._changed:
-                self._unjudged.remove(removal)
-                self._causes[worker] = removal.at, cause
+                self._unjudged.remove((at, loss))
+                self._causes[loss.worker] = at, cause
                 if cause.removed:
-                    self._removals |= dict.fromkeys(removal.loss.keys, cause)
+                    self._removals |= dict.fromkeys(loss.keys, cause)
                 self._changed.notify_all()
 
     def take(self) -> list[WorkerLoss]:
@@ -244,21 +214,14 @@ class WorkerLosses:
             found.append(self._judged.get())
         return found
 
-    def cause(
-        self,
-        key: str,
-        worker: str,
-        asked_at: float,
-        given_up: Callable[[], bool] = lambda: False,
-        timeout_s: float | None = None,
-    ) -> LossCause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """Return why the workers of a task died, waiting until the cause of the last death is known.
 
         The parameters are those of :meth:`mops.cluster.base.Cluster.loss_cause`.
         """
         since = asked_at - NEAR_SECONDS
         # From the notice of the death, so that callers that take turns do not wait one after the other.
-        deadline = asked_at + (self._late_s + _JUDGING_SECONDS if timeout_s is None else timeout_s)
+        deadline = asked_at + self._late_s + _JUDGING_SECONDS
         with self._changed:
             while True:
                 lost_at, cause = self._causes.get(worker, (-math.inf, UNKNOWN))

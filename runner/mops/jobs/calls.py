@@ -20,7 +20,6 @@ from mops.jobs.runners import Runners
 from mops.jobs.scan import Computed, Selection
 from mops.jobs.table import Table
 from mops.service import profile as profiles
-from mops.service.connect import Wanted
 from mops.service.connect import connect as connect_service
 from mops.service.profile import Profile
 from mops.storage.files import Files
@@ -68,8 +67,7 @@ def connect(
     --------
     >>> mops.connect("studies", profile="prod").service.storage
     """
-    where = str(Path(kubeconfig).absolute()) if kubeconfig else None
-    found, _ = connect_service(profile, Wanted(namespace, context, where, release, dedicated))
+    found, _ = connect_service(profile, namespace, context, kubeconfig, release, dedicated)
     return found
 
 

@@ -112,17 +112,20 @@ class ServiceConfig(ChartModel):
     scheduler_pod_template: Annotated[Object, Field(alias="schedulerPodTemplate")] = {}
 
     @classmethod
+    def of(cls, config_map: Object, server: str) -> ServiceConfig:
+        """Read the description in the chart's ConfigMap; errors as :meth:`parse`."""
+        where = f"{server}: ConfigMap {config_map['metadata']['name']}"
+        return cls.parse(config_map.get("data", {}).get("client.json", ""), where)
+
+    @classmethod
     def parse(cls, text: str, where: str) -> ServiceConfig:
         """Read the description. OtherFormat: a newer chart wrote the text; UsageError: no chart of mops wrote it."""
         hint = "run 'helm upgrade' with the chart helm/mops"
         try:
             head = _Format.model_validate_json(text)  # first, because a newer format may lack fields of this one
             if head.format > FORMAT:
-                raise OtherFormat(
-                    f"the service's chart is from mops {head.version}, and this client is older",
-                    where=where,
-                    hint=f"install mops-runner {head.version}",
-                )
+                what = f"the service's chart is from mops {head.version}, and this client is older"
+                raise OtherFormat(what, where=where, hint=f"install mops-runner {head.version}")
             return cls.model_validate_json(text)
         except ValidationError as bad:
             raise unreadable(bad, where, hint) from bad
@@ -132,6 +135,3 @@ def unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
     """Return the error for JSON that does not describe a service; it lists each problem."""
     faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {message_of(error)}" for error in bad.errors())
     return UsageError(f"this does not describe a mops service ({'; '.join(faults)})", where=where, hint=hint)
-
-
-CONFIG_KEY = "client.json"

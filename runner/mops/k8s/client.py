@@ -69,11 +69,7 @@ class Kubernetes:
 
     def config_map(self, name: str) -> Object | None:
         """Return a ConfigMap; None: it does not exist."""
-        with translated(f"{self.where}: get ConfigMap {name}"), contextlib.suppress(kr8s.NotFoundError):
-            found = self._named(ConfigMap, name)
-            found.refresh()
-            return dict(found.raw.to_dict())
-        return None
+        return self.present({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
 
     def secret(self, name: str, keys: tuple[str, ...]) -> dict[str, str]:
         """Return the texts that a Secret has under these keys. ServiceError: one is missing."""
@@ -83,9 +79,8 @@ class Kubernetes:
             found.refresh()
             data = found.raw.get("data", {})
         if missing := [key for key in keys if key not in data]:
-            raise ServiceError(
-                f"the Secret lacks {', '.join(missing)}", where=where, hint="ask the cluster's operator to add it"
-            )
+            hint = "ask the cluster's operator to add it"
+            raise ServiceError(f"the Secret lacks {', '.join(missing)}", where=where, hint=hint)
         return {key: base64.b64decode(data[key]).decode() for key in keys}
 
     def config_maps(self, labels: dict[str, str]) -> list[Object]:
@@ -116,10 +111,7 @@ class Kubernetes:
             return list(found)
 
     def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
-        """Create an object in the namespace, or (dry_run) only let Kubernetes check it; return it as Kubernetes has it.
-
-        AlreadyThere: an object of this name exists.
-        """
+        """Create an object in the namespace, or (dry_run) let Kubernetes check it; return it as Kubernetes has it."""
         with translated(f"{self.where}: create {_what(manifest)}"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
             if dry_run:
@@ -148,8 +140,7 @@ class Kubernetes:
 
     def delete_job(self, name: str) -> None:
         """Delete a Job and its pods, if it exists."""
-        with translated(f"{self.where}: delete Job {name}"), contextlib.suppress(kr8s.NotFoundError):
-            self._named(Job, name).delete(propagation_policy="Background")
+        self.delete({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}})
 
     def replicas(self, deployment: str) -> int:
         """Return how many pods a Deployment should have."""
@@ -188,18 +179,10 @@ class Kubernetes:
         """Tell whether this person has a permission in the namespace."""
         # As RBAC writes it: ``pods/log``. Without a name, the permission is for any object.
         plain, _, sub = resource.partition("/")
-        attributes = {
-            "namespace": self.namespace,
-            "verb": verb,
-            "resource": plain,
-            "subresource": sub,
-            "group": group,
-            "name": name,
-        }
+        what = {"verb": verb, "resource": plain, "subresource": sub, "group": group, "name": name}
+        spec = {"resourceAttributes": {"namespace": self.namespace, **what}}
         with translated(f"{self.where}: ask for permissions"):
-            review = _AccessReview(
-                {"metadata": {"name": ""}, "spec": {"resourceAttributes": attributes}}, api=self._api
-            )
+            review = _AccessReview({"metadata": {"name": ""}, "spec": spec}, api=self._api)
             review.create()
             return bool(review.raw["status"]["allowed"])
 
@@ -248,11 +231,8 @@ class _Door:
         pods = self._api.async_get(AsyncPod, namespace=here, label_selector=selector, raw=True)
         pod = serving([one async for one in pods])
         if pod is None:
-            raise ServiceError(
-                "no pod of this Service is ready",
-                where=self._where,
-                hint=f"look at the pods: kubectl get pods -l {selector}",
-            )
+            hint = f"look at the pods: kubectl get pods -l {selector}"
+            raise ServiceError("no pod of this Service is ready", where=self._where, hint=hint)
         return pod["metadata"]["name"], container_port(service.raw, pod, self._port)
 
 
@@ -275,9 +255,8 @@ class _Websocket:
             if channel not in self._begun:  # the first message of a channel is the port's number
                 self._begun.add(channel)
             elif channel == 1:
-                raise ServiceError(
-                    data.decode(errors="replace"), where=self._where, hint="look at the pods: kubectl get pods"
-                )
+                hint = "look at the pods: kubectl get pods"
+                raise ServiceError(data.decode(errors="replace"), where=self._where, hint=hint)
             elif data:
                 return data
 
@@ -298,11 +277,8 @@ def _opened(where: str) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError, TypeError, LookupError, RuntimeError, ExceptionGroup, yaml.YAMLError) as error:
-            raise UsageError(
-                f"the kubeconfig does not lead to a cluster ({brief(root_cause(error))})",
-                where=where,
-                hint="list your contexts: kubectl config get-contexts",
-            ) from error
+            what = f"the kubeconfig does not lead to a cluster ({brief(root_cause(error))})"
+            raise UsageError(what, where=where, hint="list your contexts: kubectl config get-contexts") from error
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:

@@ -69,11 +69,8 @@ class Size:
         found = _SIZE.fullmatch(text.strip())
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if most < least:
-            raise UsageError(
-                f"{text!r} is not a number of workers",
-                where="--workers",
-                hint="write a number like 8, or a range like 2:16",
-            )
+            hint = "write a number like 8, or a range like 2:16"
+            raise UsageError(f"{text!r} is not a number of workers", where="--workers", hint=hint)
         return cls(least, most)
 
 
@@ -82,11 +79,8 @@ def spec_builder() -> BuildSpec:
     try:
         from dask_kubernetes.operator import make_cluster_spec  # noqa: PLC0415 - an extra, and half a second
     except ImportError as missing:
-        raise UsageError(
-            "a dedicated Dask cluster needs dask-kubernetes, which is not installed here",
-            where="--dedicated",
-            hint="pip install 'mops-runner[dedicated]'",
-        ) from missing
+        what = "a dedicated Dask cluster needs dask-kubernetes, which is not installed here"
+        raise UsageError(what, where="--dedicated", hint="pip install 'mops-runner[dedicated]'") from missing
     return make_cluster_spec  # type: ignore[no-any-return]
 
 
@@ -115,14 +109,9 @@ def objects(
     )
     made = [with_chart_pods(spec, service, namespace, labels, queue)]
     if size.adaptive:
-        made.append(
-            {
-                "apiVersion": API_VERSION,
-                "kind": "DaskAutoscaler",
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": {"cluster": name, "minimum": size.least, "maximum": size.most},
-            }
-        )
+        metadata = {"name": name, "namespace": namespace}
+        limits = {"cluster": name, "minimum": size.least, "maximum": size.most}
+        made.append({"apiVersion": API_VERSION, "kind": "DaskAutoscaler", "metadata": metadata, "spec": limits})
     return made
 
 

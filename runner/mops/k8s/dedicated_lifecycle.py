@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,58 +31,25 @@ _COLLECTION_S = 10.0  # Kubernetes needs 1 to 2 s to collect what a deleted obje
 _OPERATOR_S = 60.0
 
 
-@dataclass(frozen=True)
-class DedicatedCluster:
-    """The objects of a dedicated cluster."""
+def _create(kubernetes: Kubernetes, cluster: Object, more: Sequence[Object], job: Object) -> None:
+    """Create the cluster of a Job, or find the one of an earlier pod; its scheduler and workers start later."""
+    created = _find_or_create(kubernetes, cluster, job)
+    kind, metadata = {key: created[key] for key in ("apiVersion", "kind")}, created["metadata"]
+    owner = {**kind, "name": metadata["name"], "uid": metadata["uid"]}
+    for one in more:
+        _find_or_create(kubernetes, one, owner)
+    name = cluster["metadata"]["name"]
+    what = f"no operator started DaskCluster {name} within {_OPERATOR_S:g} s"
+    hint = "check that the operator of dask-kubernetes runs and watches this namespace"
+    no_operator = ServiceError(what, where=kubernetes.where, hint=hint)
 
-    objects: list[Object]  # the DaskCluster first
-    owner: Object  # a reference to the runner's Job
+    def operator_has_seen_it() -> bool:
+        # Any phase shows that. Two handlers of the operator race to write the phase, so a cluster that works may
+        # stay Pending.
+        return bool((kubernetes.present(cluster) or {}).get("status", {}).get("phase"))
 
-    @classmethod
-    def read(cls, folder: Path) -> DedicatedCluster:
-        """Read the files of the runner's pod (:data:`mops.k8s.runner_job.DEDICATED_FILES`)."""
-        name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
-        return cls(json.loads((folder / "objects.json").read_text()), owner)
-
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return str(self.objects[0]["metadata"]["name"])
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the cluster and its runner."""
-        return str(self.objects[0]["metadata"]["namespace"])
-
-    def create(self, kubernetes: Kubernetes) -> None:
-        """Create the cluster, or find the cluster of an earlier pod; its scheduler and workers start later."""
-        cluster, *more = self.objects
-        created = _find_or_create(kubernetes, cluster, self.owner)
-        owner = {
-            **{key: created[key] for key in ("apiVersion", "kind")},
-            **{key: created["metadata"][key] for key in ("name", "uid")},
-        }
-        for one in more:
-            _find_or_create(kubernetes, one, owner)
-        no_operator = ServiceError(
-            f"no operator started DaskCluster {self.name} within {_OPERATOR_S:g} s",
-            where=kubernetes.where,
-            hint="check that the operator of dask-kubernetes runs and watches this namespace",
-        )
-
-        def operator_has_seen_it() -> bool:
-            # Any phase shows that. Two handlers of the operator race to write the phase, so a cluster that works may
-            # stay Pending.
-            return bool((kubernetes.present(cluster) or {}).get("status", {}).get("phase"))
-
-        _wait_until(operator_has_seen_it, _OPERATOR_S, no_operator)
-        logger.info("created the dedicated Dask cluster %s", self.name)
-
-    def remove(self, kubernetes: Kubernetes) -> None:
-        """Remove the cluster, and with it all objects that it owns."""
-        kubernetes.delete(self.objects[0])
-        logger.info("removed the dedicated Dask cluster %s", self.name)
+    _wait_until(operator_has_seen_it, _OPERATOR_S, no_operator)
+    logger.info("created the dedicated Dask cluster %s", name)
 
 
 def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
@@ -95,11 +61,9 @@ def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> 
             return existing
         # The object is being deleted or belongs to another owner. Wait until Kubernetes has deleted it and what it
         # owned. Otherwise the operator would use these remains for the new object, and lose them.
-        remains = ServiceError(
-            f"{manifest['kind']} {manifest['metadata']['name']} was not deleted within {_DELETION_S:g} s",
-            where=kubernetes.where,
-            hint="check that the operator of dask-kubernetes runs: it has to confirm the deletion",
-        )
+        what = f"{manifest['kind']} {manifest['metadata']['name']} was not deleted within {_DELETION_S:g} s"
+        hint = "check that the operator of dask-kubernetes runs: it has to confirm the deletion"
+        remains = ServiceError(what, where=kubernetes.where, hint=hint)
         _wait_until(lambda: kubernetes.present(manifest) is None, _DELETION_S, remains)
         time.sleep(_COLLECTION_S)
     return kubernetes.create({**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}})
@@ -118,8 +82,11 @@ def dedicated_cluster(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    cluster = DedicatedCluster.read(folder)
-    cluster.create(connect(cluster.namespace))
+    # The files of the runner's pod (`mops.k8s.runner_job.DEDICATED_FILES`). The DaskCluster comes first.
+    name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
+    cluster, *more = json.loads((folder / "objects.json").read_text())
+    _create(connect(cluster["metadata"]["namespace"]), cluster, more, job)
     # If the Job continues, its next pod finds the cluster. If no pod follows, the operator removes it after IDLE_S.
     try:
         yield
@@ -129,10 +96,13 @@ def dedicated_cluster(folder: Path | None) -> Iterator[None]:
     _remove_after(cluster, 0)
 
 
-def _remove_after(cluster: DedicatedCluster, exit_code: int) -> None:
+def _remove_after(cluster: Object, exit_code: int) -> None:
+    """Remove a cluster, and with it all objects that it owns, if its Job ends with this exit code."""
     if not ends_job(exit_code):
         return
+    name = cluster["metadata"]["name"]
     try:
-        cluster.remove(connect(cluster.namespace))  # a new connection, because the job may have run for days
+        connect(cluster["metadata"]["namespace"]).delete(cluster)  # the job may have run for days, so connect again
+        logger.info("removed the dedicated Dask cluster %s", name)
     except ServiceError as refused:  # the job's result does not depend on this
-        logger.warning("%s was not removed and stays until it is idle: %s", cluster.name, refused.what)
+        logger.warning("%s was not removed and stays until it is idle: %s", name, refused.what)

@@ -16,14 +16,6 @@ from mops.errors import ServiceError
 from mops.k8s.chart import ASK_FOR_RIGHTS
 
 
-class AlreadyThere(ServiceError):
-    """An object of this name exists."""
-
-
-class Forbidden(ServiceError):
-    """The person lacks the permission."""
-
-
 @contextmanager
 def translated(where: str) -> Iterator[None]:
     """Translate errors that kr8s and its libraries raise in the body."""
@@ -33,9 +25,8 @@ def translated(where: str) -> Iterator[None]:
         code = error.response.status_code if error.response is not None else 0
         raise _refused(code, _message(error), where) from error
     except httpx_ws.WebSocketUpgradeError as error:
-        message = (
-            f"port forwarding needs permission to get and create pods/portforward ({error.response.reason_phrase})"
-        )
+        what = "port forwarding needs permission to get and create pods/portforward"
+        message = f"{what} ({error.response.reason_phrase})"
         raise _refused(error.response.status_code, message, where) from error
     except kr8s.NotFoundError as error:
         raise ServiceError(str(error), where=where, hint="list what exists: kubectl get all") from error
@@ -57,19 +48,13 @@ _CONNECTION_ERRORS = (
 def _out_of_reach(error: Exception, where: str) -> ServiceError:
     root = root_cause(error)
     if isinstance(root, ssl.SSLError):
-        return ServiceError(
-            f"the kubeconfig does not trust this Kubernetes cluster ({brief(root)})",
-            where=where,
-            hint="get a new kubeconfig",
-        )
+        what = f"the kubeconfig does not trust this Kubernetes cluster ({brief(root)})"
+        return ServiceError(what, where=where, hint="get a new kubeconfig")
     server = ""
     with contextlib.suppress(RuntimeError):  # some errors have no request
         server = f" at {error.request.url.netloc.decode()}" if isinstance(error, httpx.RequestError) else ""
-    return ServiceError(
-        f"the Kubernetes cluster{server} is out of reach ({brief(root)})",
-        where=where,
-        hint="check the context: kubectl cluster-info",
-    )
+    what = f"the Kubernetes cluster{server} is out of reach ({brief(root)})"
+    return ServiceError(what, where=where, hint="check the context: kubectl cluster-info")
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -99,9 +84,9 @@ def _refused(code: int, message: str, where: str) -> ServiceError:
         what = f"Kubernetes rejected your credentials (401): {message}"
         return ServiceError(what, where=where, hint="log in to the cluster again")
     if code == 403:
-        return Forbidden(f"Kubernetes does not allow this (403): {message}", where=where, hint=_hint_for(message))
+        return ServiceError(f"Kubernetes does not allow this (403): {message}", where=where, hint=_hint_for(message))
     if code == 409:
-        return AlreadyThere(message, where=where, hint="list the Jobs: kubectl get jobs")
+        return ServiceError(message, where=where, hint="list the Jobs: kubectl get jobs")
     if code in (400, 422):
         return ServiceError(f"Kubernetes refused this: {message}", where=where, hint=_EVENTS_HINT)
     return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)

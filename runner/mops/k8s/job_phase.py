@@ -11,7 +11,7 @@ from datetime import datetime
 
 from mops.k8s import names
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import ObjectState, in_queue, last_end, message_of_events, newest, pending
+from mops.k8s.pod_state import ObjectState, in_queue, last_end, message_of_events, newest, pending, true_conditions
 
 
 @dataclass(frozen=True)
@@ -77,26 +77,18 @@ def phase_of(
     pod = newest(pods)
     # Without the present time, no pod counts as lost.
     found = _ended(job, pods) or _waiting(job, pod) or _lost(pod, now) or _of_pod(job, pod, events)
-    return Phase(
-        found.word,
-        found.reason,
-        found.hint,
-        pod=pod["metadata"]["name"] if pod else "",
-        restarts=int(job.get("status", {}).get("failed") or 0),
-    )
+    name, restarts = pod["metadata"]["name"] if pod else "", int(job.get("status", {}).get("failed") or 0)
+    return Phase(**vars(found), pod=name, restarts=restarts)
 
 
 def _ended(job: Object, pods: Sequence[Object]) -> ObjectState | None:
-    for condition in job.get("status", {}).get("conditions") or ():
-        if condition["status"] != "True":
-            continue
+    for condition in true_conditions(job):
         if condition["type"] in ("Complete", "SuccessCriteriaMet"):
             return ObjectState("ended")
         if condition["type"] in ("Failed", "FailureTarget"):
             why = _FAILED.get(condition.get("reason", ""), condition.get("message", ""))
-            return ObjectState(
-                "failed", "; ".join(filter(None, (why, last_end(pods)))), "read the log: mops jobs logs JOB"
-            )
+            reason = "; ".join(filter(None, (why, last_end(pods))))
+            return ObjectState("failed", reason, "read the log: mops jobs logs JOB")
     return None
 
 

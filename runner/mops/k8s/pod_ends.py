@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 from mops.errors import ServiceError, UsageError
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import ends_of, event_time
+from mops.k8s.pod_state import ends_of, event_time, true_conditions
 from mops.k8s.runner_job import ACCOUNT_FOLDER
+from mops.verdicts import LossCause
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -44,36 +45,29 @@ _KILLED = 128 + 9
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class PodEnd:
-    """Why a pod, or its container, ended."""
-
-    text: str
-    memory: bool = False  # whether the container ran out of memory
-    removed: bool = False  # whether Kubernetes or a person removed the pod, whatever ran in it
-
-
-def container_end(name: str, ended: Object) -> PodEnd:
+def container_end(name: str, ended: Object) -> LossCause:
     """Return what the end of a pod's container means, from the field ``terminated`` of its state."""
     code, oom = ended.get("exitCode", 0), ended.get("reason") == "OOMKilled"
     # The exit code decides: on nodes with cgroup v1 a container has the reason OOMKilled if the kernel killed a child
     # process in it, however the container itself ended hours later.
     if oom and code == _KILLED:
-        return PodEnd(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
+        return LossCause(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
     earlier = "; the kernel had killed a process in it for memory before" if oom else ""
-    return PodEnd(f"the container of pod {name} ended with exit code {code}{earlier}")
+    return LossCause(f"the container of pod {name} ended with exit code {code}{earlier}")
 
 
-def removal_of(pod: Object) -> PodEnd | None:
+def removal_of(pod: Object) -> LossCause | None:
     """Return why a pod was removed; None: it was not."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if status.get("reason") == "Evicted":
         return _evicted(name, status.get("message", ""))
-    for condition in status.get("conditions") or ():
-        if condition["type"] in _REMOVALS and condition["status"] == "True":
-            return PodEnd(_with_message(f"pod {name} was removed ({condition.get('reason')})", condition), removed=True)
+    for condition in true_conditions(pod):
+        if condition["type"] in _REMOVALS:
+            return LossCause(
+                _with_message(f"pod {name} was removed ({condition.get('reason')})", condition), removed=True
+            )
     if pod["metadata"].get("deletionTimestamp"):
-        return PodEnd(f"pod {name} was deleted", removed=True)
+        return LossCause(f"pod {name} was deleted", removed=True)
     return None
 
 
@@ -88,31 +82,31 @@ def _with_message(what: str, source: Object) -> str:
 _NODE_LACKS_MEMORY = "The node was low on resource: memory"
 
 
-def _evicted(name: str, message: str) -> PodEnd:
+def _evicted(name: str, message: str) -> LossCause:
     """Return what an eviction by kubelet means."""
     # A worker's container uses no more memory than it requests (helm/mops), so it does not cause a node's lack of
     # memory. It may cause a lack of disk space, of volume space or of process numbers: a simulation can use up those.
     text = _with_message(f"pod {name} was Evicted", {"message": message})
-    return PodEnd(text, removed=message.startswith(_NODE_LACKS_MEMORY))
+    return LossCause(text, removed=message.startswith(_NODE_LACKS_MEMORY))
 
 
-def event_end(name: str, events: Iterable[Object], since: str = "") -> PodEnd | None:
+def event_end(name: str, events: Iterable[Object], since: str = "") -> LossCause | None:
     """Return why a pod or its container ended, by its newest event that explains it; None: no event does."""
     # Events from before the start of the container are about the previous container.
     newest_first = sorted((event for event in events if event_time(event) >= since), key=event_time, reverse=True)
     return next(filter(None, (_end_of_event(name, event) for event in newest_first)), None)
 
 
-def _end_of_event(name: str, event: Object) -> PodEnd | None:
+def _end_of_event(name: str, event: Object) -> LossCause | None:
     match event.get("reason"):
         case "Evicted":
             return _evicted(name, event.get("message") or "")
         case "Preempted" | "TaintManagerEviction" as reason:
-            return PodEnd(_with_message(f"pod {name} was removed ({reason})", event), removed=True)
+            return LossCause(_with_message(f"pod {name} was removed ({reason})", event), removed=True)
         case "OOMKilling":
-            return PodEnd(_with_message(f"pod {name} ran out of memory (OOMKilling)", event), memory=True)
+            return LossCause(_with_message(f"pod {name} ran out of memory (OOMKilling)", event), memory=True)
         case "Killing" if "liveness" in (event.get("message") or ""):
-            return PodEnd(_with_message(f"pod {name}", event))
+            return LossCause(_with_message(f"pod {name}", event))
     return None
 
 
@@ -123,10 +117,10 @@ class PodRecord:
     name: str
     created: str
     host: str = ""
-    removal: PodEnd | None = None  # why the pod was removed; None: it was not
+    removal: LossCause | None = None  # why the pod was removed; None: it was not
     ended_containers: set[str] = field(default_factory=set)  # whose ends were seen
     # of a container that was new, when a query saw it, and when the container started
-    last_end: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
+    last_end: tuple[LossCause, float, str] = (LossCause(""), -math.inf, "")
     missing_since: float | None = None  # when a query first did not list the pod
 
 
@@ -190,7 +184,7 @@ class Pods:
         if pods is not None:
             self._history.note(pods, self._clock())
 
-    def cause(self, worker: str, at: float) -> PodEnd | None:
+    def cause(self, worker: str, at: float) -> LossCause | None:
         """Return why the worker at an address was lost ``at`` (s, monotonic); None: that is not known yet."""
         pod = self._history.pod_with_address(worker.rpartition("://")[2].rpartition(":")[0].strip("[]"))
         if pod is None:
@@ -203,7 +197,7 @@ class Pods:
             return end
         events = self._answer(lambda kubernetes: kubernetes.events(pod.name)) or ()
         by_event = event_end(pod.name, events, since=container_started)
-        return by_event or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
+        return by_event or end or LossCause(f"pod {pod.name} was deleted", removed=True)
 
     def runner_out_of_memory(self, pod: str) -> str:
         """Return the text that says that a runner's pod ran out of memory; empty: it did not."""

@@ -42,9 +42,7 @@ def state_of(pod: Object, events: Sequence[Object] = ()) -> PodState:
     """Return the state of a pod, with the events of the namespace."""
     state = _object_state(pod, events)
     return PodState(
-        word=state.word,
-        reason=state.reason,
-        hint=state.hint,
+        **vars(state),
         name=pod["metadata"]["name"],
         ready=is_ready(pod),
         restarts=sum(int(one.get("restartCount") or 0) for one in pod.get("status", {}).get("containerStatuses") or ()),
@@ -58,9 +56,7 @@ def _object_state(pod: Object, events: Sequence[Object]) -> ObjectState:
         return ObjectState("ending")
     match pod.get("status", {}).get("phase"):
         case "Running" if waits := waiting(pod):
-            reason, message = waits[0]
-            text = f"{reason}: {message}" if message else reason
-            return ObjectState("restarting", text, "see how it ended: kubectl logs --previous POD")
+            return ObjectState("restarting", waits[0][1], "see how it ended: kubectl logs --previous POD")
         case "Running":
             return ObjectState("running" if is_ready(pod) else "starting")
         case "Succeeded" | "Failed":
@@ -73,10 +69,14 @@ def is_running(pod: Object) -> bool:
     return _object_state(pod, ()).word == "running"
 
 
+def true_conditions(of: Object) -> list[Object]:
+    """Return the conditions that hold for a pod or a Job."""
+    return [one for one in of.get("status", {}).get("conditions") or () if one["status"] == "True"]
+
+
 def is_ready(pod: Object) -> bool:
     """Tell whether a pod passes its probes."""
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(one["type"] == "Ready" for one in true_conditions(pod))
 
 
 def serving(pods: Iterable[Object]) -> Object | None:
@@ -111,9 +111,7 @@ _MISSING_HINT = "create the missing volume, Secret or ConfigMap, or correct its 
 def newest(objects: Iterable[Object]) -> Object | None:
     """Return the newest object; None: there are none."""
     return max(
-        objects,
-        key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]),
-        default=None,
+        objects, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]), default=None
     )
 
 
@@ -142,9 +140,9 @@ def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:
                 condition.get("message", ""),
                 "wait for room, or lower the resources in the chart's values",
             )
-    for reason, message in waiting(pod):
+    for reason, text in waiting(pod):
         if reason in _STUCK:
-            return ObjectState("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
+            return ObjectState("stuck", text, _STUCK[reason])
     mount = message_of_events(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
     if mount:
         return ObjectState("stuck", mount, _MISSING_HINT)
@@ -152,9 +150,10 @@ def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:
 
 
 def waiting(pod: Object) -> list[tuple[str, str]]:
-    """Return kubelet's reason and message for each container that waits."""
-    waits = (container.get("state", {}).get("waiting") for container in _containers(pod))
-    return [(wait.get("reason", ""), wait.get("message", "")) for wait in waits if wait]
+    """Return kubelet's reason for each container that waits, alone and with its message."""
+    waits = [container.get("state", {}).get("waiting") for container in _containers(pod)]
+    both = [(wait.get("reason", ""), wait.get("message", "")) for wait in waits if wait]
+    return [(reason, f"{reason}: {message}" if message else reason) for reason, message in both]
 
 
 def _containers(pod: Object) -> Iterator[Object]:
@@ -165,11 +164,9 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
-    found = []
-    for event in events:
-        about = event.get("involvedObject", {})
-        if event.get("reason") in reasons and (about.get("kind"), about.get("name")) == (kind, name):
-            found.append(event)
+    about = {"kind": kind, "name": name}
+    of_object = [event for event in events if about.items() <= event.get("involvedObject", {}).items()]
+    found = [event for event in of_object if event.get("reason") in reasons]
     return str(max(found, key=event_time, default={}).get("message", ""))
 
 

@@ -66,11 +66,8 @@ class Forward:
             return await asyncio.start_server(self._accept, HOST, port, start_serving=False)
         except OSError as refused:
             why = "in use" if refused.errno == errno.EADDRINUSE else f"not available ({refused.strerror})"
-            raise UsageError(
-                f"port {port} of this machine is {why}",
-                where=f"{HOST}:{port}",
-                hint="choose another port with --port",
-            ) from refused
+            what, hint = f"port {port} of this machine is {why}", "choose another port with --port"
+            raise UsageError(what, where=f"{HOST}:{port}", hint=hint) from refused
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Not a coroutine: asyncio would make the task, and in Python 3.11 log a traceback when it is cancelled.

@@ -90,7 +90,7 @@ _TOKEN_VOLUME = {
             {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
             {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
             {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-        ],
+        ]
     },
 }
 
@@ -109,6 +109,8 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
         names.JOB: request.job,
         **names.for_people(request.owner, request.study),
     }
+    release = names.client_name(request.release)
+    service = {"apiVersion": "v1", "kind": "ConfigMap", "name": release, "uid": request.service_uid}
     queue = {names.QUEUE: pod.queue} if pod.queue else {}
     owner = {names.OWNER: request.owner} if request.owner else {}
     cluster_name = {names.DEDICATED_CLUSTER: request.dedicated[0]["metadata"]["name"]} if request.dedicated else {}
@@ -121,14 +123,7 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
             "namespace": request.namespace,
             "labels": {**labels, **queue},
             "annotations": {names.STORAGE: request.storage, **owner, **cluster_name},
-            "ownerReferences": [
-                {
-                    "apiVersion": "v1",
-                    "kind": "ConfigMap",
-                    "name": names.client_name(request.release),
-                    "uid": request.service_uid,
-                }
-            ],
+            "ownerReferences": [service],
         },
         "spec": _non_empty(
             backoffLimit=pod.backoff_limit,

@@ -147,11 +147,6 @@ def follow(calls: DaskCalls, autoscalers: Sequence[Autoscaler]) -> NoReturn:
         time.sleep(LOOK_SECONDS)
 
 
-def _limits_of(text: str, idle_s: float) -> tuple[str, Limits]:
-    pool, least, most, threads = text.split(",")
-    return pool, Limits(int(least), int(most), int(threads), idle_s)
-
-
 def main() -> None:
     """Follow the jobs without end."""
     parser = argparse.ArgumentParser(prog="mops.service.autoscaler", description="Start and stop workers as jobs need.")
@@ -168,12 +163,16 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-    limits = dict(_limits_of(pool, options.idle_seconds) for pool in options.pool)
+    limits = {}
+    for text in options.pool:
+        pool, least, most, threads = text.split(",")
+        limits[pool] = Limits(int(least), int(most), int(threads), options.idle_seconds)
     autoscalers: list[Autoscaler] = []
     while True:
         try:
             if not autoscalers:
-                workers = {pool: Workers(of_this_pod(), options.release, pool) for pool in limits}
+                kubernetes = of_this_pod()
+                workers = {pool: Workers(kubernetes, options.release, pool) for pool in limits}
                 autoscalers = [Autoscaler(pool, workers[pool], allowed) for pool, allowed in limits.items()]
             with connect_to_look(options.scheduler) as calls:
                 logger.info("connected to %s", options.scheduler)

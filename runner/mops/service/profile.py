@@ -27,21 +27,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Profile(ChartModel):
-    """A cluster service, and how this person reaches it.
-
-    Parameters
-    ----------
-    context, kubeconfig
-        As for kubectl; None: the current one at each use.
-    dedicated
-        Whether this person's jobs run on dedicated Dask clusters by default.
-    """
+    """A cluster service, and how this person reaches it."""
 
     format: Literal[1] = 1
     namespace: str
-    context: str | None = None
-    kubeconfig: str | None = None
-    dedicated: bool = False
+    context: str | None = None  # as for kubectl; None: the current one at each use
+    kubeconfig: str | None = None  # the same
+    dedicated: bool = False  # whether this person's jobs run on dedicated Dask clusters by default
     service: ServiceConfig
 
 
@@ -176,8 +168,5 @@ def _remove(file: Path) -> bool:
 
 def _refused(file: Path, refused: OSError | UnicodeDecodeError) -> UsageError:
     why = refused.strerror if isinstance(refused, OSError) else "it is not text"
-    return UsageError(
-        f"the profile cannot be read or written ({why})",
-        where=str(file),
-        hint="correct its owner and mode, or set XDG_CONFIG_HOME to another folder",
-    )
+    hint = "correct its owner and mode, or set XDG_CONFIG_HOME to another folder"
+    return UsageError(f"the profile cannot be read or written ({why})", where=str(file), hint=hint)

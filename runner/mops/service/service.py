@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import mops
 from mops.errors import JobError, MopsError, ServiceError, UsageError, known_name
 from mops.k8s import chart, dedicated, names
 from mops.k8s import connect as connect_kubernetes
-from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
+from mops.k8s.chart import Object, RunnerPod
 from mops.k8s.job_phase import GONE, Phase, phase_of
 from mops.k8s.pod_state import PodState, is_running, newest, refused_pods, state_of
 from mops.k8s.runner_job import Request, runner_job
@@ -93,9 +94,7 @@ class Service:
         """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it."""
         # Every command that starts a runner does this first: a runner would not start with an image, a Secret or an
         # account that the upgrade has removed.
-        found = self._config_map()
-        where = f"{self.kubernetes.where}: ConfigMap {found['metadata']['name']}"
-        service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        service = chart.ServiceConfig.of(self._config_map(), self.kubernetes.where)
         return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
 
     def _config_map(self) -> Object:
@@ -103,11 +102,9 @@ class Service:
         name = names.client_name(self.profile.service.release)
         found = self.kubernetes.config_map(name)
         if found is None:
-            raise ServiceError(
-                f"service {self.profile.service.release!r} no longer exists: its ConfigMap is absent",
-                where=f"{self.kubernetes.where}: ConfigMap {name}",
-                hint="connect to another service with 'mops connect', or add --local to run on this machine",
-            )
+            what = f"service {self.profile.service.release!r} no longer exists: its ConfigMap is absent"
+            hint = "connect to another service with 'mops connect', or add --local to run on this machine"
+            raise ServiceError(what, where=f"{self.kubernetes.where}: ConfigMap {name}", hint=hint)
         return found
 
     def with_options(self, options: PodOptions) -> Service:
@@ -146,11 +143,8 @@ class Service:
         if wanted:
             return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers))
         if options.workers:
-            raise UsageError(
-                "--workers sets the size of a dedicated Dask cluster, and this job uses the shared one",
-                where="the command line",
-                hint="add --dedicated",
-            )
+            what = "--workers sets the size of a dedicated Dask cluster, and this job uses the shared one"
+            raise UsageError(what, where="the command line", hint="add --dedicated")
         return None
 
     @property
@@ -163,11 +157,8 @@ class Service:
         """Check that the service can run a job, which the body creates; yield the Launcher that starts its runner."""
         is_remote = "://" in files.url and not files.url.startswith("memory:")
         if not is_remote and files.url != self.storage:
-            raise UsageError(
-                "a runner in the cluster cannot reach this storage",
-                where=files.url,
-                hint=f"leave out --storage to use the service's storage ({self.storage}), or add --local",
-            )
+            hint = f"leave out --storage to use the service's storage ({self.storage}), or add --local"
+            raise UsageError("a runner in the cluster cannot reach this storage", where=files.url, hint=hint)
         build_spec = None
         if self.dedicated_size is not None:
             self.check_dedicated()
@@ -197,15 +188,12 @@ class Service:
             raise _no_dedicated_cluster("this service has no dedicated Dask clusters", "dedicated.enabled")
         if not self.pod.mount_token:
             raise _no_dedicated_cluster(
-                "this service's runners have no token to create Dask clusters",
-                "runner.automountServiceAccountToken",
+                "this service's runners have no token to create Dask clusters", "runner.automountServiceAccountToken"
             )
         if not self.kubernetes.serves(dedicated.API_VERSION):
-            raise ServiceError(
-                f"this Kubernetes has no Dask clusters ({dedicated.API_VERSION})",
-                where=self.kubernetes.where,
-                hint="leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed",
-            )
+            what = f"this Kubernetes has no Dask clusters ({dedicated.API_VERSION})"
+            hint = "leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed"
+            raise ServiceError(what, where=self.kubernetes.where, hint=hint)
 
     def _runner_pod(self) -> RunnerPod:
         """Return the settings of the runner's pod: it may wait in another queue than the workers of its cluster."""
@@ -283,20 +271,11 @@ class Service:
     def phases(self, labels: Mapping[str, str] | None = None) -> dict[str, Phase]:
         """Return the phase of each job's newest Job, by job."""
         wanted = dict(labels or {names.NAME: "mops", names.COMPONENT: names.RUNNER})
-        jobs, pods, events = (self._jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
-        by_job: dict[str, list[Object]] = {}
-        for one in jobs:
-            by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
-        pods_by_name: dict[str, list[Object]] = {}
-        for pod in pods:
-            pods_by_name.setdefault(pod["metadata"].get("labels", {}).get(names.POD_OF_JOB, ""), []).append(pod)
-        found = {job: newest(some) for job, some in by_job.items()}
-        now = datetime.now(UTC)
-        return {
-            job: phase_of(one, pods_by_name.get(one["metadata"]["name"], ()), events, now)
-            for job, one in found.items()
-            if one
-        }
+        jobs = _by_label(self._jobs(wanted), names.JOB)
+        pods = _by_label(self.kubernetes.pods(wanted), names.POD_OF_JOB)
+        events, now = self.kubernetes.events(), datetime.now(UTC)
+        found = {job: newest(some) for job, some in jobs.items()}
+        return {job: phase_of(one, pods[one["metadata"]["name"]], events, now) for job, one in found.items() if one}
 
     def _jobs(self, labels: Mapping[str, str]) -> list[Object]:
         """Return the Jobs with these labels whose results go to this storage."""
@@ -316,11 +295,10 @@ class Service:
         phase = self.phase(job)
         replaces = take_over or phase.word == "lost"
         if not (replaces or phase.over):
-            raise JobError(
-                f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
-                where=self.kubernetes.where,
-                hint=f"stop the runner with 'mops jobs cancel {job}', or replace it with --take-over",
-            )
+            why = f" ({phase.reason})" if phase.reason else ""
+            what = f"job {job!r} has a runner in the cluster: {phase.word}{why}"
+            hint = f"stop the runner with 'mops jobs cancel {job}', or replace it with --take-over"
+            raise JobError(what, where=self.kubernetes.where, hint=hint)
         return replaces
 
     def remove_runner(self, job: str) -> list[str]:
@@ -392,6 +370,14 @@ class Service:
             yield f"http://{here}/status"
 
 
+def _by_label(objects: Iterable[Object], label: str) -> defaultdict[str, list[Object]]:
+    """Return the objects by the value of a label."""
+    found = defaultdict[str, list[Object]](list)
+    for one in objects:
+        found[one["metadata"].get("labels", {}).get(label, "")].append(one)
+    return found
+
+
 def another_version(service: chart.ServiceConfig) -> str:
     """Return a warning if the service runs another version of mops, which is not supported; empty: it does not."""
     if service.version == mops.__version__:
@@ -400,6 +386,5 @@ def another_version(service: chart.ServiceConfig) -> str:
 
 
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:
-    return UsageError(
-        what, where="--dedicated", hint=f"leave out --dedicated, or ask the cluster's operator to set {value}"
-    )
+    hint = f"leave out --dedicated, or ask the cluster's operator to set {value}"
+    return UsageError(what, where="--dedicated", hint=hint)

@@ -15,11 +15,12 @@ import pytest
 from runner_lab import RunnerLab, SimFuture, result_of
 
 from mops.attempt.sizing import TASKS_PER_SLOT
-from mops.cluster.worker_losses import KnownCause, WorkerLoss
+from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError, ModelError
 from mops.recovery import EMPTY_LIMIT
 from mops.study.ranges import Ranges
 from mops.task import RunningStep
+from mops.verdicts import LossCause
 
 
 def started(lab: RunnerLab) -> RunnerLab:
@@ -277,7 +278,7 @@ def test_results_that_are_ready_are_fetched_together(tmp_path: Path) -> None:
 def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_path: Path, *, removed: bool) -> None:
     """Dask ran it without end. Workers that are removed on purpose say nothing about the task."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
-    cause, n_lost = KnownCause("gone", removed=removed), 0
+    cause, n_lost = LossCause("gone", removed=removed), 0
 
     def answer_or_lose(future: SimFuture) -> None:
         nonlocal n_lost

@@ -12,11 +12,12 @@ import pytest
 from service_in_memory import ASKED, at, in_memory, resume, submitted
 
 from mops.cli import tidy
+from mops.cli.options import Place
 from mops.errors import JobError, ModelError, OptionsError, OtherFormat, ServiceError, UsageError
 from mops.jobs import submit
 from mops.jobs.derive import retry
 from mops.k8s import names
-from mops.k8s.chart import CONFIG_KEY, Object
+from mops.k8s.chart import Object
 from mops.k8s.job_phase import GONE
 from mops.service.service import Service
 from mops.settings import Settings
@@ -205,7 +206,7 @@ def test_a_deleted_job_leaves_the_queue(
     job = submit.submit(study, name="waves", location=at(service), wait=False)
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
     monkeypatch.setattr(tidy, "service_with", lambda files, *, local: None if local else service)
-    tidy.delete_([job.name], yes=True, storage=storage)
+    tidy.delete_([job.name], yes=True, place=Place(storage))
     assert in_memory(service).objects == {}
 
 
@@ -267,7 +268,7 @@ def test_a_refused_take_over_keeps_the_old_runner(
 def upgraded(service: Service, **changes: Any) -> Object:
     """Return the ConfigMap of an upgraded chart."""
     described = service.profile.service.model_dump(mode="json", by_alias=True)
-    return {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: json.dumps(described | changes)}}
+    return {"metadata": {"name": "mops-client"}, "data": {"client.json": json.dumps(described | changes)}}
 
 
 def test_a_runner_starts_with_the_current_values_of_the_chart(service: Service) -> None:
@@ -306,7 +307,7 @@ def test_a_queue_without_kueue_is_reported(
 
 @pytest.mark.parametrize("text", ["", "{}", "not JSON"])
 def test_an_unreadable_description_is_an_error_with_its_configmap(service: Service, text: str) -> None:
-    in_memory(service).config = {"metadata": {"name": "mops-client"}, "data": {CONFIG_KEY: text}}
+    in_memory(service).config = {"metadata": {"name": "mops-client"}, "data": {"client.json": text}}
     with pytest.raises(UsageError, match="does not describe a mops service") as raised:
         service.renewed()
     assert "ConfigMap mops-client" in str(raised.value.where)

@@ -11,6 +11,7 @@ from service_in_memory import at, in_memory, resume, submitted
 
 from mops.cli import status as cli
 from mops.cli import tidy
+from mops.cli.options import Place
 from mops.errors import JobError, JobFailed
 from mops.jobs import job as jobs
 from mops.jobs import removal, status, submit
@@ -127,7 +128,7 @@ def test_the_deletion_of_several_jobs_names_each_owner_and_one_command(job: Job,
     in_memory(service).user = "bob"
     mine = submit.submit(study, name="mine", location=at(service), wait=False)
     with pytest.raises(JobError) as refused:
-        tidy.delete_(["waves", "more", "mine"], yes=True, storage=mine.files.url)
+        tidy.delete_(["waves", "more", "mine"], yes=True, place=Place(mine.files.url))
     assert refused.value.what.splitlines() == [
         "2 jobs cannot be deleted:",
         "  job 'waves' belongs to ada, and you are bob",
@@ -145,9 +146,9 @@ def test_a_job_whose_record_cannot_be_read_has_no_owner_and_can_be_deleted(job: 
 
 
 def test_the_list_and_the_status_name_the_owner(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.list_(storage=job.files.url, local=True)
+    cli.list_(place=Place(job.files.url, local=True))
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[-2:] == ["submitted", "owner"]
     assert row.split()[-1] == "ada"
-    cli.status("waves", storage=job.files.url, local=True)
+    cli.status("waves", place=Place(job.files.url, local=True))
     assert " by ada\n" in capsys.readouterr().out

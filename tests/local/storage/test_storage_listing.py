@@ -11,6 +11,7 @@ from made import ID, claimed, commit, created, ended, finished, hooked, lives, o
 
 import mops
 from mops.cli import status
+from mops.cli.options import Place
 from mops.cli.status import list_ as list_command
 from mops.errors import UsageError
 from mops.jobs import runners
@@ -264,11 +265,11 @@ def test_every_view_of_a_job_shows_the_same_state_when_its_pod_has_ended(tmp_pat
     table = mops.jobs(storage=tmp_path)
     assert table.to_arrow().column("state").to_pylist() == ["interrupted", "interrupted"]
     assert service.asked == 1, "one question for all jobs"
-    list_command(storage=str(tmp_path), as_json=True)
+    list_command(place=Place(str(tmp_path)), as_json=True)
     listed = json.loads(capsys.readouterr().out)
     assert [(job["state"], job["kubernetes"]["word"]) for job in listed] == [("interrupted", "failed")] * 2
     assert service.asked == 2, "one question for the list and its column"
-    status.status("waves", storage=str(tmp_path), as_json=True)
+    status.status("waves", place=Place(str(tmp_path)), as_json=True)
     assert json.loads(capsys.readouterr().out)["state"] == "interrupted"
 
 
@@ -284,7 +285,7 @@ def test_status_shows_the_end_of_a_job_that_finishes_before_kubernetes_answers(t
             return super().phase(name)
 
     monkeypatch.setattr(runners, "service_with", lambda files, *, local: Slow())
-    status.status("waves", storage=str(tmp_path), as_json=True)
+    status.status("waves", place=Place(str(tmp_path)), as_json=True)
     assert json.loads(capsys.readouterr().out)["state"] == "cancelled"
 
 

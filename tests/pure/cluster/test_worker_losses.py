@@ -14,8 +14,6 @@ from mops.cluster.worker_losses import (
     NEAR_SECONDS,
     POD_SECONDS,
     UNKNOWN,
-    KnownCause,
-    LossCause,
     NannyRestarts,
     OomKillCounters,
     WorkerLoss,
@@ -23,6 +21,7 @@ from mops.cluster.worker_losses import (
     host_of,
 )
 from mops.system.resources import OomKills
+from mops.verdicts import LossCause
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
@@ -50,8 +49,8 @@ def judged(losses: WorkerLosses, clock: Clock) -> list[str]:
 @pytest.mark.parametrize(
     ("cause", "text"),
     [
-        (KnownCause("its nanny restarted it at 600 MiB", memory=True), "ran out of memory: its nanny restarted it"),
-        (KnownCause("pod x was deleted", removed=True), "was lost: pod x was deleted"),
+        (LossCause("its nanny restarted it at 600 MiB", memory=True), "ran out of memory: its nanny restarted it"),
+        (LossCause("pod x was deleted", removed=True), "was lost: pod x was deleted"),
         (UNKNOWN, "was lost"),
     ],
 )
@@ -69,10 +68,10 @@ def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock
     nannies.on_event(restarted(ONE))
     clock.now += JOIN_SECONDS
     losses.judge()
-    restarts = KnownCause("its nanny restarted it at 600 MiB", memory=True)
+    restarts = LossCause("its nanny restarted it at 600 MiB", memory=True)
     assert losses.take() == [WorkerLoss(ONE, frozenset({"sim-job-1-1"}), frozenset({"sim-job-1-2"}), restarts)]
     assert losses.take() == []
-    assert losses.cause("sim-job-1-1", ONE, clock.now) == restarts
+    assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: False) == restarts
 
 
 def test_workers_that_leave_as_expected_are_no_losses(clock: Clock) -> None:
@@ -92,7 +91,7 @@ def test_another_worker_at_the_same_address_does_not_get_the_cause_of_the_first(
         found += judged(losses, clock)
     assert found == ["its nanny restarted it at 600 MiB", ""]
     clock.now += NEAR_SECONDS + 1
-    assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == UNKNOWN, "a new departure"
+    assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN, "a new departure"
 
 
 def test_an_oom_kill_counter_that_grew_at_that_time_is_the_cause(clock: Clock) -> None:
@@ -118,7 +117,7 @@ def test_a_host_that_is_new_or_does_not_answer_gives_no_cause(clock: Clock) -> N
         clock.now += 1
         counters.look()
         found.append(counters.cause(ONE, clock.now))
-    one = KnownCause("kills for memory in its container at that time: 1", memory=True)
+    one = LossCause("kills for memory in its container at that time: 1", memory=True)
     assert found == [None, UNKNOWN, None, one], "the nanny answers, so there is nothing to wait for"
 
 
@@ -129,8 +128,8 @@ def test_callers_that_ask_one_after_the_other_wait_once(clock: Clock) -> None:
     assert judged(losses, clock) == [""]
     asked_at = clock.now
     clock.now += 100  # those before it have waited
-    assert losses.cause("sim-job-1-1", ONE, asked_at) == UNKNOWN
-    assert losses.cause("sim-job-1-2", OTHER, asked_at) == UNKNOWN, "its time is over too"
+    assert losses.cause("sim-job-1-1", ONE, asked_at, lambda: False) == UNKNOWN
+    assert losses.cause("sim-job-1-2", OTHER, asked_at, lambda: False) == UNKNOWN, "its time is over too"
 
 
 def test_a_caller_that_gives_up_does_not_wait(clock: Clock) -> None:
@@ -139,7 +138,8 @@ def test_a_caller_that_gives_up_does_not_wait(clock: Clock) -> None:
 
 
 def test_a_cause_that_no_source_knows_is_unknown_after_the_timeout() -> None:
-    assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, time.monotonic(), timeout_s=0.05) == UNKNOWN
+    asked_at = time.monotonic() - JOIN_SECONDS - 9.95
+    assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, asked_at, lambda: False) == UNKNOWN
 
 
 class Late:
@@ -154,8 +154,8 @@ class Late:
         return self.known
 
 
-DELETED = KnownCause("pod worker-1 was deleted", removed=True)
-KILLED = KnownCause("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
+DELETED = LossCause("pod worker-1 was deleted", removed=True)
+KILLED = LossCause("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
 
 
 def test_a_source_that_is_late_gets_time(clock: Clock) -> None:
@@ -262,9 +262,9 @@ def test_a_new_departure_from_the_same_address_is_waited_for(clock: Clock) -> No
     losses = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
         losses.on_event(removed(ONE))
-        assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == UNKNOWN
+        assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
         judged(losses, clock)
-        assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == late.known
+        assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: True) == late.known
         clock.now += 5
 
 
@@ -275,6 +275,6 @@ def test_a_task_whose_worker_was_removed_is_not_to_blame(clock: Clock) -> None:
     for late.known in (DELETED, KILLED):
         losses.on_event(removed(ONE, "sim-job-1-1"))
         judged(losses, clock)
-    assert losses.cause("sim-job-1-1", ONE, clock.now) == DELETED
-    assert losses.cause("sim-job-1-1", ONE, clock.now) == KILLED, "once"
-    assert losses.cause("sim-job-1-2", ONE, clock.now) == KILLED, "another task"
+    assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: False) == DELETED
+    assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: False) == KILLED, "once"
+    assert losses.cause("sim-job-1-2", ONE, clock.now, lambda: False) == KILLED, "another task"

@@ -298,8 +298,8 @@ def test_a_pod_without_most_of_its_fields_is_starting() -> None:
     ending = {"metadata": {**bare["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}}
     assert phase_of(job(), [ending], now=NOW).word == "starting"
     assert pending({**bare, "status": {"containerStatuses": [{"name": "runner"}]}}) == ObjectState("starting")
-    assert waiting({"status": {"containerStatuses": [{"state": {"waiting": {"message": "m"}}}]}}) == [("", "m")]
-    assert waiting(waits("ErrImagePull")) == [("ErrImagePull", "")]
+    assert waiting({"status": {"containerStatuses": [{"state": {"waiting": {"message": "m"}}}]}}) == [("", ": m")]
+    assert waiting(waits("ErrImagePull")) == [("ErrImagePull", "ErrImagePull")]
     assert ends_of(bare) == []
 
 

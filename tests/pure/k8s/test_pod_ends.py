@@ -22,7 +22,6 @@ from mops.k8s.pod_ends import (
     ACCOUNT,
     NEAR_SECONDS,
     PAUSE_SECONDS,
-    PodEnd,
     PodHistory,
     Pods,
     container_end,
@@ -31,6 +30,7 @@ from mops.k8s.pod_ends import (
 )
 from mops.k8s.pod_state import ends_of
 from mops.k8s.runner_job import Request, runner_job
+from mops.verdicts import LossCause
 
 SEEN: dict[str, Object] = json.loads(Path(__file__).with_name("pods_seen.json").read_text())
 
@@ -39,11 +39,11 @@ EARLIER = "; the kernel had killed a process in it for memory before"
 
 def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(subtests: pytest.Subtests) -> None:
     for pod, expected in [
-        ("under-init", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
-        ("restarted-worker", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
-        ("child-code-3", PodEnd(f"the container of pod x ended with exit code 3{EARLIER}")),
-        ("child-code-0", PodEnd(f"the container of pod x ended with exit code 0{EARLIER}")),
-        ("crash", PodEnd("the container of pod x ended with exit code 3")),
+        ("under-init", LossCause("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        ("restarted-worker", LossCause("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        ("child-code-3", LossCause(f"the container of pod x ended with exit code 3{EARLIER}")),
+        ("child-code-0", LossCause(f"the container of pod x ended with exit code 0{EARLIER}")),
+        ("crash", LossCause("the container of pod x ended with exit code 3")),
     ]:
         with subtests.test(str((pod, expected))):
             assert container_end("x", ends_of(SEEN[pod])[0]) == expected
@@ -74,19 +74,19 @@ def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(subtests: pyte
     for pod, expected in [
         (
             SEEN["evicted"],
-            PodEnd("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
+            LossCause("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
-        (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
+        (SEEN["killed"], LossCause("pod killed was deleted", removed=True)),
         (
             KUEUE,
-            PodEnd("pod x was removed (WorkloadEvictedDueToDeactivated): The workload is deactivated", removed=True),
+            LossCause("pod x was removed (WorkloadEvictedDueToDeactivated): The workload is deactivated", removed=True),
         ),
         # A simulation has filled it, which must be found if it does so repeatedly.
-        (SEEN["disk"], PodEnd('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
-        (evicted(MEMORY), PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
+        (SEEN["disk"], LossCause('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
+        (evicted(MEMORY), LossCause(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
         (
             evicted("The node was low on resource: ephemeral-storage. "),
-            PodEnd("pod x was Evicted: The node was low on resource: ephemeral-storage."),
+            LossCause("pod x was Evicted: The node was low on resource: ephemeral-storage."),
         ),
         (SEEN["crash"], None),
         (SEEN["restarted-worker"], None),
@@ -104,18 +104,18 @@ def test_events_explain_an_end_that_the_status_does_not_show(subtests: pytest.Su
     for events, expected in [
         ([], None),
         ([event("Pulled", "image"), event("Killing", "Stopping container worker")], None),
-        ([event("Evicted", MEMORY)], PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
+        ([event("Evicted", MEMORY)], LossCause(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
         (
             [event("Preempted", "by a on node b")],
-            PodEnd("pod x was removed (Preempted): by a on node b", removed=True),
+            LossCause("pod x was removed (Preempted): by a on node b", removed=True),
         ),
         (
             [event("Killing", "Container worker failed liveness probe, will be restarted", 3), event("Evicted", "", 1)],
-            PodEnd("pod x: Container worker failed liveness probe, will be restarted"),
+            LossCause("pod x: Container worker failed liveness probe, will be restarted"),
         ),
         (
             [event("OOMKilling", "Memory cgroup")],
-            PodEnd("pod x ran out of memory (OOMKilling): Memory cgroup", memory=True),
+            LossCause("pod x ran out of memory (OOMKilling): Memory cgroup", memory=True),
         ),
     ]:
         with subtests.test(str((events, expected))):
@@ -158,7 +158,7 @@ def asked(answers: Answers, clock: Clock) -> Pods:
 
 def causes(
     answers: Answers, clock: Clock, n: int, *, worker: str = WORKER, every_s: float = 2.0
-) -> Iterator[PodEnd | None]:
+) -> Iterator[LossCause | None]:
     """Yield, for each look, the cause that is known for a worker that leaves then."""
     pods = asked(answers, clock)
     for _ in range(n):
@@ -172,7 +172,7 @@ OOM = "the container of pod mops-worker-7bc55dccfd-5gs4b was OOMKilled (exit cod
 
 def test_a_worker_is_found_by_the_address_of_its_pod(clock: Clock) -> None:
     answers = Answers([healthy()], [healthy()], [SEEN["restarted-worker"]])
-    assert list(causes(answers, clock, 3)) == [None, None, PodEnd(OOM, memory=True)]
+    assert list(causes(answers, clock, 3)) == [None, None, LossCause(OOM, memory=True)]
     answers = Answers([healthy()], [SEEN["restarted-worker"]])
     assert list(causes(answers, clock, 2, worker="tcp://10.245.0.65:8789")) == [None, None]
 
@@ -195,7 +195,7 @@ def test_an_end_explains_a_departure_at_about_that_time_only(clock: Clock) -> No
 
 
 def test_a_pod_that_is_missing_was_deleted_unless_an_event_says_more(clock: Clock) -> None:
-    assert list(causes(Answers([healthy()], []), clock, 2))[-1] == PodEnd(
+    assert list(causes(Answers([healthy()], []), clock, 2))[-1] == LossCause(
         "pod mops-worker-7bc55dccfd-5gs4b was deleted", removed=True
     )
     answers = Answers([healthy()], [], events=[event("Evicted", "The node was low on resource: pids. ")])
@@ -207,7 +207,7 @@ def test_a_pod_that_is_missing_was_deleted_unless_an_event_says_more(clock: Cloc
 
 def test_the_end_of_a_pod_counts_after_the_pod_was_deleted(clock: Clock) -> None:
     answers = Answers([healthy()], [SEEN["restarted-worker"]], [])
-    assert list(causes(answers, clock, 3))[-1] == PodEnd(OOM, memory=True)
+    assert list(causes(answers, clock, 3))[-1] == LossCause(OOM, memory=True)
 
 
 def test_of_two_pods_with_one_address_the_newest_counts() -> None:
