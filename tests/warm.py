@@ -195,6 +195,19 @@ def warm() -> Warm:
 
 
 @functools.cache
+def warm_figures() -> Warm:
+    """Return a process that has also imported what fits models and draws figures, which takes 3 s."""
+    from programs import environment
+
+    return Warm(environment(), "figures")
+
+
+def warm_for(arguments: Sequence[str]) -> Warm:
+    """Return the process that has imported what a command needs."""
+    return warm_figures() if " ".join(arguments).startswith(("study calibrate ", "jobs report ", "ui ")) else warm()
+
+
+@functools.cache
 def warm_dask() -> Warm:
     """Return a process that has imported the commands of Dask, and what mops runs in workers."""
     from programs import environment
@@ -327,7 +340,7 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(requests.fileno(), False)
     sys.path.remove(str(Path(__file__).parent))  # a real command does not have the folder of tests on its path
-    commands = {"mops": mops_commands, "dask": dask_commands}[sys.argv[2]]
+    commands = {"mops": mops_commands, "figures": figure_commands, "dask": dask_commands}[sys.argv[2]]
     run_and_end(lambda: commands(requests))
 
 
@@ -363,7 +376,11 @@ def dask_commands(requests: socket.socket) -> None:
     dask.cli.run_cli()
 
 
-def mops_commands(requests: socket.socket) -> None:
+def figure_commands(requests: socket.socket) -> None:
+    mops_commands(requests, "altair", "mops.report.outputs", "scipy.stats", "vl_convert")
+
+
+def mops_commands(requests: socket.socket, *more: str) -> None:
     from mops.cli.process import prepare_streams
     from mops.cli.start import WithoutPandas
 
@@ -375,13 +392,10 @@ def mops_commands(requests: socket.socket) -> None:
     for verbs in commands.VERBS.values():
         for verb in verbs.values():
             pkgutil.resolve_name(verb.where)
-    import pyarrow.parquet  # noqa: F401
-
     # A command imports them when it runs a job: 0.27 s.
-    import mops.attempt.main_loop
-    import mops.attempt.metrics
-    import mops.cluster.embedded  # noqa: F401
-
+    running = ("mops.attempt.main_loop", "mops.attempt.metrics", "mops.cluster.embedded")
+    for module in ("pyarrow.parquet", *running, *more):
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # or each collection of a command would read, and so copy, every object of the imports
     arguments = serve(requests)

@@ -39,7 +39,7 @@ from mops.storage.samples import SAMPLES
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
 from soak import SOAKING
-from warm import WarmProcess, warm
+from warm import WarmProcess, warm_for
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -238,7 +238,8 @@ class Step:
         process: subprocess.Popen[bytes] | WarmProcess
         with tempfile.TemporaryFile() as file:
             if self.command[0] == "mops":  # Python is started anew: a page has to import what it uses
-                process = warm().start(self.command[1:], environment | self.variables, folder, out=file, err=file)
+                words = self.command[1:]
+                process = warm_for(words).start(words, environment | self.variables, folder, out=file, err=file)
             else:
                 process = subprocess.Popen(self.command, cwd=folder, env=environment, stdout=file, stderr=file)
             try:

@@ -15,7 +15,7 @@ import pytest
 
 from mops.service.profile import DEFAULT, Profile, save, use
 from programs import Ran
-from warm import WarmProcess, warm
+from warm import WarmProcess, warm, warm_for
 
 Process = subprocess.Popen[str] | WarmProcess
 MOPS = Path(sys.executable).with_name("mops")
@@ -75,7 +75,8 @@ class CommandLab:
         """Start a command with pipes. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
         if any(name.startswith("PYTHON") for name in variables):
             return self.start_cold(*arguments, cwd=cwd, **variables)
-        return warm().start_with_pipes([*map(str, arguments)], self.environment | variables, cwd or self.root)
+        words = [*map(str, arguments)]
+        return warm_for(words).start_with_pipes(words, self.environment | variables, cwd or self.root)
 
     def start_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
         """Start a command as a shell does."""
@@ -92,8 +93,8 @@ class CommandLab:
         """Run a command to its end."""
         if any(name.startswith("PYTHON") for name in variables):
             return self.run_cold(*arguments, cwd=cwd, **variables)
-        where = (self.environment | variables, cwd or self.root)
-        return Ran(*warm().run([str(argument) for argument in arguments], *where, timeout_s=60))
+        words = [*map(str, arguments)]
+        return Ran(*warm_for(words).run(words, self.environment | variables, cwd or self.root, timeout_s=60))
 
     def run_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
         """Run a command as a shell does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Com
     ran = lab.submit("--name", "done")
     assert ran.code == 0, ran.err
     return lab, "done"
+
+
+@pytest.fixture
+def done(lab: CommandLab, finished: tuple[CommandLab, str]) -> CommandLab:
+    """A project whose storage has a copy of the succeeded job ``done``, which a test may change."""
+    shutil.copytree(finished[0].storage, lab.storage)
+    return lab

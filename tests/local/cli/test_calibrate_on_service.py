@@ -159,13 +159,19 @@ def calls(lab: CommandLab) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_rounds_run_on_the_service(lab: CommandLab, service: Jobs) -> None:
-    ran = lab.run(*CALIBRATE, *OPTIONS, cwd=lab.project)
+def test_the_rounds_run_on_the_service_with_the_options_of_the_runners_pod(lab: CommandLab, service: Jobs) -> None:
+    pod = ("--memory", "3Gi", "--keep", "60", "--deadline", "900")
+    ran = lab.run(*CALIBRATE, *OPTIONS, *pod, cwd=lab.project)
     assert ran.code == 0, ran.err + service.log.read_text()
     assert list(service.manifests) == ["fit-r1-1", "fit-r2-1"]
     assert f"round {ROUNDS} ended: {N} sets scored, 0 failed" in ran.err
     assert len(calls(lab)) == N * ROUNDS
     assert lab.run("calibrations", "list", "--json").json[0]["rounds"] == ROUNDS
+    for manifest in service.manifests.values():
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["limits"]["memory"] == "3Gi"
+        assert manifest["spec"]["ttlSecondsAfterFinished"] == 60
+        assert manifest["spec"]["activeDeadlineSeconds"] == 900
 
 
 def test_a_killed_command_leaves_its_round_running_and_the_next_one_waits_for_it(
@@ -203,18 +209,6 @@ def test_a_round_whose_runner_was_killed_is_resumed(lab: CommandLab, service: Jo
     ran = lab.run(*CALIBRATE, *OPTIONS, cwd=lab.project)
     assert ran.code == 0, ran.err + service.log.read_text()
     assert list(service.manifests)[1:] == ["fit-r1-2", "fit-r2-1"]
-
-
-def test_every_round_has_the_options_of_the_runners_pod(lab: CommandLab, service: Jobs) -> None:
-    pod = ("--memory", "3Gi", "--keep", "60", "--deadline", "900")
-    ran = lab.run(*CALIBRATE, *OPTIONS, *pod, cwd=lab.project)
-    assert ran.code == 0, ran.err + service.log.read_text()
-    assert list(service.manifests) == ["fit-r1-1", "fit-r2-1"]
-    for manifest in service.manifests.values():
-        (container,) = manifest["spec"]["template"]["spec"]["containers"]
-        assert container["resources"]["limits"]["memory"] == "3Gi"
-        assert manifest["spec"]["ttlSecondsAfterFinished"] == 60
-        assert manifest["spec"]["activeDeadlineSeconds"] == 900
 
 
 def test_the_options_of_a_pod_are_refused_on_this_machine(lab: CommandLab, service: Jobs) -> None:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from soak import spread
+
 from .command_lab import CommandLab
 from .test_wrong_input import refused_and_nothing_written
 
@@ -123,7 +125,7 @@ def test_a_missing_target_is_named_as_the_target(src: CommandLab) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["calendar", "queue", "random", "resource"])
+@pytest.mark.parametrize("name", spread(["calendar", "queue", "random", "resource"], 2))
 def test_code_that_imports_a_file_with_the_name_of_a_module_of_python_is_refused(lab: CommandLab, name: str) -> None:
     """Regression: the model got Python's module, which the child process had imported, and not the file beside it."""
     lab.write(f"{name}.py", "def beds(params):\n    return 1\n")

@@ -11,12 +11,13 @@ import pytest
 
 from mops.jobs.job import open_job
 from programs import Ran
+from soak import spread
 
 from .command_lab import MOPS, CommandLab
 from .test_commands import wait_for
 from .test_watch import Terminal
 
-SETS = [{"x": x, "sleep": 0.3} for x in (1, 2, 3, -4)]
+SETS = [{"x": x, "sleep": 0.1} for x in (1, 2, 3, -4)]
 PARTIAL = 3
 
 
@@ -58,18 +59,10 @@ def without_reader(lab: CommandLab, arguments: Sequence[object], stdout: str | N
     return Ran(ran.returncode, "", ran.stderr)
 
 
-@pytest.mark.parametrize(
-    "streams",
-    [
-        "2>/dev/null | true",
-        "2>&1 | head -1",
-        ">&-",
-        "2>&-",
-        "<&- >&- 2>&-",
-        ">/dev/full",
-        ">/dev/full 2>&1",
-    ],
-)
+STREAMS = ["2>/dev/null | true", "2>&1 | head -1", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>&1"]
+
+
+@pytest.mark.parametrize("streams", spread(STREAMS, 4))
 def test_a_job_runs_to_its_end_whatever_happens_to_its_output(lab: CommandLab, streams: str) -> None:
     """Regression: a reader that left ended the job, and a closed stream gave a traceback after the job's success."""
     lab.write_study(parameter_sets=SETS)
@@ -120,7 +113,7 @@ PRINTS: list[list[str]] = [
 ]
 
 
-@pytest.mark.parametrize("arguments", PRINTS, ids=" ".join)
+@pytest.mark.parametrize("arguments", spread(PRINTS, 4), ids=" ".join)
 def test_a_command_that_only_prints_ends_quietly_without_a_reader(
     finished: tuple[CommandLab, str], arguments: list[str]
 ) -> None:

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from mops.errors import MopsError, StorageError, UsageError
+from mops.report.render import Report
 
 from .command_lab import CommandLab
 
+OTHER = "name another file with --to"
+
 
 def test_the_command_writes_a_file_named_after_the_job(finished: tuple[CommandLab, str]) -> None:
+    """`--to` and `--json` are checked in test_calibrate.py: a report takes 3 s."""
     lab, job = finished
     ran = lab.run("jobs", "report", job)
     assert (ran.code, ran.name) == (0, f"report-{job}.html")
     assert (lab.root / ran.name).read_text().startswith("<!DOCTYPE html>")
 
 
-def test_the_path_can_be_chosen_and_json_names_it(finished: tuple[CommandLab, str]) -> None:
-    lab, job = finished
-    ran = lab.run("jobs", "report", job, "--to", "of.html", "--json")
-    assert ran.json == {"job": job, "file": "of.html", "bytes": (lab.root / "of.html").stat().st_size}
-
-
-@pytest.mark.parametrize(
-    ("out", "fault", "hint", "code"),
-    [
-        ("missing/of.html", "No such file or directory", "create the folder, or name another file with --to", 2),
-        (".", "Is a directory", "name another file with --to", 2),
-        ("/dev/full", "No space left on device", "name another file with --to", 4),
-    ],
-)
-def test_a_path_that_cannot_be_written_is_an_error(
-    finished: tuple[CommandLab, str], out: str, fault: str, hint: str, code: int
-) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a wrong path was an error of the storage, exit code 4."""
-    lab, job = finished
-    ran = lab.run("jobs", "report", job, "--to", out)
-    assert (ran.code, ran.out) == (code, "")
-    assert ran.err == f"error: the report cannot be written: {fault}\n  at: {out}\nhint: {hint}\n"
+    monkeypatch.chdir(tmp_path)
+    wrong: list[tuple[str, str, str, type[MopsError]]] = [
+        ("missing/of.html", "No such file or directory", f"create the folder, or {OTHER}", UsageError),
+        (".", "Is a directory", OTHER, UsageError),
+        ("/dev/full", "No space left on device", OTHER, StorageError),
+    ]
+    for out, fault, hint, kind in wrong:
+        with pytest.raises(kind) as raised:
+            Report("done", "<!DOCTYPE html>").save(out)
+        assert str(raised.value) == f"the report cannot be written: {fault}\n  at: {out}\nhint: {hint}"
 
 
 def test_an_unknown_job_is_an_error(finished: tuple[CommandLab, str]) -> None:

@@ -150,7 +150,6 @@ def test_json_contains_the_whole_trial(check: Any) -> None:
 VARYING = {
     "unseeded": ("again in the same process", r"output 'daily', column 'y', row 1: 0\.\d+ the .*, 0\.\d+ the", "seed"),
     "of_the_import": ("in another process", r"output 'daily', column 'when', row 0: \d+ the .*, \d+ the", "seed"),
-    "counts": ("again in the same process", r"output 'daily', column 'n', row 0: 1 the first time, 2 the s", "keeps"),
     "remembers_others": ("after another simulation", r"output 'daily', column 'n', row 0: 1 the .*, 2 the s", "keeps"),
     "grows": ("again in the same process", r"output 'daily', rows: 1 the first time, 2 the second", "keeps"),
 }

@@ -19,6 +19,7 @@ import mops
 from job_folders import folder_of
 from mops.settings import Settings
 from mops.storage.job_records import read_options
+from mops.worker.environment import child_environment, read_variables
 
 from .command_lab import CommandLab
 from .test_commands import wait_for
@@ -34,7 +35,7 @@ import os, time
 def run(params, seed):
     while params.get("x") and not os.path.exists(os.environ["GO"]):  # all but the first set wait for a sign
         time.sleep(0.02)
-    return {name: os.environ.get(name, "(unset)") for name in ("MODE", "API_TOKEN", "EMPTY", "OMP_NUM_THREADS")}
+    return {name: os.environ.get(name, "(unset)") for name in ("MODE", "KEPT", "API_TOKEN", "EMPTY")}
 """
 IN_ANOTHER = """
 import importlib.util, os, sys, time
@@ -104,9 +105,10 @@ def test_variables_reach_the_model_and_values_are_kept_only_if_given(model: Comm
     assert SECRET not in ran.out + ran.err
 
 
-def test_a_resume_uses_kept_values_and_reads_the_others_from_its_environment(model: CommandLab) -> None:
+def test_a_resume_uses_kept_values_reads_the_others_and_changes_those_that_it_names(model: CommandLab) -> None:
+    """Regression: resume and retry had no --env, so a user could not correct a wrong value."""
     model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
-    killed_half_way(model, "--env", "MODE=slow", "--env", "API_TOKEN", API_TOKEN=SECRET)
+    killed_half_way(model, "--env", "MODE=slow", "--env", "KEPT=x", "--env", "API_TOKEN", API_TOKEN=SECRET)
     committed = model.stored()
     without = model.run("jobs", "resume", "j")
     assert (without.code, without.out) == (2, "")
@@ -117,25 +119,20 @@ def test_a_resume_uses_kept_values_and_reads_the_others_from_its_environment(mod
         ENV_HINT,
     ]
     assert model.stored() == committed
-    assert model.run("jobs", "resume", "j", API_TOKEN="another").code == 0
-    assert set(table(model, "j")["API_TOKEN"].to_pylist()) == {SECRET, "another"}
-    assert set(table(model, "j")["MODE"].to_pylist()) == {"slow"}
-
-
-def test_a_resume_changes_a_variable_for_later_resumes_and_retries(model: CommandLab) -> None:
-    """Regression: resume and retry had no --env, so a user could not correct a wrong value."""
-    model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
-    killed_half_way(model, "--env", "MODE=slow", API_TOKEN=SECRET)
-    ran = model.run("jobs", "resume", "j", "--env", "MODE=fast", "--env", "API_TOKEN", API_TOKEN=SECRET)
+    ran = model.run("jobs", "resume", "j", "--env", "MODE=fast", API_TOKEN="another")
     assert ran.code == 0, ran.err
     assert "--env MODE: slow before, fast now" in ran.err
-    assert set(table(model, "j")["MODE"].to_pylist()) == {"slow", "fast"}
+    found = table(model, "j")
+    assert set(found["API_TOKEN"].to_pylist()) == {SECRET, "another"}, "read at each start"
+    assert set(found["MODE"].to_pylist()) == {"slow", "fast"}
+    assert set(found["KEPT"].to_pylist()) == {"x"}
     assert options_of(model)["env"]["MODE"] == "slow", "what was submitted stays as it was"
     (changed,) = (folder_of(model.storage, "j") / "options").iterdir()
-    assert SECRET not in changed.read_text() + ran.err
+    assert "another" not in changed.read_text() + ran.err
     job = mops.open_job("j", str(model.storage))
     assert read_options(job.files, job.record).options.env == {
         "MODE": "fast",
+        "KEPT": "x",
         "API_TOKEN": None,
         "GO": str(model.root / "go"),
     }
@@ -198,12 +195,14 @@ BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "said"), BAD_ENV.values(), ids=BAD_ENV)
-def test_an_invalid_variable(lab: CommandLab, given: list[str], said: list[str]) -> None:
-    ran = lab.submit(*(part for text in given for part in ("--env", text)))
-    refused_and_nothing_written(lab, ran, where="hint: ")
-    assert ran.err.splitlines() == [NO_OPTIONS, *(f"  {line}" for line in said), ENV_HINT]
-    assert SECRET not in ran.err
+def test_an_invalid_variable(subtests: pytest.Subtests) -> None:
+    for name, (given, said) in BAD_ENV.items():
+        with subtests.test(name):
+            with pytest.raises(mops.errors.OptionsError) as raised:
+                child_environment(read_variables(given), None)
+            told = str(raised.value)
+            assert told.splitlines() == [NO_OPTIONS.removeprefix("error: "), *(f"  {line}" for line in said), ENV_HINT]
+            assert SECRET not in told
 
 
 def test_check_refuses_what_submit_refuses(lab: CommandLab) -> None:
@@ -388,14 +387,15 @@ BAD_PYTHONS = [
 ]
 
 
-@pytest.mark.parametrize("bad", BAD_PYTHONS, ids=[case.__name__ for case in BAD_PYTHONS])
-def test_an_invalid_interpreter(lab: CommandLab, tmp_path: Path, bad: Any) -> None:
-    folder = tmp_path / "pythons"
-    folder.mkdir()
-    path, said = bad(folder)
-    ran = lab.submit("--python", path)
-    refused_and_nothing_written(lab, ran, where=f"--python {path}")
-    assert ran.err.splitlines() == [NO_OPTIONS, f"  --python {path}: {said}"]
+def test_an_invalid_interpreter(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for bad in BAD_PYTHONS:
+        folder = tmp_path / bad.__name__
+        folder.mkdir()
+        path, said = bad(folder)
+        with subtests.test(bad.__name__):
+            with pytest.raises(mops.errors.OptionsError) as raised:
+                child_environment(None, path)
+            assert str(raised.value).splitlines() == [NO_OPTIONS.removeprefix("error: "), f"  --python {path}: {said}"]
 
 
 def test_an_interpreter_without_numpy_and_pyarrow(lab: CommandLab, bare_python: Path) -> None:
@@ -434,6 +434,7 @@ def test_an_interpreter_and_an_installed_environment_exclude_each_other(lab: Com
 
 def test_problems_of_variables_and_interpreter_are_reported_together(lab: CommandLab, tmp_path: Path) -> None:
     ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
+    refused_and_nothing_written(lab, ran, where="hint: ")
     assert ran.err.splitlines() == [
         NO_OPTIONS,
         "  --env MODE: not set in this environment; set it, or write NAME=VALUE",

@@ -115,10 +115,10 @@ def test_a_terminal_gets_no_escape_sequence_of_a_model(hostile: CommandLab) -> N
         assert sequence not in screen.raw
 
 
-def test_a_simulation_that_prints_200_mb_costs_neither_rows_nor_memory(lab: CommandLab) -> None:
+def test_a_simulation_that_prints_100_mb_costs_neither_rows_nor_memory(lab: CommandLab) -> None:
     lab.write("model.py", FLOOD)
     peaks = []
-    for name, n_megabytes in (("quiet", 0), ("flood", 200)):
+    for name, n_megabytes in (("quiet", 0), ("flood", 100)):
         lab.write_study(parameter_sets=[{"n_megabytes": n_megabytes}], n_replicates=1)
         command = [MOPS, "jobs", "submit", lab.study, "--name", name]
         pid = os.posix_spawn(MOPS, list(map(str, command)), lab.environment)
