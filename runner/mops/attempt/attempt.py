@@ -44,7 +44,7 @@ from mops.storage.joblog.records import COMPLETE, By, RunRequest
 from mops.storage.params_file import load_groups
 from mops.storage.progress_record import Progress, write_error
 from mops.system.resources import n_processors
-from mops.system.signals import STOP_SIGNALS, signals_with_default_action
+from mops.system.signals import STOP_SIGNALS, handled, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_starter import unseeded_text
 from mops.worker.pool import Pool
@@ -381,12 +381,8 @@ def stopping_on_signals(runner: MainLoop, job: str, grace_s: float) -> Iterator[
     # Other signals are left alone if they have another action than to end the process: nohup ignores SIGHUP, and a
     # user's program may have a handler.
     taken = {signal.SIGINT, signal.SIGTERM, *signals_with_default_action(STOP_SIGNALS)}
-    before = {number: signal.signal(number, stop) for number in taken}
-    try:
+    with handled(taken, stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     # A user's program, such as a notebook's kernel, must not continue with a stopped job.
     if signal.SIGINT in asked and not _is_command.get():
         raise Interrupted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import warnings
 from collections.abc import Collection, Mapping
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from mops.errors import UsageError, known_name
 from mops.jobs.conditions import Where
-from mops.jobs.listing import Listed, list_jobs
+from mops.jobs.listing import list_jobs
 from mops.jobs.location import described, locate
 from mops.jobs.runners import Runners
 from mops.jobs.scan import Computed, Selection
@@ -22,7 +21,6 @@ from mops.jobs.table import Table
 from mops.service import profile as profiles
 from mops.service.connect import connect as connect_service
 from mops.service.profile import Profile
-from mops.storage.files import Files
 from mops.study.json_file import read_text
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import draw_sets
@@ -153,20 +151,17 @@ def jobs(
     """
     files = locate(storage, local=local).open()
     wanted = [states] if isinstance(states, str) else list(states)
-    return Table(f"jobs in {files.url}", functools.partial(_jobs, files, wanted, limit, where, local))
 
+    def opened() -> Computed:
+        runners = Runners(files, local=local)
+        listed = list_jobs(files.brief(), wanted, limit, phases=runners.phases)
+        if runners.error:
+            warnings.warn(runners.warning, UserWarning, stacklevel=4)
+        created = [datetime.fromisoformat(one.created) if one.created else None for one in listed]
+        rows = [vars(one) | {"created": at} for one, at in zip(listed, created, strict=True)]
+        return Computed(pa.Table.from_pylist(rows, schema=JOBS), Selection(where=where))
 
-def _jobs(files: Files, states: list[str], limit: int | None, where: Where | None, local: bool) -> Computed:
-    runners = Runners(files, local=local)
-    listed = list_jobs(files.brief(), states, limit, phases=runners.phases)
-    if runners.error:
-        warnings.warn(runners.warning, UserWarning, stacklevel=4)
-    rows = [_row(job) for job in listed]
-    return Computed(pa.Table.from_pylist(rows, schema=JOBS), Selection(where=where))
-
-
-def _row(job: Listed) -> dict[str, object]:
-    return vars(job) | {"created": datetime.fromisoformat(job.created) if job.created else None}
+    return Table(f"jobs in {files.url}", opened)
 
 
 def settings(*, local: bool = False) -> Table:

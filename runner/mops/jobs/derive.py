@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
@@ -23,13 +23,12 @@ from mops.jobs.chosen_groups import (
 )
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, Started, shows_options
-from mops.jobs.new_code import NewCode, WrongOptions, changed_model, given_code, with_code, with_targets
+from mops.jobs.new_code import NewCode, WrongOptions, changed_model, present_code
 from mops.jobs.prepare import checked_name, derived_name, listed_files, unpacked
-from mops.jobs.reuse import failures_of, find_good_simulations
+from mops.jobs.reuse import Found, failures_of, find_good_simulations
 from mops.jobs.submit import changed_files, changed_settings
 from mops.parquet.encoder import Encoded
 from mops.project.functions import Code
-from mops.project.project import ModelSpec
 from mops.project.study_source import given_study
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import DerivedFiles, JobRecord, create_derived, read_options
@@ -41,8 +40,6 @@ from mops.study.groups import SIMULATIONS_LIMIT, GroupTable
 from mops.study.study_file import REPLICATES_LIMIT, Study, parse_study
 from mops.units import counted
 from mops.verdicts import VERDICTS
-
-_NEW_CODE = "; to run the present files: --with-new-code"
 
 
 @shows_options(RunOptions)
@@ -100,19 +97,16 @@ def retry(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    view, failures = _complete_view(job), failures_of(job)
+    new = _Derivation(job, "retry")
     names = wanted(verdicts)
-    choice = choose(job.record, failures, verdicts=names)
+    choice = choose(new.parent, new.failures, verdicts=names)
     if not choice.again:
-        raise _nothing_to_retry(job, names, failures)
-    wrong = WrongOptions(f"these options cannot retry job {job.name!r}", job.files.url)
-    spec, code = job.record.spec, None
+        raise _nothing_to_retry(job, names, new.failures)
     if new_code or model is not None:
-        with wrong.at("the project"):
-            spec, code = with_code(job, given_code(job, project), project, model=model)
-    name, launch = _named_launch(job, name, "retry", options, wrong)
-    derived = _Derived(view, failures, choice, spec, code, advice=_NEW_CODE)
-    return _start(job, derived, name, launch, on_start)
+        with new.wrong.at("the project"):
+            new.spec, new.code = present_code(job, project, model=model)
+    name, launch = new.checked(name, options)
+    return new.start(name, launch, choice, on_start, advice="; to run the present files: --with-new-code")
 
 
 @shows_options(RunOptions)
@@ -138,13 +132,9 @@ def rescore(
     targets
         Targets in place of the job's, as for :func:`extend`: so a notebook replaces a function that it has mended. Not
         given: the job's targets. A function that a notebook or program defined is then the one of the submit.
-    name
-        The new job's name; None: mops makes one from the job's name.
     trust_model
         Accept changes of files that may belong to the model.
-    project
-        The folder of the project; None: where it was at the submit.
-    on_start, **options
+    name, project, on_start, **options
         As for :func:`retry`.
 
     Returns
@@ -163,21 +153,16 @@ def rescore(
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
-    view, failures = _complete_view(job), failures_of(job)
-    _require_stored_inputs(job, failures)
-    if not job.record.spec.targets:
+    new = _Derivation(job, "rescore")
+    _require_stored_inputs(job, new.failures)
+    if not new.spec.targets:
         hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
         raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
-    wrong = WrongOptions(f"these options cannot score job {job.name!r}", job.files.url)
-    with wrong.at("--target" if targets else "the project"):
-        if targets:
-            spec, code = with_targets(job, targets, project, replaced=True, trust_model=trust_model)
-        else:
-            spec, code = with_code(job, given_code(job, project), project)
-            code.check_model(job, trust_model=trust_model)
-    name, launch = _named_launch(job, name, "rescore", options, wrong)
-    derived = _Derived(view, failures, choose(job.record, failures, all_targets=True), spec, code)
-    return _start(job, derived, name, launch, on_start)
+    with new.wrong.at("--target" if targets else "the project"):
+        new.spec, new.code = present_code(job, project, targets=targets, replaced=True)
+        new.code.check_model(job, trust_model=trust_model)
+    name, launch = new.checked(name, options)
+    return new.start(name, launch, choose(new.parent, new.failures, all_targets=True), on_start)
 
 
 @shows_options(RunOptions)
@@ -209,11 +194,9 @@ def extend(
         More parameter sets, as for :func:`submit`.
     targets
         More targets: functions, or text like ``"module:name"``.
-    name
-        The new job's name; None: mops makes one from the job's name.
-    trust_model, project
-        As for :func:`rescore`, with ``targets``.
-    on_start, **options
+    trust_model
+        With ``targets``, as for :func:`rescore`.
+    name, project, on_start, **options
         As for :func:`retry`.
 
     Returns
@@ -236,23 +219,21 @@ def extend(
     """
     if replicates is None and sets is None and not targets:
         raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
-    view, failures = _complete_view(job), failures_of(job)
-    wrong = WrongOptions(f"these options cannot extend job {job.name!r}", job.files.url)
-    spec, code = job.record.spec, None
+    new = _Derivation(job, "extend")
     if targets:
-        with wrong.at("--target"):
-            _require_stored_inputs(job, failures)
-            spec, code = with_targets(job, targets, project, replaced=False, trust_model=trust_model)
-    groups, notes = _extended(job, replicates, sets, wrong)
-    name, launch = _named_launch(job, name, "extend", options, wrong)
+        with new.wrong.at("--target"):
+            _require_stored_inputs(job, new.failures)
+            new.spec, new.code = present_code(job, project, targets=targets)
+            new.code.check_model(job, trust_model=trust_model)
+    groups, notes = _extended(job, replicates, sets, new.wrong)
+    name, launch = new.checked(name, options)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
-    choice = choose(job.record, failures, all_targets=bool(targets), extended=groups)
+    choice = choose(new.parent, new.failures, all_targets=bool(targets), extended=groups)
     if not choice.again:
         has_seeds = groups is not None and replicates is not None and replicates > 1 and not groups.longer
         hint = "the sets have explicit seeds: add seeds with --sets" if has_seeds else "ask for more replicates or sets"
         raise UsageError("nothing is missing", where=f"job {job.name}", hint=hint)
-    derived = _Derived(view, failures, choice, spec, code, groups=groups, params=params, notes=notes)
-    return _start(job, derived, name, launch, on_start)
+    return new.start(name, launch, choice, on_start, groups=groups, params=params, notes=notes)
 
 
 def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
@@ -312,67 +293,80 @@ def _require_stored_inputs(job: Job, failures: pa.Table) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Derived:
-    view: LogView  # the log of its parent
-    failures: pa.Table  # of its parent
-    choice: Choice
-    spec: ModelSpec
-    code: NewCode | None  # new files of the project; None: the parent's
-    groups: ExtendedGroups | None = None  # None: the parent's
-    params: Encoded[Spool] | None = None  # the file of these groups
-    notes: Sequence[str] = ()  # for people
-    advice: str = ""  # what a person may want if the project has changed and the parent's files run
+class _Derivation:
+    """A job that is derived from a complete one."""
 
+    def __init__(self, job: Job, verb: str):
+        self._job, self._verb = job, verb
+        self._view = _complete_view(job)
+        self.parent, self.failures = job.record, failures_of(job)
+        self.spec = self.parent.spec
+        self.code: NewCode | None = None  # new files of the project; None: the parent's
+        what = f"these options cannot {'score' if verb == 'rescore' else verb} job {job.name!r}"
+        self.wrong = WrongOptions(what, job.files.url)
 
-def _named_launch(
-    job: Job, name: str | None, verb: str, options: RunOptions, wrong: WrongOptions
-) -> tuple[str, Launch]:
-    """Return the name of a new job, and how the job runs; raise what ``wrong`` has if an option is not valid."""
-    with wrong.at("--name"):
-        name = checked_name(name) if name else derived_name(job.name, verb, datetime.now(UTC))
-    with wrong.at("the options of the run"):
-        launch = Launch.of(options, job=job, kept=read_options(job.files, job.record).options)
-    wrong.raise_if_any()
-    return name, launch
+    def checked(self, name: str | None, options: RunOptions) -> tuple[str, Launch]:
+        """Return the name of the new job, and how it runs; raise what ``wrong`` has if an option is not valid."""
+        with self.wrong.at("--name"):
+            name = checked_name(name) if name else derived_name(self.parent.job, self._verb, datetime.now(UTC))
+        with self.wrong.at("the options of the run"):
+            launch = Launch.of(options, job=self._job, kept=read_options(self._job.files, self.parent).options)
+        self.wrong.raise_if_any()
+        return name, launch
 
-
-def _start(job: Job, new: _Derived, name: str, launch: Launch, on_start: Started) -> Job:
-    files, record, code, choice = job.files, job.record, new.code, new.choice
-    unused = [line + new.advice for line in changed_files(job, record)] if code is None else []
-    settings_changed = changed_settings(job, new.view, launch)
-    changes = [*new.notes, *settings_changed, *(code.changes if code else unused), *launch.changes]
-    counts = taken_over_counts(choice, load_groups(files, record.paths), new.failures, len(new.spec.targets))
-    of_model = changed_model(record, new.spec, code) if counts.simulations else []
-    if of_model:
-        changes.append(
-            f"{counted(counts.simulations, 'simulation')} of {job.name} ran with other versions of "
-            f"{listed_files(of_model)}; if the change matters for good simulations too, submit the study again"
+    def start(
+        self,
+        name: str,
+        launch: Launch,
+        choice: Choice,
+        on_start: Started,
+        *,
+        groups: ExtendedGroups | None = None,  # None: the parent's
+        params: Encoded[Spool] | None = None,  # the file of these groups
+        notes: Sequence[str] = (),  # for people
+        advice: str = "",  # what a person may want if the project has changed and the parent's files run
+    ) -> Job:
+        """Create and run the new job."""
+        job, record, spec, code = self._job, self.parent, self.spec, self.code
+        files = job.files
+        unused = [line + advice for line in changed_files(job, record)] if code is None else []
+        of_settings = changed_settings(job, self._view, launch)
+        changes = [*notes, *of_settings, *(code.changes if code else unused), *launch.changes]
+        counts = taken_over_counts(choice, load_groups(files, record.paths), self.failures, len(spec.targets))
+        of_model = changed_model(record, spec, code) if counts.simulations else []
+        if of_model:
+            changes.append(
+                f"{counted(counts.simulations, 'simulation')} of {job.name} ran with other versions of "
+                f"{listed_files(of_model)}; if the change matters for good simulations too, submit the study again"
+            )
+        copied = Found()
+        if groups is not None and choice.mended:
+            copied = find_good_simulations(job, self._view, groups, choice.mended, self.failures)
+        derived = replace(
+            record,
+            job=name,
+            id=new_job_id(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            parent=record.job,
+            sources=sources_of(record, choice),
+            taken_over_counts=counts,
+            options=launch.options,
+            owner=launch.owner,
+            reuse=copied.reuse,
+            spec=spec,
+            bundle=code.bundle.digest if code else record.bundle,
+            mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),
+            project=str(code.root) if code else record.project,
+            n_groups=groups.n_groups if groups else record.n_groups,
+            n_simulations=groups.n_simulations if groups else record.n_simulations,
         )
-    copied = None
-    if new.groups is not None and choice.mended:
-        copied = find_good_simulations(job, new.view, new.groups, choice.mended, new.failures)
-    derived = replace(
-        record,
-        job=name,
-        id=new_job_id(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        parent=record.job,
-        sources=sources_of(record, choice),
-        taken_over_counts=counts,
-        options=launch.options,
-        owner=launch.owner,
-        reuse=copied.reuse if copied else (),
-        spec=new.spec,
-        bundle=code.bundle.digest if code else record.bundle,
-        mixed_code=tuple(dict.fromkeys([*record.mixed_code, *of_model])) if counts.simulations else (),
-        project=str(code.root) if code else record.project,
-        n_groups=new.groups.n_groups if new.groups else record.n_groups,
-        n_simulations=new.groups.n_simulations if new.groups else record.n_simulations,
-    )
-    its = DerivedFiles(new.params, code.bundle if code else None, copied.table if copied else None)
-    unpacked(files, derived)
-    return launch.start(files, derived, lambda: create_derived(files, derived, record.paths, its), changes, on_start)
+        its = DerivedFiles(params, code.bundle if code else None, copied.table)
+        unpacked(files, derived)
+
+        def write() -> None:
+            create_derived(files, derived, record.paths, its)
+
+        return launch.start(files, derived, write, changes, on_start)
 
 
 def _extended(

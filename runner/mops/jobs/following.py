@@ -16,7 +16,6 @@ from mops.errors import (
     JobError,
     JobFailed,
     ModelError,
-    MopsError,
     RunnerEnded,
     SystemUnfit,
     UsageError,
@@ -28,7 +27,7 @@ from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView
 from mops.storage.paths import JobPaths, numbers_of
-from mops.storage.progress_record import Progress, RunnerError
+from mops.storage.progress_record import Progress
 
 POLL_SECONDS = 1.0
 LOG_SECONDS = 2.0  # the pause between two looks for new text
@@ -59,30 +58,25 @@ def follow(
 
 
 def wait_for(job: JobState, phases: Phases, on_progress: Callable[[Progress], None] | None) -> None:
-    """Show the progress of a job until it is over; raise if it ended without a result."""
-    _raise_failure(job, follow(job, phases, on_progress))
-
-
-def _raise_failure(job: JobState, now: Status) -> None:
-    """Raise if a job ended without a result: the error that its runner has stored, else JobFailed or RunnerEnded."""
+    """Follow a job; if it ended without a result, raise the error that its runner has stored, or one that says so."""
+    now = follow(job, phases, on_progress)
     if now.state not in ("failed", "submitted", "interrupted", "running"):  # running: its pod has ended just now
         return
-    error, kind = now.error, _kind(now.error)
+    error = now.error
+    kind = getattr(errors, error.kind, None) if error else None
+    bases = kind.__mro__ if isinstance(kind, type) else ()
+    expected = next((one for one in bases if one in _KINDS), None)  # the class that a program can expect
     resume = f"run the rest: mops jobs resume {job.name}"
     if now.state == "failed":
         what, hint = f"job {job.name!r} has failed", f"read the log: mops jobs logs {job.name}"
-        raise (kind or JobFailed)(error.what if error else what, where=job.name, hint=(error and error.hint) or hint)
-    if error and kind is ClusterError:
+        raise (expected or JobFailed)(
+            error.what if error else what, where=job.name, hint=(error and error.hint) or hint
+        )
+    if error and expected is ClusterError:
         raise ClusterError(error.what, where=job.name, hint=resume)
     why = f": {error.what}" if error else ", and its storage does not say why, as after a kill"
     output = last_lines(job.files, job.record.paths, 5)
     raise RunnerEnded(None, output, when=f"before the end of the job{why}", where=job.files.url, hint=resume)
-
-
-def _kind(error: RunnerError | None) -> type[MopsError] | None:
-    """Return the class of the error that ended an attempt, if a program can expect it."""
-    kind = getattr(errors, error.kind, None) if error else None
-    return next((one for one in kind.__mro__ if one in _KINDS), None) if isinstance(kind, type) else None
 
 
 def progress_of(now: Status) -> Progress:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from mops.attempt.attempt import job_context
 from mops.errors import UsageError
 from mops.jobs.job import Job
-from mops.jobs.new_code import present_bundle
-from mops.jobs.prepare import PreparedStudy, given_project
+from mops.jobs.new_code import present_bundle, present_project
+from mops.jobs.prepare import PreparedStudy
 from mops.jobs.trial import context_of_check
 from mops.project.bundle_cache import in_project
 from mops.recovery import how_it_ended
@@ -33,7 +33,7 @@ from mops.storage.sources import stored_families
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import told_apart
-from mops.system.signals import STOP_SIGNALS, signals_with_default_action
+from mops.system.signals import STOP_SIGNALS, handled, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
 from mops.worker.environment import ChildEnvironment, cannot_start, child_environment, command, environment
@@ -108,7 +108,7 @@ def of_job(
     groups = load_groups(job.files, record.paths)
     bundle = record.bundle
     if with_new_code:
-        bundle = present_bundle(job, record, given_project(project) if project is not None else None)[0].digest
+        bundle = present_bundle(job.files, record, present_project(record, project)).digest
     context = child.of(job_context(job.name, bundle, job.files.url, record.spec, here))
     context = replace(context, parameters=tuple(groups.group(0).params))
     return Source(context, groups, stored_families(job.files, record, JobLog(job.files, record.paths).read()))
@@ -163,19 +163,18 @@ def _run(
     )
     argv = [*command(context.python), "mops.child.foreground", str(asked), str(report)]
     env = environment(context.env, n_threads=context.threads, python=context.python)
-    # Ctrl-C is for the model or its debugger: the terminal sends it to both processes. A handler, unlike SIG_IGN, does
-    # not pass to the new program.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    stdout = sys.stderr if prints_to_stderr else None
     try:
+        # Ctrl-C is for the model or its debugger: the terminal sends it to both processes. A handler, unlike SIG_IGN,
+        # does not pass to the new program.
         with (
-            subprocess.Popen(argv, env=env, stdout=sys.stderr if prints_to_stderr else None) as process,  # noqa: S603
+            handled([signal.SIGINT], lambda *_: None),
+            subprocess.Popen(argv, env=env, stdout=stdout) as process,  # noqa: S603
             _ended_by_stop_signals(process),
         ):
             returncode = process.wait()
     except (FileNotFoundError, PermissionError) as gone:
         raise cannot_start(argv[0], gone, installed=context.install_s is not None) from gone
-    finally:
-        signal.signal(signal.SIGINT, before)
     return returncode, json.loads(report.read_text())
 
 
@@ -187,12 +186,9 @@ def _ended_by_stop_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in taken}
-    try:
-        yield
-    except SystemExit:
-        process.kill()
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handled(taken, stop):
+        try:
+            yield
+        except SystemExit:
+            process.kill()
+            raise

@@ -36,6 +36,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import RunRequest
 from mops.storage.probe import probe
 from mops.storage.progress_record import Progress
+from mops.system.signals import handled
 from mops.system.user_folders import state_path
 from mops.task import JobContext
 from mops.worker.environment import ChildEnvironment, Variables, child_environment
@@ -159,10 +160,18 @@ class Launch:
         named = JobOptions(dict(given.get("env") or {}), python, given.get("pod") or PodOptions())
         options = replace(before.overridden(named), limits=settings.limits)
         where = f"job {job.name}" if job else None
-        if location.service is not None:
-            service = replace(location.service, results=job.files.url if job else None).with_options(options.pod)
+        service, pod = location.service, options.pod
+        if service is not None:
+            service = replace(service, results=job.files.url if job else None).with_options(pod)
             service.check_pool(settings.pool, "MODELOPS_JOB_POOL")
             service.check_pool(settings.memory_pool, "MODELOPS_JOB_MEMORY_POOL")
+            if python is not None:
+                problem = Problem("--python", f"{python} is on this machine, and pods use their image's interpreter")
+                raise OptionsError([problem], where=where, hint="list the model's libraries in requirements.txt")
+            # Pods take a variable without a value from the operator's Secret: only its name can be checked here. An
+            # interpreter kept with the job is of one machine.
+            child = child_environment(options.env, None, where=where, install=settings.install, environ=None)
+            pod = replace(pod, dedicated=service.dedicated_size is not None)
         elif refused := named.pod.of_a_service:
             hints = {
                 "": "connect to a service: mops connect",
@@ -175,18 +184,8 @@ class Launch:
                 hint=hints.get(location.local_by, f"leave out {location.local_by}"),
             )
         else:
-            service = None
-        if service is None:
             child = child_environment(options.env, options.python, where=where, install=settings.install)
-        elif python is not None:
-            problem = Problem("--python", f"{python} is on this machine, and pods use their image's interpreter")
-            raise OptionsError([problem], where=where, hint="list the model's libraries in requirements.txt")
-        else:
-            # Pods take a variable without a value from the operator's Secret: only its name can be checked here. An
-            # interpreter kept with the job is of one machine.
-            child = child_environment(options.env, None, where=where, install=settings.install, environ=None)
         options = replace(options, python=child.python)
-        pod = replace(options.pod, dedicated=service.dedicated_size is not None) if service else options.pod
         return cls(
             settings=settings,
             location=location,
@@ -305,7 +304,7 @@ def _start_detached(
     job_log, output_start = JobLog(files, load_job(files, job).paths), log.tell()
     command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
     attempt = job_log.read().attempt
-    started: list[subprocess.Popen[bytes]] = []
+    process: subprocess.Popen[bytes] | None = None
     try:
         with _interrupts_delayed():
             process = subprocess.Popen(  # noqa: S603 - our own program, no shell
@@ -317,7 +316,6 @@ def _start_detached(
                 env=dict(environment),
                 start_new_session=True,
             )
-            started.append(process)
         while True:
             returncode = process.poll()  # before the log: a runner may claim and then end
             is_claimed = job_log.read().attempt > attempt
@@ -325,7 +323,7 @@ def _start_detached(
                 break
             time.sleep(_POLL_SECONDS)
     except BaseException:  # also Ctrl-C: after an error no runner may be left
-        for process in started:
+        if process is not None:
             process.terminate()
         raise
     if not is_claimed:
@@ -346,10 +344,7 @@ def _interrupts_delayed() -> Iterator[None]:
         yield  # Ctrl-C interrupts the main thread only
         return
     received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
+    with handled([signal.SIGINT], lambda number, _: received.append(number)):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
     if received:
         signal.raise_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mops.errors import CorruptRecord, JobError, OtherFormat, UsageError, known_name
-from mops.jobs.runners import with_later_phase
+from mops.jobs.runners import with_runner
 from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -174,12 +174,10 @@ def list_jobs(
 
     def seen(listed: Listed) -> Listed:
         phase = phases().get(listed.job) if changes_list and listed.state == "running" else None
-
-        def again() -> Listed:
-            record = JOB_RECORDS.read(files, NamePaths(listed.job).record)
-            return (record and _line(files, record, None)) or listed
-
-        return with_later_phase(listed, phase, again)
+        if with_runner(listed, phase) is listed:
+            return listed
+        record = JOB_RECORDS.read(files, NamePaths(listed.job).record)  # again, after the phase
+        return with_runner((record and _line(files, record, None)) or listed, phase)
 
     return JobLists(files).read(states, limit, contains=contains, seen=seen)
 

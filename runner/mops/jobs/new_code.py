@@ -18,6 +18,7 @@ from mops.project.function_files import FunctionFiles, is_from_function_file, is
 from mops.project.functions import Code, GivenCode
 from mops.project.import_folders import with_import_folders
 from mops.project.project import ModelSpec
+from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.study.entry_point import EntryPoint
 
@@ -41,7 +42,10 @@ class WrongOptions:
             yield
         except UsageError as bad:
             self._errors.append(bad)
-            self._problems += _problems_of(bad, place)
+            if isinstance(bad, StudyError | SettingsError | OptionsError):
+                self._problems += bad.problems
+            else:
+                self._problems.append(Problem(place, f"{bad.what}; {bad.hint}" if bad.hint else bad.what))
 
     def raise_if_any(self) -> None:
         """Raise the only UsageError as it is, or one OptionsError that lists the problems of all."""
@@ -49,12 +53,6 @@ class WrongOptions:
             raise self._errors[0]
         if self._errors:
             raise OptionsError(self._problems, what=self._what, where=self._where)
-
-
-def _problems_of(bad: UsageError, place: str) -> list[Problem]:
-    if isinstance(bad, StudyError | SettingsError | OptionsError):
-        return list(bad.problems)
-    return [Problem(place, f"{bad.what}; {bad.hint}" if bad.hint else bad.what)]
 
 
 @dataclass(frozen=True)
@@ -76,87 +74,67 @@ class NewCode:
             )
 
 
-def present_bundle(
-    job: Job,
-    record: JobRecord,
-    project: Path | None,  # None: where it was at the submit
-    # Files with more functions than those that a notebook or program defined before the submit.
-    functions: FunctionFiles = MappingProxyType({}),
-) -> tuple[Bundle, Path]:
-    """Pack the project of a job as it is now, unpack the bundle into the cache; return it and the project's folder."""
-    root = project or Path(record.project)
-    if not (project or record.project) or not root.is_dir():
+def present_project(record: JobRecord, project: str | Path | None) -> Path:
+    """Return the project folder that a user names; None: where the job's project was at the submit."""
+    if project is not None:
+        return given_project(project)
+    root = Path(record.project)
+    if not record.project or not root.is_dir():
         raise UsageError(
-            f"the project of job {job.name!r} is not on this machine",
+            f"the project of job {record.job!r} is not on this machine",
             where=str(root),
             hint="name the folder with the model: --project FOLDER",
         )
-    results = None if "://" in job.files.url else Path(job.files.url)
-    bundle = pack(root, results, {**kept_functions(job.files, record), **functions})
+    return root
+
+
+def present_bundle(
+    files: Files,
+    record: JobRecord,
+    root: Path,  # from `present_project`
+    # Files with more functions than those that a notebook or program defined before the submit.
+    functions: FunctionFiles = MappingProxyType({}),
+) -> Bundle:
+    """Pack the project of a job as it is now, and unpack the bundle into the cache."""
+    results = None if "://" in files.url else Path(files.url)
+    bundle = pack(root, results, {**kept_functions(files, record), **functions})
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the bundle runs, not the folder
-    return bundle, root
+    return bundle
 
 
-def _read_new_code(
+def present_code(
     job: Job,
-    project: Path | None,  # None: where it was at the submit
-    spec: ModelSpec,  # of the new job
-    functions: FunctionFiles,  # files with more functions
-) -> NewCode:
-    """Pack the project of a job as it is now. Functions that a notebook or program defined stay as at the submit."""
+    project: str | Path | None,  # None: where it was at the submit
+    *,
+    model: Code | None = None,  # in place of the job's
+    targets: Sequence[Code] = (),
+    replaced: bool = False,  # whether the targets replace those of the job
+) -> tuple[ModelSpec, NewCode]:
+    """Return a job's spec with this model and these targets, and the project's present files, which have them."""
+    # Functions that a notebook or program defined stay as at the submit.
     record = job.record
-    bundle, root = present_bundle(job, record, project, functions)
-    difference = Difference(
-        unpacked(job.files, record), bundle, cache_folder() / bundle.digest, spec, record.spec.targets
-    )
+    spec, root = record.spec, present_project(record, project)
+    given = GivenCode(root, root, kept_functions(job.files, record))
+    if model is not None:
+        spec = replace(spec, model=_named(given.model(model), "the model"))
+    if targets:
+        entries, kept = given.targets(targets), () if replaced else spec.targets
+        wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
+        for target in entries:
+            with wrong.at(f"--target {target}"):
+                _check_target(target, kept)
+        wrong.raise_if_any()
+        spec = replace(spec, targets=tuple(dict.fromkeys([*kept, *entries])))
+    bundle = present_bundle(job.files, record, root, given.files())
+    before, now = unpacked(job.files, record), cache_folder() / bundle.digest
+    difference = Difference(before, bundle, now, spec, record.spec.targets)
     own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
     listed = listed_files([f"{name} ({how})" for name, how in own.items()])
     changes = [f"uses the present files of the project; changed since the submit: {listed}"] if listed else []
-    return NewCode(bundle, root, changes, difference.of_model(root))
-
-
-def given_code(job: Job, project: str | Path | None) -> GivenCode:
-    """Return what names functions that a program gives for a derived job."""
-    root = given_project(project) if project is not None else Path(job.record.project)
-    return GivenCode(root, root, kept_functions(job.files, job.record))
-
-
-def with_code(
-    job: Job,
-    given: GivenCode,
-    project: str | Path | None,
-    *,
-    model: Code | None = None,
-    targets: Sequence[str] | None = None,  # entry points that `given` has named
-) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with another model or other targets, and the project's present files, which have them."""
-    spec = job.record.spec
-    if model is not None:
-        spec = replace(spec, model=_named(given.model(model), "the model"))
-    if targets is not None:
-        spec = replace(spec, targets=tuple(targets))
-    folder = given_project(project) if project is not None else None
-    code = _read_new_code(job, folder, spec, given.files())
-    if model is None and targets is None:
-        return spec, code
-    folders = with_import_folders(spec, code.bundle.names, imported=given.imported).import_folders
-    return replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders]))), code
-
-
-def with_targets(
-    job: Job, targets: Sequence[Code], project: str | Path | None, *, replaced: bool, trust_model: bool
-) -> tuple[ModelSpec, NewCode]:
-    """Return a job's spec with targets added or replaced, and the code that has them."""
-    given = given_code(job, project)
-    entries = given.targets(targets)
-    kept = () if replaced else job.record.spec.targets
-    wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
-    for target in entries:
-        with wrong.at(f"--target {target}"):
-            _check_target(target, kept)
-    wrong.raise_if_any()
-    spec, code = with_code(job, given, project, targets=list(dict.fromkeys([*kept, *entries])))
-    code.check_model(job, trust_model=trust_model)
+    code = NewCode(bundle, root, changes, difference.of_model(root))
+    if model is not None or targets:
+        folders = with_import_folders(spec, bundle.names, imported=given.imported).import_folders
+        spec = replace(spec, import_folders=tuple(dict.fromkeys([*spec.import_folders, *folders])))
     return spec, code
 
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ from mops.storage.files import Files
 from mops.storage.job_records import (
     JOB_RECORDS,
     Deletion,
-    job_names,
     load_job,
     mark_deletion,
     sources_named,
+    stored_records,
 )
 from mops.storage.joblog.log import JobLog, WholeLog, read_whole
 from mops.storage.joblog.records import COMPACTIONS, Compaction, LogView, RunRequest
@@ -53,7 +53,7 @@ class Cleaned:
 def clean(
     job: JobState,
     *,
-    # Also remove files of the last attempt, after a claim that stops its runner (`claimed`), or of a killed compaction
+    # Also remove files of the last attempt, after a claim that stops its runner, or of a killed compaction
     # of a complete job, which then can no longer be compacted. A job without an attempt does not change.
     last_attempt: bool = False,
     dry_run: bool = False,
@@ -73,8 +73,15 @@ def clean(
             nothing = Compaction(time=time.time(), host=socket.gethostname(), merges=())
             job.files.put_new(job.record.paths.compaction, COMPACTIONS.encode(nothing))
         return _clean(job, dry_run=False)
-    with claimed(job, idle):
+    # A claim of an attempt that runs nothing: a silent runner stops when it wakes up. Raises Overtaken if someone has
+    # resumed, cancelled or ended the job since `idle` was read. Until the end, no one can resume the job.
+    log = JobLog(job.files, job.record.paths)
+    log.claim("person", asked=RunRequest.behind(idle.k))
+    try:
         return _clean(job, dry_run=False)
+    finally:
+        with suppress(Superseded):  # a newer attempt stops the silent runner as well
+            log.end(idle.state or "cancelled", totals=log.view.counts)  # an interrupted job becomes cancelled
 
 
 def _clean(
@@ -116,24 +123,6 @@ def last_attempt_over(view: LogView) -> int:
     return view.attempt if view.complete else view.attempt - 1
 
 
-@contextmanager
-def claimed(
-    job: JobState,
-    idle: LogView,  # shows that the job has no runner (`JobState.require_no_runner`) and is not complete
-) -> Iterator[JobLog]:
-    """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log."""
-    # The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an
-    # interrupted job becomes cancelled. Until then the job counts as running, and no one can resume it. Raises
-    # Overtaken if someone has resumed, cancelled or ended the job since `idle` was read.
-    log = JobLog(job.files, job.record.paths)
-    log.claim("person", asked=RunRequest.behind(idle.k))
-    try:
-        yield log
-    finally:
-        with suppress(Superseded):  # a newer attempt stops the silent runner as well
-            log.end(idle.state or "cancelled", totals=log.view.counts)
-
-
 @dataclass(frozen=True)
 class DeletionPlan:
     """The files that a deletion would remove."""
@@ -170,8 +159,10 @@ def plan_deletion(
     derived = derived_jobs(files)
     found, refused = [], []
     for job in (one for one in _with_derived(jobs, derived) if one in jobs):
+        if readers := [child for child in derived[job] if child not in jobs]:
+            refused.append(_is_read(files, job, readers, derived))
+            continue
         try:
-            _refuse_source(files, job, [child for child in derived[job] if child not in jobs], derived)
             state = "incomplete"
             try:
                 if (record := JOB_RECORDS.read(files, NamePaths(job).record)) is not None:
@@ -229,12 +220,12 @@ def find_old(
             moment = JobState(files, listed.job).require_no_runner(_stop_hint(listed.job))
             if moment.state in states and moment.ended < ended_before:
                 ended[listed.job] = moment
-    for moment in list(ended.values()):
+    for name, moment in list(ended.items()):
         try:
             require_owner(moment.record, service, force=force, command="mops jobs clean --older-than")
         except JobError as of_another:
             of_others.append(of_another)
-            del ended[moment.name]
+            del ended[name]
     derived, kept = derived_jobs(files), dict[str, Sequence[str]]()
     order = [job for job in _with_derived(ended, derived) if job in ended]
     for job in order:
@@ -247,8 +238,7 @@ def find_old(
 
 def _remains(files: Files) -> Iterator[str]:
     """Yield the names without a job that have files which a killed deletion left."""
-    names = job_names(files)
-    for name, record in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
+    for name, record in stored_records(files).items():
         if record is None:
             folders = [JobPaths(name, one) for one in files.folders(NamePaths(name).root) if is_job_id(one)]
             if any(mark is not None for mark in files.get_many([paths.deleted for paths in folders])):
@@ -266,8 +256,8 @@ def _stop_hint(job: str) -> str:
 
 def derived_jobs(files: Files) -> Mapping[str, list[str]]:
     """Return the jobs that have rows in the parts of each job."""
-    names, found = job_names(files), defaultdict[str, list[str]](list)
-    for name, data in zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True):
+    found = defaultdict[str, list[str]](list)
+    for name, data in stored_records(files).items():
         for source in sources_named(name, data) if data is not None else ():
             found[source].append(name)
     return found
@@ -289,11 +279,10 @@ def _with_derived(jobs: Iterable[str], derived: Mapping[str, Sequence[str]]) -> 
     return order
 
 
-def _refuse_source(files: Files, job: str, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
-    if children:
-        what = f"job {job!r} has rows that other jobs read: {', '.join(children)}"
-        every = _with_derived([job], derived)
-        raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join(every)}")
+def _is_read(files: Files, job: str, readers: Sequence[str], derived: Mapping[str, Sequence[str]]) -> JobError:
+    what = f"job {job!r} has rows that other jobs read: {', '.join(readers)}"
+    every = _with_derived([job], derived)
+    return JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join(every)}")
 
 
 def _raise_all(errors: Sequence[JobError], files: Files) -> None:
@@ -324,13 +313,14 @@ def delete(
             refused.append(error)
     derived, deleted = derived_jobs(files), set[str]()
     for one in marked:
-        try:
-            one.check_unused([child for child in derived[one.job] if child not in deleted], derived)
-        except JobError as error:
-            refused.append(error)
-        else:
+        readers = [child for child in derived[one.job] if child not in deleted]
+        why_not = _is_read(files, one.job, readers, derived) if readers else one.changed()
+        if why_not is None:
             yield one.remove()
             deleted.add(one.job)
+        else:
+            refused.append(why_not)
+            files.remove([paths.deleted for paths in one.folders])  # withdraws the marks
     _raise_all(refused, files)
 
 
@@ -345,20 +335,13 @@ class _MarkedJob:
     attempts: int  # how many attempts the log had before the mark
     folders: Sequence[JobPaths]  # of that job, and of jobs that a killed submit or deletion left
 
-    def check_unused(self, children: Sequence[str], derived: Mapping[str, Sequence[str]]) -> None:
-        """Withdraw the marks and raise if someone has submitted, claimed or derived from the job before its mark."""
-        try:
-            _refuse_source(self.files, self.job, children, derived)
-            self._refuse_changed()
-        except JobError:
-            self.files.remove([paths.deleted for paths in self.folders])
-            raise
-
-    def _refuse_changed(self) -> None:
+    def changed(self) -> JobError | None:
+        """Return an error if someone has submitted or claimed the job before its mark."""
         is_resumed = self.log is not None and self.log.read().attempt > self.attempts
-        if is_resumed or _record(self.files, self.job) != self.record:
-            what = f"job {self.job!r} was {'resumed' if is_resumed else 'submitted'} during the deletion"
-            raise JobError(what, where=self.files.url, hint=_stop_hint(self.job))
+        if not is_resumed and _record(self.files, self.job) == self.record:
+            return None
+        what = f"job {self.job!r} was {'resumed' if is_resumed else 'submitted'} during the deletion"
+        return JobError(what, where=self.files.url, hint=_stop_hint(self.job))
 
     def remove(self) -> Deleted:
         """Remove the record, so that the job no longer exists, and then the other files; the marks last."""
@@ -367,20 +350,16 @@ class _MarkedJob:
         if self.record is not None and _record(self.files, self.job) == self.record:
             self.files.remove([record])
             removed.append(Entry(record, len(self.record)))
-        marks = [paths.deleted for paths in self.folders]
+        marks, ids = [paths.deleted for paths in self.folders], [paths.id for paths in self.folders]
         for _ in range(2):  # twice, for a runner that has not yet noticed the deletion
-            entries = _all_of(self.files, self.job)
-            left = [one for one in entries if one.path not in (*marks, record) and not self._is_new(one.path)]
+            entries = [entry for entry in _all_of(self.files, self.job) if entry.path not in (*marks, record)]
+            # Not the files of a job that someone submits under this name meanwhile.
+            left = [one for one in entries if not is_job_id(folder := one.path.split("/")[2]) or folder in ids]
             self.files.remove([entry.path for entry in left])
             removed += left
         self.files.remove(marks)
         self.files.prune(NamePaths(self.job).root)
         return Deleted(self.job, len(removed), sum(entry.size for entry in removed))
-
-    def _is_new(self, path: str) -> bool:
-        """Tell whether a file belongs to a job that someone submits under this name meanwhile."""
-        folder = path.split("/")[2]
-        return is_job_id(folder) and folder not in [paths.id for paths in self.folders]
 
 
 def _mark(files: Files, job: str, ended_before: float | None) -> _MarkedJob:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from mops.attempt.reuse_plan import PLAN, encode_plan
 from mops.errors import BundleError, CorruptRecord, JobError, OtherFormat, UsageError
+from mops.jobs.chosen_groups import ExtendedGroups
 from mops.jobs.job import Job
 from mops.jobs.prepare import PreparedStudy, listed_files
 from mops.parquet.encoder import Encoded
@@ -25,7 +26,7 @@ from mops.project.difference import Difference
 from mops.storage.backends.base import Spool
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
-from mops.storage.job_records import JOB_RECORDS, JobRecord, ReuseSource, job_names, load_job, options_records
+from mops.storage.job_records import JOB_RECORDS, JobRecord, ReuseSource, load_job, options_records, stored_records
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView
 from mops.storage.params_file import load_groups
@@ -55,19 +56,11 @@ _MOST_REFUSED = 5  # how many refused jobs are read for one warning
 Numbers = npt.NDArray[np.intp]
 
 
-class Pieces(Protocol):
-    """A table of groups."""
-
-    def pieces(self) -> Iterator[GroupChunk]:
-        """Yield the groups in order."""
-
-
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The simulations that a new job takes from other jobs: for its record, and their table."""
 
-    reuse: tuple[ReuseSource, ...]
-    table: Encoded[Spool]
+    reuse: tuple[ReuseSource, ...] = ()
+    table: Encoded[Spool] | None = None  # None: it takes none
 
 
 class Refused:
@@ -99,12 +92,12 @@ class Refused:
 
 
 def match(
-    groups: Pieces,
+    groups: Iterable[GroupChunk],
     offers: Sequence[Offer],
     spool: Callable[[], Spool],
     refused: Refused | None = None,  # looks at what is not found
-) -> Found | None:
-    """Find each simulation of a study in the first of several jobs that has it; None: none has any."""
+) -> Found:
+    """Find each simulation of a study in the first of several jobs that has it."""
     counts: Counter[str] = Counter()
     readable = dict(enumerate(offers))
 
@@ -129,12 +122,12 @@ def match(
     encoded = encode_plan(tables(), spool())
     found = [(offer.record, counts[offer.record.job]) for offer in offers]
     sources = tuple(ReuseSource(record.job, record.id, n) for record, n in found if n)
-    return Found(sources, encoded) if sources else None
+    return Found(sources, encoded) if sources else Found()
 
 
-def _batches(groups: Pieces) -> Iterator[list[GroupChunk]]:
+def _batches(groups: Iterable[GroupChunk]) -> Iterator[list[GroupChunk]]:
     some: list[GroupChunk] = []
-    for piece in groups.pieces():
+    for piece in groups:
         n_groups, n_simulations = sum(map(len, some)), sum(len(one.seeds) for one in some)
         is_full = n_groups + len(piece) > _GROUPS_AT_ONCE or n_simulations + len(piece.seeds) > _SIMULATIONS_AT_ONCE
         if some and is_full:
@@ -248,8 +241,8 @@ class Offer:
         return FirstReplicates(self.files, self.record)
 
 
-def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found | None:
-    """Find the simulations that a new job takes from other jobs; None: there are none."""
+def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found:
+    """Find the simulations that a new job takes from other jobs."""
     # A study that stores only some outputs is refused, because its targets cannot be evaluated on stored rows.
     if new.spec.outputs is not None:
         raise UsageError(
@@ -259,15 +252,15 @@ def find_reuse(files: Files, new: JobRecord, prepared: PreparedStudy) -> Found |
         )
     if unknown := _without_value([new.options]):
         logger.warning("no simulation is reused, because mops does not store the value of --env %s", unknown)
-        return None
+        return Found()
     offers, reasons = _offers(files, new, prepared)
     refused = Refused(list(reasons))
-    found = match(prepared.study.groups, offers, files.spool, refused)
+    found = match(prepared.study.groups.pieces(), offers, files.spool, refused)
     if refused.source is not None:
         its = refused.source
         message = "job %s is not reused, because %s; to run again: %s"
         logger.warning(message, its.record.job, reasons[its], counted(refused.n_lost, "simulation"))
-    elif found is None:
+    elif not found.reuse:
         logger.warning("no simulation is reused, because no complete job has run one of this study")
     return found
 
@@ -326,26 +319,24 @@ def failures_of(job: Job) -> pa.Table:
 def find_good_simulations(
     job: Job,
     view: LogView,  # the job's log
-    groups: Pieces,  # of the derived job, which have the numbers of the job's groups
+    groups: ExtendedGroups,  # of the derived job
     wanted: Ranges,  # the numbers of the groups
     failures: pa.Table,  # from `failures_of`
-) -> Found | None:
-    """Find the good simulations of some groups of a complete job, for a job derived from it; None: there are none."""
+) -> Found:
+    """Find the good simulations of some groups of a complete job, for a job derived from it."""
     offers = [Offer(job.files, job.record, view, wanted, failures)]
     for one in reversed(source_logs(job.files, job.record)):
         record = load_job(job.files, one.source.job)
         offers.append(Offer(job.files, record, one.log.view, wanted & one.source.outputs))
-    return match(groups, offers, job.files.spool)
+    return match(groups.pieces(), offers, job.files.spool)
 
 
 def _like(files: Files, new: JobRecord) -> Iterator[JobRecord]:
     """Yield the jobs with the code names of the new job, the newest first."""
-    names = [name for name in job_names(files) if name != new.job]
-    contents = files.get_many([NamePaths(name).record for name in names])
     records = []
-    for name, data in zip(names, contents, strict=True):
+    for name, data in stored_records(files).items():
         try:
-            if data is not None:
+            if data is not None and name != new.job:
                 records.append(JOB_RECORDS.decode(data, f"{files.url}/{NamePaths(name).record}"))
         except UNREADABLE as bad:
             warn_unreadable(name, bad)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from mops.errors import MopsError
 from mops.jobs.location import service_with
@@ -14,27 +14,14 @@ from mops.jobs.status import OPEN_STATES, Status
 from mops.storage.files import Files
 
 if TYPE_CHECKING:
+    from mops.jobs.listing import Listed
     from mops.k8s.job_phase import Phase
     from mops.service.service import Service
 
 PHASE_SECONDS = 3.0  # the pause between two questions to Kubernetes about runners
 
 
-class SeenJob(Protocol):
-    """A dataclass with the state of a job, as ``Status`` and the lines of a list."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def state(self) -> str:
-        """The state."""
-
-    @property
-    def host(self) -> str:
-        """The host of the runner's last sign of life; empty: no runner is expected."""
-
-
-Seen = TypeVar("Seen", bound=SeenJob)
+Seen = TypeVar("Seen", "Status", "Listed")
 
 
 class Phases:
@@ -98,21 +85,13 @@ def _unknown(refused: MopsError) -> Phase:
 
 def with_runner(now: Seen, phase: Phase | None) -> Seen:
     """Return the job, whose state is ``interrupted`` if the pod with the last sign of life has ended."""
-    # The sign of life alone would tell this only after 45 s. Read the job after the phase; else use `with_later_phase`.
+    # The sign of life alone would tell this only after 45 s. Read the job after the phase: the runner may have finished
+    # it before Kubernetes answered.
     has_ended = phase is not None and phase.over and phase.is_of(now.host)
     return replace(now, state="interrupted") if now.state == "running" and has_ended else now
 
 
-def with_later_phase(
-    now: Seen,
-    phase: Phase | None,
-    again: Callable[[], Seen],  # reads the job again: the runner may have finished it before Kubernetes answered
-) -> Seen:
-    """Return the job as ``with_runner`` does, if it was read before Kubernetes told the phase."""
-    return now if with_runner(now, phase) is now else with_runner(again(), phase)
-
-
-def phase_text(now: SeenJob, phase: Phase | None) -> str:
+def phase_text(now: Status | Listed, phase: Phase | None) -> str:
     """Return what Kubernetes says of the runner; empty: nothing that the state does not say."""
     if phase is None or now.state not in OPEN_STATES:
         return ""

@@ -25,7 +25,7 @@ from mops.jobs.prepare import (
     trim_memory,
     unpacked,
 )
-from mops.jobs.reuse import find_reuse
+from mops.jobs.reuse import Found, find_reuse
 from mops.jobs.status import job_state
 from mops.project.bundle import pack
 from mops.project.difference import differing_files
@@ -206,8 +206,8 @@ def submit_prepared(
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
     record = make_record(name, prepared, launch.options, launch.owner)
-    found = find_reuse(files, record, prepared) if reuse else None
-    record = replace(record, reuse=found.reuse if found else ())
+    found = find_reuse(files, record, prepared) if reuse else Found()
+    record = replace(record, reuse=found.reuse)
     notes, parameters = list(prepared.study.warnings), prepared.parameters
     del prepared
 
@@ -215,7 +215,7 @@ def submit_prepared(
         # Popped, so that the study's objects are freed while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
         params = encode_groups(study.study.groups, files.spool())
-        create_job(files, record, study.bundle, study.text, params, found.table if found else None)
+        create_job(files, record, study.bundle, study.text, params, found.table)
         del study
         trim_memory()
 

@@ -7,7 +7,7 @@ compares results, and mops/cli/study.py shows them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,12 +114,16 @@ class Trial:
     equal_replicates: int = 0
 
 
-def try_out(
-    context: JobContext,
-    groups: Sequence[Group],  # the study's first two groups, or its only one
+def try_model(
+    prepared: PreparedStudy,
+    settings: Settings,
+    child: ChildEnvironment,
     on_imported: Callable[[], None] = lambda: None,  # called when the model is imported, before anything runs
 ) -> Trial:
-    """Run the first simulation three times, another one in between, a second replicate, and the targets twice."""
+    """Run the study's first simulation three times from the bundle, another one in between, and the targets twice.
+
+    It stores nothing. ModelError: the model cannot be imported.
+    """
     # Process 1: the simulation, then the simulation again; once more if it differs and has written files.
     # Process 2: another simulation, then the simulation with all its replicates, then each target twice.
     # Process 3: the simulation, only if something differed; it starts like a process of a job, which may be forked.
@@ -129,10 +133,11 @@ def try_out(
     # the first run wrote there, which does not happen in a job: if only that run differs, the model reads what it
     # wrote. If replicates are equal in fresh processes, the outputs do not depend on the seed: the model draws nothing
     # at random, or it draws from a generator with a fixed seed.
+    groups = prepared.study.groups
+    context, group = context_of_check(prepared, settings, child), groups.group(0)
     like_a_job = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT)
     # Spawned, because what an import draws at random differs between fresh processes only.
     alone = replace(like_a_job, start="spawn")
-    group = groups[0]
     with _started(alone) as one, _started(replace(alone, targets=2 * context.targets)) as two:
         import_seconds = one.ready()
         two.ready()  # both import at the same time, before anything is measured
@@ -143,7 +148,7 @@ def try_out(
             return replace(trial, failures=first.failures, prints=first.result.prints)
         check_outputs(context.outputs, first.result.reference or {})
         again, reads_written = _again(one, group, first)
-        other = two.simulate(_another_group(groups))
+        other = two.simulate(groups.group(1) if len(groups) > 1 else _with_another_seed(group))
         after = two.run(group) if context.targets else two.simulate(group)
     varying, equal_replicates = _in_fresh_processes(like_a_job, group, first, again, after)
     once, twice = after.losses_of_both_runs
@@ -214,13 +219,14 @@ class _Process:
         return time.monotonic() - self.began
 
     def simulate(self, group: Group, *, keep_folder: bool = False) -> _Ran:
-        return self.run(replace(group, seeds=group.seeds[:1]), targets=(), keep_folder=keep_folder)
+        """Run the first replicate, and no target."""
+        return self.run(replace(group, seeds=group.seeds[:1]), with_targets=False, keep_folder=keep_folder)
 
-    def run(self, group: Group, *, targets: tuple[str, ...] | None = None, keep_folder: bool = False) -> _Ran:
+    def run(self, group: Group, *, with_targets: bool = True, keep_folder: bool = False) -> _Ran:
         context = self.pool.context
         self.n_requests += 1
         request = TaskRequest(
-            replace(context, targets=context.targets if targets is None else targets),
+            context if with_targets else replace(context, targets=()),
             self.n_requests,
             (group,),
             None,
@@ -243,13 +249,10 @@ def _started(context: JobContext) -> Iterator[_Process]:
         pool.close()
 
 
-def _another_group(groups: Sequence[Group]) -> Group:
-    """Return the second set, or the only set with another first seed."""
-    if len(groups) > 1:
-        return groups[1]
-    only = groups[0]
-    seeds = (replicate_seed(only.param_id, i) for i in range(2))
-    return replace(only, seeds=(*only.seeds[1:], *(seed for seed in seeds if seed != only.seeds[0])))
+def _with_another_seed(group: Group) -> Group:
+    """Return a set with another first seed."""
+    seeds = (replicate_seed(group.param_id, i) for i in range(2))
+    return replace(group, seeds=(*group.seeds[1:], *(seed for seed in seeds if seed != group.seeds[0])))
 
 
 def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[str, ...]]:
@@ -312,18 +315,6 @@ def check_model(
     """Import the model and the targets from the bundle, in a child process; raise ModelError."""
     with started_children(context_of_check(prepared, settings, child), warm=False) as pool:
         check_import(pool, other_packages=other_packages)
-
-
-def try_model(
-    prepared: PreparedStudy,
-    settings: Settings,
-    child: ChildEnvironment,
-    on_imported: Callable[[], None] = lambda: None,  # called when the model is imported, before anything runs
-) -> Trial:
-    """Run the study's first simulation three times from the bundle; store nothing. Raise ModelError."""
-    groups = prepared.study.groups
-    first = groups.groups(range(min(len(groups), 2)))
-    return try_out(context_of_check(prepared, settings, child), first, on_imported)
 
 
 def context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:

@@ -354,6 +354,12 @@ def job_names(files: Files) -> list[str]:
     return [name for name in files.folders(JOBS) if is_job_name(name)]
 
 
+def stored_records(files: Files) -> dict[str, bytes | None]:
+    """Return the bytes of each job's record, by name; None: the name has only remains of a killed submit or delete."""
+    names = job_names(files)
+    return dict(zip(names, files.get_many([NamePaths(name).record for name in names]), strict=True))
+
+
 @dataclass(frozen=True)
 class _OptionsRecord:
     options: JobOptions

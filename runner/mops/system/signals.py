@@ -11,8 +11,10 @@ import fcntl
 import os
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -46,6 +48,17 @@ def die_with_parent(lifeline_fd: int) -> None:
     tie(lifeline_fd, os.getpgrp())
     if readable(lifeline_fd):  # the parent's end has closed before the call of tie
         os._exit(1)
+
+
+@contextmanager
+def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle signals while the body runs. Only the main thread may call this."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def signals_with_default_action(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:

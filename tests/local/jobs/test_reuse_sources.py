@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mops.errors import JobError
 from mops.jobs.reuse import Found, Offer, Refused, match
 from mops.storage.backends.base import Spool
 from mops.storage.job_records import keep_options, read_options
-from mops.storage.params_file import NewGroups
+from mops.study.groups import GroupChunk
 
 MODEL = """
 import os
@@ -177,8 +177,8 @@ def test_a_job_that_goes_during_the_submit_is_left_out(
     submit("second")
 
     def match_later(
-        groups: NewGroups, offers: list[Offer], spool: Callable[[], Spool], refused: Refused
-    ) -> Found | None:
+        groups: Iterator[GroupChunk], offers: list[Offer], spool: Callable[[], Spool], refused: Refused
+    ) -> Found:
         (folder_of(project / "results", "second") / "params.parquet").write_bytes(b"")
         return match(groups, offers, spool, refused)
 

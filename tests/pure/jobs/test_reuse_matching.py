@@ -102,9 +102,9 @@ def test_each_simulation_comes_from_the_first_job_that_has_it(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reuse, "_GROUPS_AT_ONCE", at_once)
-        found = match(Sets(sets), offers, Memory)  # type: ignore[arg-type]
+        found = match(Sets(sets).pieces(), offers, Memory)  # type: ignore[arg-type]
     wanted = expected(sets, offers)
-    if found is None:
+    if found.table is None:
         assert wanted == []
         return
     table = pq.read_table(io.BytesIO(found.table.content.getvalue()))  # type: ignore[attr-defined]
@@ -121,8 +121,8 @@ def test_the_refused_job_has_what_no_other_job_offers(
     looked = Refused(refused)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reuse, "_GROUPS_AT_ONCE", at_once)
-        found = match(Sets(sets), offers, Memory, looked)  # type: ignore[arg-type]
-    assert (found is None) == (expected(sets, offers) == [])
+        found = match(Sets(sets).pieces(), offers, Memory, looked)  # type: ignore[arg-type]
+    assert (found.table is None) == (expected(sets, offers) == [])
     offered = {row[:2] for row in expected(sets, offers)}
     lost = {id(job): sum(row[:2] not in offered for row in expected(sets, [job])) for job in refused}
     assert looked.n_lost == (lost[id(looked.source)] if looked.source is not None else 0)
@@ -148,7 +148,7 @@ def looked_at(refused: list[Job], monkeypatch: pytest.MonkeyPatch) -> tuple[Refu
     monkeypatch.setattr(reuse, "_GROUPS_AT_ONCE", 3)
     looked = Refused(refused)  # type: ignore[arg-type]
     offers = [Job("offer", Sets([(name, [1]) for name in "abc"]), np.ones(3, np.bool_), [0] * 3)]
-    match(Sets([(name, [1]) for name in "abcdefghi"]), offers, Memory, looked)  # type: ignore[arg-type]
+    match(Sets([(name, [1]) for name in "abcdefghi"]).pieces(), offers, Memory, looked)  # type: ignore[arg-type]
     return looked, [job.groups.n_reads for job in refused]  # type: ignore[attr-defined]
 
 
