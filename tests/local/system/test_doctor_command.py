@@ -70,16 +70,15 @@ def test_the_storage_is_written_and_read(tmp_path: Path) -> None:
     absent, there, file = tmp_path / "absent", tmp_path / "there", tmp_path / "file"
     there.mkdir()
     file.write_text("")
-    assert "which the first job makes" in doctor("--storage", str(absent)).stdout
+    assert "which the first job makes" in doctor("--storage", str(absent)).out
     assert not absent.exists()
-    assert "this account can create, read, list and remove files" in doctor("--storage", str(there)).stdout
+    assert "this account can create, read, list and remove files" in doctor("--storage", str(there)).out
     assert list(there.iterdir()) == []
     ran = doctor("--storage", str(file))
-    assert ran.returncode == 1
-    assert "a file and a folder have the same path" in ran.stdout
-    assert json.loads(doctor("--storage", str(file), "--json").stdout)["findings"][0]["where"].startswith(
-        f"storage {file}"
-    )
+    assert ran.code == 1
+    assert "a file and a folder have the same path" in ran.out
+    (found,) = doctor("--storage", str(file), "--json").json["findings"]
+    assert found["where"].startswith(f"storage {file}")
 
 
 def test_a_job_reports_problems_when_it_starts(lab: StudyLab, tmp_path: Path) -> None:
