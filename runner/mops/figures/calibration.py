@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.figures.bins import Bins, cells, is_log
-from mops.figures.columns import Floats, nullable, numbers
+from mops.figures.columns import Floats, Integers, nullable, numbers
 
 MOST_TRIALS = 2_000
 
@@ -23,18 +23,16 @@ class Trials:
     # (int64, from 1), ``round`` (int32), ``loss`` and ``weight`` (float64; null: it has failed), ``best`` (float64):
     # the least loss so far.
     points: pa.Table
-    # A row for each round: ``round`` (int32), ``n``, ``failed`` (int64), ``best``, ``median`` (float64): of its losses;
-    # ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
-    rounds: pa.Table
+    n_before: Integers  # for each round, the number of trials before it
     n_trials: int
     is_log: bool  # whether the loss needs a logarithmic scale
 
 
-def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
+def trials(table: pa.Table) -> Trials:
     """Return the losses over the trials, from ``Calibration.trials``."""
     losses = numbers(table["loss"])
     so_far = np.fmin.accumulate(losses) if len(losses) else losses
-    step = max(1, -(-len(losses) // most))
+    step = max(1, -(-len(losses) // MOST_TRIALS))
     least = np.where(np.isnan(so_far), np.inf, so_far)
     better = least < np.append(np.inf, least[:-1])[: len(least)]
     shown = np.flatnonzero((np.arange(len(losses)) % step == 0) | better)
@@ -45,26 +43,8 @@ def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
         "weight": nullable(numbers(table["weight"])[shown]),
         "best": nullable(so_far[shown]),
     }
-    weights = np.nan_to_num(numbers(table["weight"]))
-    scale = is_log(losses[np.isfinite(losses)])
-    return Trials(pa.table(points), _rounds(table, losses, weights), len(losses), scale)
-
-
-def _rounds(table: pa.Table, losses: Floats, weights: Floats) -> pa.Table:
-    of = table["round"].to_numpy()
-    ks = np.unique(of)
-    finite = [losses[(of == k) & np.isfinite(losses)] for k in ks]
-    best = np.array([some.min() if len(some) else np.nan for some in finite])
-    columns = {
-        "round": pa.array(ks, pa.int32()),
-        "n": pa.array([int((of == k).sum()) for k in ks], pa.int64()),
-        "failed": pa.array([int((of == k).sum()) - len(some) for k, some in zip(ks, finite, strict=True)], pa.int64()),
-        "best": nullable(best),
-        "median": nullable(np.array([np.median(some) if len(some) else np.nan for some in finite])),
-        "best_so_far": nullable(np.fmin.accumulate(best) if len(best) else best),
-        "weight": pa.array([float(weights[of == k].sum()) for k in ks], pa.float64()),
-    }
-    return pa.table(columns)
+    _, n_before = np.unique(table["round"].to_numpy(), return_index=True)
+    return Trials(pa.table(points), n_before, len(losses), is_log(losses[np.isfinite(losses)]))
 
 
 @dataclass(frozen=True)

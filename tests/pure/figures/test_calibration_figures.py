@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mops.figures import calibration as module
 from mops.figures.bins import bins_between, bins_of
 from mops.figures.calibration import (
     Prior,
@@ -46,7 +47,9 @@ def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
 @given(TRIALS, st.integers(1, 40))
 def test_trials_show_each_improvement(rows: list[tuple[Any, ...]], most: int) -> None:
     table = table_of(rows)
-    found = trials(table, most)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_TRIALS", most)
+        found = trials(table)
     best, improvements, so_far = math.inf, [], []
     for number, (_, loss, *_) in enumerate(rows, 1):
         if loss is not None and loss < best:
@@ -63,17 +66,9 @@ def test_trials_show_each_improvement(rows: list[tuple[Any, ...]], most: int) ->
 
 
 @given(TRIALS)
-def test_rounds_sum_up_their_trials(rows: list[tuple[Any, ...]]) -> None:
-    found = trials(table_of(rows)).rounds.to_pylist()
-    assert [row["round"] for row in found] == sorted({row[0] for row in rows})
-    for row in found:
-        losses = [loss for k, loss, *_ in rows if k == row["round"]]
-        scored = [loss for loss in losses if loss is not None]
-        before = [loss for k, loss, *_ in rows if k <= row["round"] and loss is not None]
-        assert (row["n"], row["failed"]) == (len(losses), len(losses) - len(scored))
-        assert row["best"] == (min(scored) if scored else None)
-        assert row["median"] == (pytest.approx(np.median(scored)) if scored else None)
-        assert row["best_so_far"] == (min(before) if before else None)
+def test_a_round_begins_after_the_trials_of_all_rounds_before_it(rows: list[tuple[Any, ...]]) -> None:
+    ks = [k for k, *_ in rows]
+    assert trials(table_of(rows)).n_before.tolist() == [sum(k < of for k in ks) for of in sorted(set(ks))]
 
 
 @given(TRIALS)
