@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -58,46 +57,32 @@ class Prior:
 POSTERIOR_QUANTILES = {"low95": 0.025, "low50": 0.25, "median": 0.5, "high50": 0.75, "high95": 0.975}
 
 
-def marginals(fitted: pa.Table, weights: Floats, priors: Mapping[str, Prior]) -> pa.Table:
-    """Return the posterior of each parameter in bins, compared with its prior; failed trials have weight 0."""
+def marginal(fitted: pa.Table, weights: Floats, name: str, prior: Prior) -> pa.Table:
+    """Return the posterior of a parameter in bins, compared with its prior; failed trials have weight 0."""
     # ``trials`` (int64): the trials in the bin. ``weight`` (float64): their posterior weights, of all 1. ``prior``
     # (float64): the prior probability of the bin.
-    found = []
-    for name, prior in priors.items():
-        index = prior.bins.index(fitted[name])
-        inside = index >= 0
-        n = np.bincount(index[inside], minlength=len(prior.bins)).astype(np.int64)
-        weight = np.bincount(index[inside], weights=weights[inside], minlength=len(prior.bins))
-        of = prior.bins.table().add_column(0, "parameter", pa.array([name] * len(prior.bins), pa.string()))
-        of = of.append_column("trials", pa.array(n)).append_column("weight", pa.array(weight))
-        found.append(of.append_column("prior", pa.array(prior.masses, pa.float64())))
-    return pa.concat_tables(found)
+    index = prior.bins.index(fitted[name])
+    inside = index >= 0
+    n = np.bincount(index[inside], minlength=len(prior.bins)).astype(np.int64)
+    weight = np.bincount(index[inside], weights=weights[inside], minlength=len(prior.bins))
+    found = prior.bins.table().add_column(0, "parameter", pa.array([name] * len(prior.bins), pa.string()))
+    found = found.append_column("trials", pa.array(n)).append_column("weight", pa.array(weight))
+    return found.append_column("prior", pa.array(prior.masses, pa.float64()))
 
 
-def pair_weights(fitted: pa.Table, weights: Floats, bins: Mapping[str, Bins]) -> pa.Table:
-    """Return the posterior weight in each cell with weight of each pair of parameters."""
-    index = {name: of.index(fitted[name]) for name, of in bins.items()}
-    pairs = []
-    for x, y in combinations(bins, 2):
-        nx, ny = len(bins[x]), len(bins[y])
-        rows, cell = cells(index[x], index[y], nx, ny)
-        weight = np.bincount(cell, weights=weights[rows], minlength=nx * ny)
-        full = np.flatnonzero(weight)
-        named = (pa.array([name] * len(full), pa.string()) for name in (x, y))
-        at = (pa.array(full % max(nx, 1), pa.int32()), pa.array(full // max(nx, 1), pa.int32()))
-        pairs.append(pa.table([*named, *at, pa.array(weight[full])], schema=_PAIRS))
-    return pa.concat_tables([_PAIRS.empty_table(), *pairs])
-
-
-_PAIRS = pa.schema(
-    [
-        pa.field("x", pa.string()),
-        pa.field("y", pa.string()),
-        pa.field("x_bin", pa.int32()),
-        pa.field("y_bin", pa.int32()),
-        pa.field("weight", pa.float64()),
-    ]
-)
+def pair_weights(fitted: pa.Table, weights: Floats, x: Bins, y: Bins) -> pa.Table:
+    """Return the posterior weight in each cell with weight of two parameters."""
+    rows, cell = cells(x.index(fitted[x.name]), y.index(fitted[y.name]), len(x), len(y))
+    weight = np.bincount(cell, weights=weights[rows], minlength=len(x) * len(y))
+    full = np.flatnonzero(weight)
+    columns = {
+        "x": pa.array([x.name] * len(full), pa.string()),
+        "y": pa.array([y.name] * len(full), pa.string()),
+        "x_bin": pa.array(full % max(len(x), 1), pa.int32()),
+        "y_bin": pa.array(full // max(len(x), 1), pa.int32()),
+        "weight": pa.array(weight[full], pa.float64()),
+    }
+    return pa.table(columns)
 
 
 def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:

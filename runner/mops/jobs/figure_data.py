@@ -23,9 +23,10 @@ from mops.figures.choices import (
 )
 from mops.figures.columns import Integers
 from mops.figures.failures import FailureBins, failure_bins
-from mops.figures.fan import MOST_VALUES, Fan, FanSource, fans, last_values, sample_of_sets
+from mops.figures.fan import MOST_VALUES, Fan, fans, last_values, sample_of_sets
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.row_keys import (
+    FigureRows,
     candidates,
     check_divisions,
     division_text,
@@ -39,7 +40,7 @@ from mops.figures.row_keys import (
 )
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
-from mops.figures.spreads import Spread, SpreadSource, spreads
+from mops.figures.spreads import Spread, spreads
 from mops.figures.timeline import Timeline, timeline
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData
@@ -161,8 +162,8 @@ def fans_of(
     if by is not None and by is not False and divisions is not None:
         check_divisions(" and ".join(map(repr, named)), len(divisions.drop_null().unique()))
     divided = " and ".join(named) or None
-    source = FanSource(rows, course.output, course.x, course.ys, len(groups), len(read), divided, divisions)
-    return [replace(fan, keys=tuple(keys)) for fan in fans(source)]
+    source = FigureRows(rows, course.output, course.ys, len(groups), len(read), divided, divisions)
+    return [replace(fan, keys=tuple(keys)) for fan in fans(source, course.x)]
 
 
 def _named_divisions(data: JobData, course: Course, by: str | Sequence[str] | Literal[False] | None) -> list[str]:
@@ -207,7 +208,7 @@ def spreads_of(data: JobData, output: str, ys: Sequence[str]) -> list[Spread] | 
     own = data.dataset("outputs", output).schema.names
     chosen = choose_division(data.parameters.next_to(own))
     divisions = divisions_of(data, own, rows, [] if chosen is None else [chosen])
-    return spreads(SpreadSource(rows, output, ys, len(groups), len(read), chosen, divisions))
+    return spreads(FigureRows(rows, output, ys, len(groups), len(read), chosen, divisions))
 
 
 def is_single_row(data: JobData, output: str) -> bool:

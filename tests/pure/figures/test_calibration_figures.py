@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from mops.figures import calibration as module
 from mops.figures.bins import bins_between, bins_of
 from mops.figures.calibration import (
     Prior,
-    marginals,
+    marginal,
     pair_weights,
     posterior_quantiles,
     thinned,
@@ -77,17 +76,15 @@ def test_a_posterior_adds_the_weights_of_the_trials_in_each_bin(rows: list[tuple
     weights = np.array([weight or 0.0 for weight in table["weight"].to_pylist()])
     bins = {"beta": bins_between("beta", 0, 5, 5, is_log=False, is_integer=False), "kind": bins_of("kind", KINDS)}
     priors = {name: Prior(of, np.full(len(of), 1 / len(of))) for name, of in bins.items()}
-    found = marginals(table, weights, priors)
-    for name in ("beta", "kind"):
-        marginal = found.filter(pc.equal(found["parameter"], name)).to_pylist()
+    for name, prior in priors.items():
         index = bins[name].index(table[name]).tolist()
         assert -1 not in index
-        for row in marginal:
+        for row in marginal(table, weights, name, prior).to_pylist():
             inside = [weight for weight, at in zip(weights, index, strict=True) if at == row["bin"]]
             assert row["trials"] == len(inside)
             assert row["weight"] == pytest.approx(sum(inside))
             assert row["prior"] == 1 / len(bins[name])
-    pairs = pair_weights(table, weights, bins).to_pylist()
+    pairs = pair_weights(table, weights, bins["beta"], bins["kind"]).to_pylist()
     assert sum(row["weight"] for row in pairs) == pytest.approx(sum(weights))
     for row in pairs:
         assert (row["x"], row["y"]) == ("beta", "kind")

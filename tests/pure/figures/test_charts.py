@@ -12,9 +12,10 @@ import pytest
 from mops.figures import charts, course_charts
 from mops.figures.bins import bins_of
 from mops.figures.calibration import trials
-from mops.figures.fan import Fan, FanSource, fans, have_decades
+from mops.figures.fan import Fan, fans, have_decades
 from mops.figures.losses import ScoredSets, distribution, shown_sets
 from mops.figures.profiles import parallel, profile
+from mops.figures.row_keys import FigureRows
 from mops.figures.timeline import timeline
 from mops.storage.samples import as_table
 
@@ -130,7 +131,7 @@ def fan(courses: list[list[float]]) -> Fan:
     table = pa.table(
         {"group": pa.array(group, pa.int32()), "replicate": pa.array(replicate, pa.int32()), "day": x, "y": y}
     )
-    (found,) = fans(FanSource(table, "daily", "day", ["y"], len(courses), len(courses)))
+    (found,) = fans(FigureRows(table, "daily", ["y"], len(courses), len(courses)), "day")
     return found
 
 
