@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
 
 from mops.figures.bins import Bins, cells, is_log
-from mops.figures.columns import Floats, nullable, numbers
+from mops.figures.columns import Floats, Integers, nullable, numbers
 
 MOST_TRIALS = 2_000
 
@@ -23,18 +22,16 @@ class Trials:
     # (int64, from 1), ``round`` (int32), ``loss`` and ``weight`` (float64; null: it has failed), ``best`` (float64):
     # the least loss so far.
     points: pa.Table
-    # A row for each round: ``round`` (int32), ``n``, ``failed`` (int64), ``best``, ``median`` (float64): of its losses;
-    # ``best_so_far`` (float64); ``weight`` (float64): the sum of the posterior weights of its trials.
-    rounds: pa.Table
+    n_before: Integers  # for each round, the number of trials before it
     n_trials: int
     is_log: bool  # whether the loss needs a logarithmic scale
 
 
-def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
+def trials(table: pa.Table) -> Trials:
     """Return the losses over the trials, from ``Calibration.trials``."""
     losses = numbers(table["loss"])
     so_far = np.fmin.accumulate(losses) if len(losses) else losses
-    step = max(1, -(-len(losses) // most))
+    step = max(1, -(-len(losses) // MOST_TRIALS))
     least = np.where(np.isnan(so_far), np.inf, so_far)
     better = least < np.append(np.inf, least[:-1])[: len(least)]
     shown = np.flatnonzero((np.arange(len(losses)) % step == 0) | better)
@@ -45,26 +42,8 @@ def trials(table: pa.Table, most: int = MOST_TRIALS) -> Trials:
         "weight": nullable(numbers(table["weight"])[shown]),
         "best": nullable(so_far[shown]),
     }
-    weights = np.nan_to_num(numbers(table["weight"]))
-    scale = is_log(losses[np.isfinite(losses)])
-    return Trials(pa.table(points), _rounds(table, losses, weights), len(losses), scale)
-
-
-def _rounds(table: pa.Table, losses: Floats, weights: Floats) -> pa.Table:
-    of = table["round"].to_numpy()
-    ks = np.unique(of)
-    finite = [losses[(of == k) & np.isfinite(losses)] for k in ks]
-    best = np.array([some.min() if len(some) else np.nan for some in finite])
-    columns = {
-        "round": pa.array(ks, pa.int32()),
-        "n": pa.array([int((of == k).sum()) for k in ks], pa.int64()),
-        "failed": pa.array([int((of == k).sum()) - len(some) for k, some in zip(ks, finite, strict=True)], pa.int64()),
-        "best": nullable(best),
-        "median": nullable(np.array([np.median(some) if len(some) else np.nan for some in finite])),
-        "best_so_far": nullable(np.fmin.accumulate(best) if len(best) else best),
-        "weight": pa.array([float(weights[of == k].sum()) for k in ks], pa.float64()),
-    }
-    return pa.table(columns)
+    _, n_before = np.unique(table["round"].to_numpy(), return_index=True)
+    return Trials(pa.table(points), n_before, len(losses), is_log(losses[np.isfinite(losses)]))
 
 
 @dataclass(frozen=True)
@@ -78,46 +57,32 @@ class Prior:
 POSTERIOR_QUANTILES = {"low95": 0.025, "low50": 0.25, "median": 0.5, "high50": 0.75, "high95": 0.975}
 
 
-def marginals(fitted: pa.Table, weights: Floats, priors: Mapping[str, Prior]) -> pa.Table:
-    """Return the posterior of each parameter in bins, compared with its prior; failed trials have weight 0."""
+def marginal(fitted: pa.Table, weights: Floats, name: str, prior: Prior) -> pa.Table:
+    """Return the posterior of a parameter in bins, compared with its prior; failed trials have weight 0."""
     # ``trials`` (int64): the trials in the bin. ``weight`` (float64): their posterior weights, of all 1. ``prior``
     # (float64): the prior probability of the bin.
-    found = []
-    for name, prior in priors.items():
-        index = prior.bins.index(fitted[name])
-        inside = index >= 0
-        n = np.bincount(index[inside], minlength=len(prior.bins)).astype(np.int64)
-        weight = np.bincount(index[inside], weights=weights[inside], minlength=len(prior.bins))
-        of = prior.bins.table().add_column(0, "parameter", pa.array([name] * len(prior.bins), pa.string()))
-        of = of.append_column("trials", pa.array(n)).append_column("weight", pa.array(weight))
-        found.append(of.append_column("prior", pa.array(prior.masses, pa.float64())))
-    return pa.concat_tables(found)
+    index = prior.bins.index(fitted[name])
+    inside = index >= 0
+    n = np.bincount(index[inside], minlength=len(prior.bins)).astype(np.int64)
+    weight = np.bincount(index[inside], weights=weights[inside], minlength=len(prior.bins))
+    found = prior.bins.table().add_column(0, "parameter", pa.array([name] * len(prior.bins), pa.string()))
+    found = found.append_column("trials", pa.array(n)).append_column("weight", pa.array(weight))
+    return found.append_column("prior", pa.array(prior.masses, pa.float64()))
 
 
-def pair_weights(fitted: pa.Table, weights: Floats, bins: Mapping[str, Bins]) -> pa.Table:
-    """Return the posterior weight in each cell with weight of each pair of parameters."""
-    index = {name: of.index(fitted[name]) for name, of in bins.items()}
-    pairs = []
-    for x, y in combinations(bins, 2):
-        nx, ny = len(bins[x]), len(bins[y])
-        rows, cell = cells(index[x], index[y], nx, ny)
-        weight = np.bincount(cell, weights=weights[rows], minlength=nx * ny)
-        full = np.flatnonzero(weight)
-        named = (pa.array([name] * len(full), pa.string()) for name in (x, y))
-        at = (pa.array(full % max(nx, 1), pa.int32()), pa.array(full // max(nx, 1), pa.int32()))
-        pairs.append(pa.table([*named, *at, pa.array(weight[full])], schema=_PAIRS))
-    return pa.concat_tables([_PAIRS.empty_table(), *pairs])
-
-
-_PAIRS = pa.schema(
-    [
-        pa.field("x", pa.string()),
-        pa.field("y", pa.string()),
-        pa.field("x_bin", pa.int32()),
-        pa.field("y_bin", pa.int32()),
-        pa.field("weight", pa.float64()),
-    ]
-)
+def pair_weights(fitted: pa.Table, weights: Floats, x: Bins, y: Bins) -> pa.Table:
+    """Return the posterior weight in each cell with weight of two parameters."""
+    rows, cell = cells(x.index(fitted[x.name]), y.index(fitted[y.name]), len(x), len(y))
+    weight = np.bincount(cell, weights=weights[rows], minlength=len(x) * len(y))
+    full = np.flatnonzero(weight)
+    columns = {
+        "x": pa.array([x.name] * len(full), pa.string()),
+        "y": pa.array([y.name] * len(full), pa.string()),
+        "x_bin": pa.array(full % max(len(x), 1), pa.int32()),
+        "y_bin": pa.array(full // max(len(x), 1), pa.int32()),
+        "weight": pa.array(weight[full], pa.float64()),
+    }
+    return pa.table(columns)
 
 
 def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:

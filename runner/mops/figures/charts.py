@@ -22,8 +22,7 @@ from mops.figures.columns import Floats, cell, numbers
 from mops.figures.failures import FailureBins, FailureMap
 from mops.figures.fan import linear_below
 from mops.figures.losses import TOTAL, Distribution, ScoredSets, ShownSets, named
-from mops.figures.parallel import Parallel
-from mops.figures.profiles import Pairs, Profile
+from mops.figures.profiles import Pairs, Parallel, Profile
 from mops.figures.sensitivity import Sensitivity
 from mops.figures.sobol import Sobol
 from mops.units import counted, number, shortened
@@ -239,7 +238,7 @@ def distribution(found: Distribution) -> Chart:
     scale = ", in bins of equal ratio" if found.bins.kind == "log" else ""
     of = f"{found.n:,} of {counted(found.n + found.n_missing, 'parameter set')}; {found.n_missing:,} lack it"
     of = of if found.n_missing else counted(found.n, "parameter set")
-    least, median = number(found.quantiles[0]), number(found.quantiles[2])
+    least, median = number(found.quantiles[0]), number(found.quantiles[1])
     return titled(bars, title, f"The {named(found.title)} of {of}{scale}. The least is {least}, the median {median}.")
 
 
@@ -264,15 +263,15 @@ def profile(found: Profile, sets: ShownSets | None = None, by: str = "") -> Char
     have = "has" if found.n_missing == 1 else "have"
     missing = f" {counted(found.n_missing, 'set')} {have} no value of it." if found.n_missing else ""
     caption = (
-        f"The least and the median {named(found.title)} in {each} of {shortened(found.parameter, 60)!r}, for "
+        f"The least and the median {named(found.title)} in {each} of {shortened(found.bins.name, 60)!r}, for "
         f"{counted(found.n, 'parameter set')}. The least is {cell(best['best'])}, at {best['x_label']}.{missing}"
     )
-    return titled(alt.layer(*layers), f"Profile of {shortened(found.parameter, 40)}{by}", caption)
+    return titled(alt.layer(*layers), f"Profile of {shortened(found.bins.name, 40)}{by}", caption)
 
 
 def _sets_at(found: Profile, sets: ShownSets) -> Rows:
-    places = _places(found.bins, sets.table[found.parameter], "x")
-    losses = numbers(sets.table[found.label]).tolist()
+    places = _places(found.bins, sets.table[found.bins.name], "x")
+    losses = numbers(sets.table[TOTAL]).tolist()
     return [at | {"y": loss, "series": "a set"} for at, loss in zip(places, losses, strict=True) if at]
 
 
@@ -284,33 +283,22 @@ def _places(bins: Bins, column: pa.ChunkedArray, channel: str) -> Rows:
     return [{f"{channel}_at": value} if np.isfinite(value) else {} for value in numbers(column).tolist()]
 
 
-def best_set(scored: ScoredSets) -> pa.Table:
-    """Return the row of the set with the least loss."""
-    return scored.table.slice(int(scored.ranked()[0]), 1)
-
-
 def shade_limits(scored: ScoredSets) -> list[float]:
     """Return the losses between six colours: equal steps or ratios, up to the loss that 3 of 4 sets are below."""
-    losses = scored.losses()[scored.ranked()]
+    losses = scored.losses()
     if scored.is_constant() or not len(losses):
         return []
     spaced = np.geomspace if scored.is_log() else np.linspace
-    limits = spaced(float(losses[0]), float(np.quantile(losses, _COLOURED)), len(SHARES))[1:]
+    limits = spaced(float(losses.min()), float(np.quantile(losses, _COLOURED)), len(SHARES))[1:]
     found: list[float] = np.unique([float(f"{limit:.3g}") for limit in limits]).tolist()
     return found
 
 
-def pair(
-    scored: ScoredSets, found: Pairs, x: str, y: str, limits: Sequence[float], best: pa.Table
-) -> tuple[Chart, pa.Table]:
-    """Draw the sets over two parameters in the colours of their losses, or the cells of many; also return the data.
-
-    ``limits``: between the colours (`shade_limits`); ``best``: the row of the best set.
-    """
-    bins, n = {"x": found.bins[x], "y": found.bins[y]}, found.n_sets
+def pair(scored: ScoredSets, found: Pairs, x: str, y: str) -> tuple[Chart, pa.Table]:
+    """Draw the sets over two parameters in the colours of their losses, or the cells of many; also return the data."""
+    bins, n, ranked = {"x": found.bins[x], "y": found.bins[y]}, found.n_sets, scored.ranked
     as_points = n <= MOST_AS_POINTS and any(of.kind != "values" for of in bins.values())
     if as_points:
-        ranked = scored.table.take(pa.array(scored.ranked()))
         data = pa.table({"group": ranked["group"], "x": ranked[x], "y": ranked[y], "loss": ranked[TOTAL]})
         places = zip(*(_places(of, data[channel], channel) for channel, of in bins.items()), strict=True)
         losses = data["loss"].to_pylist()
@@ -320,7 +308,7 @@ def pair(
         on_top = "" if scored.is_constant() else ", the best on top"
         what = f"Each of {counted(n, 'set')} is a point{on_top}."
     else:
-        data = found.cells.filter(pc.and_(pc.equal(found.cells["x"], x), pc.equal(found.cells["y"], y)))
+        data = found.cells[x, y]
         for channel, name in zip("xy", (x, y), strict=True):
             labels = pa.array(found.bins[name].labels(), pa.string())
             data = data.append_column(f"{channel}_label", labels.take(data[f"{channel}_bin"]))
@@ -328,26 +316,26 @@ def pair(
         chart = drawn_from(rows).mark_rect()
         what = f"The least {named(found.title)} in each cell, of {counted(n, 'set')}. An empty cell has none."
     axes = {**bin_axis(bins["x"], "x", at=as_points, padding=6), **bin_axis(bins["y"], "y", at=as_points, padding=6)}
-    at_best = " and ".join(f"{name} = {cell(best[name][0].as_py())}" for name in (x, y))
+    at_best = " and ".join(f"{name} = {cell(ranked[name][0].as_py())}" for name in (x, y))
     title = f"{shortened(named(found.title), 30)} over {shortened(x, 20)} and {shortened(y, 20)}"
     where = "" if scored.is_constant() else f" The best is at {shortened(at_best, 80)}."
-    chart = chart.encode(**axes, color=_shades("loss", limits, found.title))
+    chart = chart.encode(**axes, color=_shades(shade_limits(scored), found.title))
     return titled(chart, title[0].upper() + title[1:], f"{what}{where}"), data
 
 
-def _shades(field: str, limits: Sequence[float], title: str) -> Any:
+def _shades(limits: Sequence[float], title: str) -> Any:
     if not limits:
         return alt.value(BLUE)
     scale = alt.Scale(type="threshold", domain=list(limits), range=list(SHARES[::-1][: len(limits) + 1]))
     legend = alt.Legend(orient="top", title=shortened(title, 40), format=".3~g", offset=LEGEND_OFFSET)
-    return alt.Color(field, type="quantitative", scale=scale, legend=legend)
+    return alt.Color("loss", type="quantitative", scale=scale, legend=legend)
 
 
 def pairs(scored: ScoredSets, found: Pairs, profiles: Sequence[Profile]) -> Chart:
     """Draw a matrix: each pair of parameters below the diagonal, and the profile of each parameter on it."""
-    rows, limits, best = [], shade_limits(scored), best_set(scored)
+    rows = []
     for i, name in enumerate(found.parameters):
-        below: list[Any] = [pair(scored, found, x, name, limits, best)[0] for x in found.parameters[:i]]
+        below: list[Any] = [pair(scored, found, x, name)[0] for x in found.parameters[:i]]
         small = [one.properties(width=150, height=130) for one in [*below, profile(profiles[i])]]
         for one in small:
             one.title = alt.Undefined
@@ -420,7 +408,7 @@ def parallel(found: Parallel, by: str = "") -> Chart:
 
 def _axis_name(axis: Bins, found: Parallel) -> str:
     name = axis.name
-    if name == found.sets.label:
+    if name == TOTAL:
         name = found.sets.title
         name = f"{name} (loss)" if name in {one.name for one in found.axes[:-1]} else name
     return f"{name} (log)" if axis.kind == "log" else name
@@ -533,7 +521,7 @@ def failures(found: FailureBins, name: str) -> Chart:
     bins, at = found.bins[name], bin_rows(found.bins[name], "x")
     table = found.table.filter(pc.equal(found.table["parameter"], name)).to_pylist()
     causes = found.causes[:_CAUSES_WITH_LINES] if len(found.causes) > 1 else ()
-    names = ["any failure", *(f"{i}. {shortened(c.cause or c.verdict, 34)}" for i, c in enumerate(causes, 1))]
+    names = ["any failure", *(f"{i}. {shortened(cause, 34)}" for i, cause in enumerate(causes, 1))]
     rows = [row | at[row["bin"]] | {"series": names[row["cause"]]} for row in table if row["cause"] < len(names)]
     any_failure = [row for row in rows if row["cause"] == 0]
     colour = coloured(names, [PALE if causes else VERMILION, BLUE, PURPLE, GREEN][: len(names)])

@@ -271,8 +271,8 @@ def _lines(line: Timeline, series: Mapping[str, tuple[str, str]], y_title: str, 
         mark = drawn_from(rows).mark_line(point={"size": 18} if len(rows) < 30 else False, **step)
         y = alt.Y("y:Q", title=y_title, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=5))
         layers.append(mark.encode(x=x, y=y, color=colour if len(series) > 1 else alt.value(BLUE)))
-    if len(line.attempts) > 1:
-        starts = [{"t": row["running_seconds"] / size} for row in line.attempts.to_pylist()]
+    if len(line.starts) > 1:
+        starts = [{"t": seconds / size} for seconds in line.starts.tolist()]
         layers.append(drawn_from(starts).mark_rule(color=AXIS, strokeDash=[4, 3]).encode(x=x))
     return layers
 
@@ -289,8 +289,8 @@ def progress(line: Timeline) -> Chart:
     layers = [rule.encode(y="y:Q"), *_lines(line, series, "simulations")]
     last = line.points["simulations"][-1].as_py()
     of = f"{last:,} of {line.n_simulations:,} simulations have finished, {n_failed:,} of them failed"
-    n, running = counted(len(line.attempts), "attempt"), duration(line.points["running_seconds"][-1].as_py())
-    pauses = ", without the pauses between them" if len(line.attempts) > 1 else ""
+    n, running = counted(len(line.starts), "attempt"), duration(line.points["running_seconds"][-1].as_py())
+    pauses = ", without the pauses between them" if len(line.starts) > 1 else ""
     caption = f"{of}, over {running} in {n}{pauses}. A commit makes many simulations durable at once."
     return titled(alt.layer(*layers), "Progress", caption, 420, 200)
 
@@ -349,10 +349,8 @@ def trials(found: Trials) -> Chart:
     y = loss_y("loss", losses, "loss", is_log=found.is_log, domain=None if cut is None else [min(losses), cut])
     names = ["a trial", "least loss so far", "a new round"]
     colour = coloured(names, [BLUE, VERMILION, PALE])
-    starts = np.cumsum(found.rounds["n"].to_pylist())[:-1]
-    rounds = drawn_from([{"trial": float(start) + 0.5, "series": names[2]} for start in starts]).mark_rule(
-        strokeDash=[3, 3]
-    )
+    starts = [{"trial": n + 0.5, "series": names[2]} for n in found.n_before[1:].tolist()]
+    rounds = drawn_from(starts).mark_rule(strokeDash=[3, 3])
     points = drawn_from([row | {"series": names[0]} for row in rows]).mark_circle(size=18, opacity=0.6, clip=True)
     best = [row | {"series": names[1]} for row in found.points.to_pylist() if row["best"] is not None]
     line = drawn_from(best).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
@@ -363,7 +361,7 @@ def trials(found: Trials) -> Chart:
     ]
     shown = f" {len(found.points):,} of them are shown." if len(found.points) < found.n_trials else ""
     least = f", {cell(min(losses))}" if losses else ""
-    over = f"{counted(found.n_trials, 'trial')} in {counted(len(found.rounds), 'round')}"
+    over = f"{counted(found.n_trials, 'trial')} in {counted(len(found.n_before), 'round')}"
     caption = f"The loss of {over}, and the least so far{least}.{shown}{note}"
     return titled(alt.layer(*layers), "Trials", caption, 1000, 300)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,48 +16,44 @@ _Z95 = 1.959964
 
 
 @dataclass(frozen=True)
-class FailedSets:
-    """The parameter sets with failures of one cause."""
-
-    cause: str  # the first line of the message
-    verdict: str
-    n: int  # the failures: simulations, or scores of a target
-    groups: Integers = field(repr=False)  # that have one
-
-
-@dataclass(frozen=True)
 class FailureBins:
     """The failed sets in each bin of each parameter."""
 
-    # All causes, the most frequent first. Cause ``0`` of the table has the sets with any failure, cause ``i`` is
-    # ``causes[i - 1]``. The table has the first 8 causes.
-    causes: tuple[FailedSets, ...]
+    causes: list[str]  # what people call each cause, the most frequent first
     bins: dict[str, Bins]  # of each parameter with more than one value, over all sets that have run
-    # A row for each cause, parameter and bin. ``failed`` and ``sets`` count the sets that have such a failure, and all
+    # A row for each cause, parameter and bin. Cause ``0`` has the sets with any failure, cause ``i`` is
+    # ``causes[i - 1]``, up to the eighth. ``failed`` and ``sets`` count the sets that have such a failure, and all
     # that have run. ``share`` is failed of sets, and ``share_low`` and ``share_high`` are the ends of its interval of
     # 95 % (Wilson); null without sets.
     table: pa.Table
-    n_failed: int  # the sets with any failure
+    has_failed: Flags  # whether each group has run and has any failure
     n_sets: int  # all sets that have run
+
+    @property
+    def n_failed(self) -> int:
+        """The number of sets with any failure."""
+        return int(self.has_failed.sum())
 
 
 def failure_bins(
-    failed: Sequence[FailedSets], parameters: pa.Table, has_run: Flags, most: int | None = None
+    failed: Sequence[tuple[str, Integers]],  # of each cause, the most frequent first: its name, and the failed groups
+    parameters: pa.Table,  # row ``i`` has the parameters of group ``i``
+    has_run: Flags,
 ) -> FailureBins:
     """Return the failed sets in each bin of each parameter."""
-    # ``failed``: The most frequent first. All count for the sets with any failure, and the first 8 by themselves.
-    # ``parameters``: row ``i`` has the parameters of group ``i``
-    # ``most``: the most bins of a parameter; None: by the number of sets that have run, at most 20
-    flags = _flags(failed, failed[:MOST_CAUSES], len(parameters))
+    of_each = [groups for _, groups in failed]
+    of_any = np.concatenate([np.empty(0, np.int64), *of_each])
+    flags = [np.isin(np.arange(len(has_run)), groups) & has_run for groups in (of_any, *of_each[:MOST_CAUSES])]
     bins, tables = {}, []
     for name in parameters.column_names:
         run = parameters[name].filter(pa.array(has_run))
-        of = bins_of(name, run, most or bins_for(len(run), 20))
+        of = bins_of(name, run, bins_for(len(run), 20))
         if len(of) > 1:
             bins[name] = of
-            tables.append(_of_parameter(of, of.index(parameters[name]), flags, has_run))
-    table = pa.concat_tables(tables) if tables else FAILURE_BINS.empty_table()
-    return FailureBins(tuple(failed), bins, table, int((flags[0] & has_run).sum()), int(has_run.sum()))
+            index = np.where(has_run, of.index(parameters[name]), -1)
+            tables += [_of_cause(of, index, i, flag) for i, flag in enumerate(flags)]
+    table = pa.concat_tables([FAILURE_BINS.empty_table(), *tables])
+    return FailureBins([name for name, _ in failed], bins, table, flags[0], int(has_run.sum()))
 
 
 FAILURE_BINS = pa.schema(
@@ -97,10 +93,8 @@ class FailureMap:
     table: pa.Table  # a row for each cell, also without sets, whose ``share`` is null
 
 
-def failure_map(found: FailureBins, parameters: pa.Table, has_run: Flags, x: str, y: str, cause: int = 0) -> FailureMap:
-    """Return the failed sets in each cell of two parameters, for a number of a cause, or 0 for any failure."""
-    of_any = found.causes if cause == 0 else [found.causes[cause - 1]]
-    is_failed = _flags(of_any, (), len(parameters))[0]
+def failure_map(has_failed: Flags, parameters: pa.Table, has_run: Flags, x: str, y: str) -> FailureMap:
+    """Return the failed sets in each cell of two parameters."""
     # Wider bins than those of one parameter, as for pairs of losses, so that most cells have some sets.
     most = pair_bins_for(int(has_run.sum()))
     x_bins, y_bins = (bins_of(name, parameters[name].filter(pa.array(has_run)), most) for name in (x, y))
@@ -108,7 +102,7 @@ def failure_map(found: FailureBins, parameters: pa.Table, has_run: Flags, x: str
     rows, cell = cells(x_bins.index(parameters[x]), y_bins.index(parameters[y]), nx, ny)
     run = has_run[rows]
     sets = np.bincount(cell[run], minlength=nx * ny).astype(np.int64)
-    failed = np.bincount(cell[run & is_failed[rows]], minlength=nx * ny).astype(np.int64)
+    failed = np.bincount(cell[run & has_failed[rows]], minlength=nx * ny).astype(np.int64)
     x_labels, y_labels = x_bins.labels(), y_bins.labels()
     columns = {
         "x_bin": pa.array(np.arange(nx * ny) % nx, pa.int32()),
@@ -122,35 +116,17 @@ def failure_map(found: FailureBins, parameters: pa.Table, has_run: Flags, x: str
     return FailureMap(x_bins, y_bins, pa.table(columns))
 
 
-def _flags(failed: Sequence[FailedSets], causes: Sequence[FailedSets], n: int) -> list[Flags]:
-    """Return which groups have any failure, then those of each cause."""
-    every = np.zeros(n, bool)
-    for one in failed:
-        every[one.groups] = True
-    found = [every]
-    for cause in causes:
-        mask = np.zeros(n, bool)
-        mask[cause.groups] = True
-        found.append(mask)
-    return found
-
-
-def _of_parameter(bins: Bins, index: Integers, flags: Sequence[Flags], has_run: Flags) -> pa.Table:
-    inside = has_run & (index >= 0)
+def _of_cause(bins: Bins, index: Integers, cause: int, has_failed: Flags) -> pa.Table:
+    inside = index >= 0
     sets = np.bincount(index[inside], minlength=len(bins)).astype(np.int64)
-    tables = []
-    for cause, mask in enumerate(flags):
-        failed = np.bincount(index[inside & mask], minlength=len(bins)).astype(np.int64)
-        share = np.divide(failed, sets, out=np.full(len(bins), np.nan), where=sets > 0)
-        of = bins.table()
-        columns = [
-            pa.array([cause] * len(bins), pa.int32()),
-            pa.array([bins.name] * len(bins), pa.string()),
-            *of.columns,
-            pa.array(failed),
-            pa.array(sets),
-            nullable(share),
-            *map(nullable, wilson(failed, sets)),
-        ]
-        tables.append(pa.table(columns, schema=FAILURE_BINS))
-    return pa.concat_tables(tables)
+    failed = np.bincount(index[inside & has_failed], minlength=len(bins)).astype(np.int64)
+    columns = [
+        pa.array([cause] * len(bins), pa.int32()),
+        pa.array([bins.name] * len(bins), pa.string()),
+        *bins.table().columns,
+        pa.array(failed),
+        pa.array(sets),
+        nullable(np.divide(failed, sets, out=np.full(len(bins), np.nan), where=sets > 0)),
+        *map(nullable, wilson(failed, sets)),
+    ]
+    return pa.table(columns, schema=FAILURE_BINS)

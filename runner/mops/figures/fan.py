@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mops.figures.calibration import weighted_quantiles
 from mops.figures.columns import Flags, Floats, Integers, is_number, nullable, numbers
-from mops.figures.row_keys import check_one_row, placed, places_of_divisions, several_rows
+from mops.figures.row_keys import FigureRows, check_one_row, placed, places_of_divisions, several_rows
 from mops.study.casts import converted
 from mops.units import counted
 
@@ -170,42 +170,31 @@ def sample_of_sets(groups: Integers, n_rows: int, most: int = MOST_SETS, values:
     return np.sort(np.random.default_rng(0).choice(groups, n, replace=False))
 
 
-@dataclass(frozen=True)
-class FanSource:
-    """The rows of a fan chart."""
-
-    rows: pa.Table  # the columns ``group``, ``replicate``, ``x`` and the ``ys``
-    output: str
-    x: str
-    ys: Sequence[str]
-    n_sets: int  # that have run
-    n_sets_read: int  # those whose rows these are
-    by: str | None = None  # what divides the fan; None: nothing
-    divisions: pa.ChunkedArray | None = None  # of each row
-    weights: Mapping[int, float] | None = None  # of each group; None: each simulation counts the same
-
-
-def fans(source: FanSource) -> list[Fan]:
+def fans(
+    source: FigureRows,
+    x: str,
+    weights: Mapping[int, float] | None = None,  # of each group; None: each simulation counts the same
+) -> list[Fan]:
     """Return a fan for each of the ``ys``. UsageError: a simulation has several rows for an ``x`` and a division."""
-    is_placed = pa.array(placed(source.rows, [source.x]))
+    is_placed = pa.array(placed(source.rows, [x]))
     rows = source.rows.filter(is_placed)
     divisions = None if source.divisions is None else source.divisions.filter(is_placed)
-    check_one_row(rows, [source.x], source.output, source.by, divisions)
+    check_one_row(rows, [x], source.output, source.by, divisions)
     n_simulations = rows.group_by(["group", "replicate"]).aggregate([]).num_rows
-    x, is_binned = _places(rows[source.x])
+    at, is_binned = _places(rows[x])
     names, division = places_of_divisions(divisions, len(rows))
     group, replicate = (rows[name].to_numpy().astype(np.int64) for name in ("group", "replicate"))
-    columns = _Columns(group, replicate, x, division, names)
+    columns = _Columns(group, replicate, at, division, names)
     counts = (source.n_sets, source.n_sets_read, len(rows["group"].unique()), n_simulations)
     found = []
     for y in source.ys:
         values = numbers(rows[y])
         points, of_points = _points(columns, values)
-        tables = _bands(points, of_points, source.weights), _lines(points, of_points)
+        tables = _bands(points, of_points, weights), _lines(points, of_points)
         is_left_out = ~np.isfinite(values)
         sizes = columns.sizes(is_left_out)
         n_left_out = int(is_left_out.sum())
-        found.append(Fan(source.output, source.x, y, *tables, source.by, *counts, n_left_out, is_binned, sizes))
+        found.append(Fan(source.output, x, y, *tables, source.by, *counts, n_left_out, is_binned, sizes))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -56,25 +57,25 @@ class ScoredSets:
         return len(self.table) if self.sets_run is None else self.sets_run
 
     def losses(self, label: str = TOTAL) -> Floats:
-        """Return the losses of a label, or their sum; NaN: the set lacks it."""
-        return numbers(self.table[label])
+        """Return the finite losses of a label, or totals, in the order of the sets."""
+        losses = numbers(self.table[label])
+        return losses[np.isfinite(losses)]
 
-    def ranked(self, label: str = TOTAL) -> Integers:
-        """Return the rows that have this loss, the least loss first; of equal losses, the smaller group first."""
-        losses = self.losses(label)
+    @cached_property
+    def ranked(self) -> pa.Table:
+        """The sets that have a total, the least first; of equal ones, the smaller group first."""
+        losses = numbers(self.table[TOTAL])
         order = np.argsort(losses, kind="stable")
-        return order[np.isfinite(losses[order])]
+        return self.table.take(pa.array(order[np.isfinite(losses[order])]))
 
-    def is_log(self, label: str = TOTAL) -> bool:
-        """Tell whether a loss has a logarithmic scale, in all figures: :func:`mops.figures.bins.is_log`."""
-        losses = self.losses(label)
-        return is_log(losses[np.isfinite(losses)])
+    def is_log(self) -> bool:
+        """Tell whether the total has a logarithmic scale, in all figures: :func:`mops.figures.bins.is_log`."""
+        return is_log(self.losses())
 
-    def is_constant(self, label: str = TOTAL) -> bool:
-        """Tell whether several sets have this loss, and it is the same for all of them: none is better than another."""
-        losses = self.losses(label)
-        finite = losses[np.isfinite(losses)]
-        return len(finite) > 1 and is_constant(finite)
+    def is_constant(self) -> bool:
+        """Tell whether several sets have a total, and it is the same for all of them: none is better than another."""
+        losses = self.losses()
+        return len(losses) > 1 and is_constant(losses)
 
     @property
     def shown_labels(self) -> tuple[str, ...]:
@@ -129,42 +130,34 @@ def wide_losses(
 class Distribution:
     """How one loss is spread over the parameter sets."""
 
-    label: str  # ``loss``: the total
     title: str
     bins: Bins
     table: pa.Table  # the bins with ``n`` (int64): the sets in each
     n: int  # the sets that have this loss
     n_missing: int  # those that have run and lack it
-    # The least loss, the quantiles 25 %, 50 % and 75 % (linear between values), and the greatest loss. None: no set has
-    # this loss.
-    quantiles: tuple[float, float, float, float, float] | None
+    quantiles: tuple[float, ...] | None  # the least loss, the median and the greatest one; None: no set has this loss
 
 
-def distribution(scored: ScoredSets, label: str = TOTAL, most: int | None = None) -> Distribution:
-    """Return how a loss is spread over the parameter sets, in at most ``most`` bins; None: by the number of sets."""
+def distribution(scored: ScoredSets, label: str = TOTAL) -> Distribution:
+    """Return how a loss is spread over the parameter sets."""
     losses = scored.losses(label)
-    finite = losses[np.isfinite(losses)]
-    bins = bins_of(label, pa.array(finite), most or bins_for(len(finite), 30, 0.6))
-    n = np.bincount(bins.index(pa.array(finite)), minlength=len(bins)).astype(np.int64)
+    bins = bins_of(label, pa.array(losses), bins_for(len(losses), 30, 0.6))
+    n = np.bincount(bins.index(pa.array(losses)), minlength=len(bins)).astype(np.int64)
     table = bins.table().append_column("n", pa.array(n, pa.int64()))
-    spread = np.quantile(finite, (0.0, 0.25, 0.5, 0.75, 1.0)).tolist() if len(finite) else None
-    quantiles = None if spread is None else (spread[0], spread[1], spread[2], spread[3], spread[4])
-    n_missing = scored.n_run - len(finite)
-    return Distribution(label, scored.title(label), bins, table, len(finite), n_missing, quantiles)
+    quantiles = tuple(np.quantile(losses, (0.0, 0.5, 1.0)).tolist()) if len(losses) else None
+    return Distribution(scored.title(label), bins, table, len(losses), scored.n_run - len(losses), quantiles)
 
 
 @dataclass(frozen=True)
 class ShownSets:
     """The sets that a figure shows as points or lines: the best ones, and a part of the others."""
 
-    label: str
-    title: str
+    title: str  # of the total
     table: pa.Table  # ``n_best + n_others`` rows with the columns of ScoredSets, the best first
     ranks: Integers  # of each row, from 1
     n_best: int  # if all losses are equal, none is best
     n_others: int  # evenly over their ranks
-    n_sets: int  # all sets with this loss
-    is_log: bool  # whether the loss needs a logarithmic scale
+    n_sets: int  # all sets with a total
 
     @property
     def table_with_ranks(self) -> pa.Table:
@@ -189,15 +182,12 @@ class ShownSets:
         return f"{shown}, and {self.n_others:,} of the other {others:,}, evenly over their ranks."
 
 
-def shown_sets(scored: ScoredSets, label: str = TOTAL, best: int = 100, others: int = 400) -> ShownSets:
-    """Return the ``best`` sets by a loss, and ``others`` of the other sets, evenly over their ranks."""
-    order = scored.ranked(label)
-    best, others = (0, best + others) if scored.is_constant(label) else (best, others)
-    n_best, n_rest = min(best, len(order)), max(len(order) - best, 0)
-    n_others = min(others, n_rest)
-    spread = (
-        np.linspace(n_best, len(order) - 1, n_others).round().astype(np.int64) if n_others else np.empty(0, np.int64)
-    )
+def shown_sets(scored: ScoredSets, best: int, others: int) -> ShownSets:
+    """Return the ``best`` sets by their total, and ``others`` of the other sets, evenly over their ranks."""
+    n = len(scored.ranked)
+    best, others = (0, best + others) if scored.is_constant() else (best, others)
+    n_best = min(best, n)
+    n_others = min(others, n - n_best)
+    spread = np.linspace(n_best, n - 1, n_others).round()
     at = np.concatenate([np.arange(n_best), spread]).astype(np.int64)
-    table = scored.table.take(pa.array(order[at]))
-    return ShownSets(label, scored.title(label), table, at + 1, n_best, n_others, len(order), scored.is_log(label))
+    return ShownSets(scored.title(TOTAL), scored.ranked.take(pa.array(at)), at + 1, n_best, n_others, n)

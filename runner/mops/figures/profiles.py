@@ -1,4 +1,4 @@
-"""The best loss over each parameter, and over each pair of parameters."""
+"""The best loss over each parameter and each pair of parameters, and parallel coordinates of the best sets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from mops.figures.bins import Bins, best_in, bins_for, bins_of, cells, pair_bins_for
-from mops.figures.columns import Floats, Integers, nullable
-from mops.figures.losses import TOTAL, ScoredSets
+from mops.figures.columns import Floats, Integers, nullable, numbers
+from mops.figures.losses import TOTAL, ScoredSets, ShownSets, shown_sets
 from mops.figures.sensitivity import ranks
 
 MOST_PARAMETERS = 6
+MOST_AXES = 12
 
 
 @dataclass(frozen=True)
 class Profile:
     """The best loss in each bin of a parameter."""
 
-    parameter: str
-    label: str
-    title: str
+    title: str  # of the loss
     bins: Bins
     # The bins with ``n`` (int64): their sets; ``best`` and ``median`` (float64): the least loss and the median, null
     # without sets; ``group`` (int32): the set with the least loss.
@@ -33,102 +32,94 @@ class Profile:
     is_log: bool  # whether the loss needs a logarithmic scale
 
 
-def profile(scored: ScoredSets, parameter: str, label: str = TOTAL, most: int | None = None) -> Profile:
+def profile(scored: ScoredSets, parameter: str) -> Profile:
     """Return the best loss in each bin of a parameter. The bins are those of all sets that have the loss."""
-    # ``most``: the most bins; None: by the number of sets, at most 20
-    rows = scored.ranked(label)
-    losses, column = scored.losses(label)[rows], scored.table[parameter].take(pa.array(rows))
-    bins = bins_of(parameter, column, most or bins_for(len(rows), 20))
-    index = bins.index(column)
-    inside = np.flatnonzero(index >= 0)
-    n, best, at = best_in(index[inside], len(bins), losses[inside])
+    ranked = scored.ranked
+    bins = bins_of(parameter, ranked[parameter], bins_for(len(ranked), 20))
+    index = bins.index(ranked[parameter])
+    is_inside = index >= 0
+    index, losses, groups = index[is_inside], numbers(ranked[TOTAL])[is_inside], ranked["group"].to_numpy()[is_inside]
+    n, best, at = best_in(index, len(bins), losses)
+    medians = [np.median(losses[index == i]) if n[i] else np.nan for i in range(len(bins))]
     table = bins.table()
     table = table.append_column("n", pa.array(n))
     table = table.append_column("best", nullable(best))
-    table = table.append_column("median", nullable(_medians(index[inside], len(bins), losses[inside])))
-    table = table.append_column("group", _groups(scored, rows[inside], at))
-    counts = (len(inside), len(rows) - len(inside))
-    return Profile(parameter, label, scored.title(label), bins, table, *counts, scored.is_log(label))
+    table = table.append_column("median", nullable(np.array(medians)))
+    table = table.append_column("group", pa.array(groups).take(pa.array(at, mask=at < 0)))
+    n_missing = len(ranked) - len(losses)
+    return Profile(scored.title(TOTAL), bins, table, len(losses), n_missing, scored.is_log())
 
 
 @dataclass(frozen=True)
 class Pairs:
     """The best loss over each pair of parameters."""
 
-    label: str
-    title: str
+    title: str  # of the loss
     parameters: tuple[str, ...]  # at most 6: those that telling_parameters chooses, in their order
     left_out: tuple[str, ...]  # the others; those with one value in all sets are never shown
     bins: dict[str, Bins]
-    # A row for each cell with sets, of each pair: ``x``, ``y`` (string: the parameters), ``x_bin``, ``y_bin`` (int32),
+    # Of each pair, a row for each cell with sets: ``x``, ``y`` (string: the parameters), ``x_bin``, ``y_bin`` (int32),
     # ``n`` (int64: sets), ``best`` (float64: the least loss), ``group`` (int32: its set).
-    cells: pa.Table
+    cells: dict[tuple[str, str], pa.Table]
     n_sets: int  # with the loss
 
 
-def pairs(
-    scored: ScoredSets,
-    label: str = TOTAL,
-    parameters: Sequence[str] | None = None,  # to show; None: telling_parameters
-    most: int = MOST_PARAMETERS,
-    bins: int | None = None,  # the most bins of each parameter; None: by the number of sets, at most 12
-) -> Pairs:
-    """Return the best loss over each pair of parameters."""
-    shown = tuple(parameters) if parameters is not None else telling_parameters(scored, label, most)
-    rows = scored.ranked(label)
-    losses, table = scored.losses(label)[rows], scored.table.take(pa.array(rows))
-    n_bins = bins or pair_bins_for(len(rows))
-    of = {name: bins_of(name, table[name], n_bins) for name in shown}
-    index = {name: of[name].index(table[name]) for name in shown}
-    found = [_pair(scored, rows, losses, (of[x], index[x]), (of[y], index[y])) for x, y in combinations(shown, 2)]
+def pairs(scored: ScoredSets, parameters: Sequence[str]) -> Pairs:
+    """Return the best loss over each pair of these parameters."""
+    ranked = scored.ranked
+    losses, groups = numbers(ranked[TOTAL]), ranked["group"].to_numpy()
+    bins = {name: bins_of(name, ranked[name], pair_bins_for(len(ranked))) for name in parameters}
+    index = {name: of.index(ranked[name]) for name, of in bins.items()}
+    found = {}
+    for x, y in combinations(parameters, 2):
+        n_x, n_y = len(bins[x]), len(bins[y])
+        rows, cell = cells(index[x], index[y], n_x, n_y)
+        n, best, at = best_in(cell, n_x * n_y, losses[rows])
+        full = np.flatnonzero(n)
+        columns = {
+            "x": pa.array([x] * len(full), pa.string()),
+            "y": pa.array([y] * len(full), pa.string()),
+            "x_bin": pa.array(full % max(n_x, 1), pa.int32()),
+            "y_bin": pa.array(full // max(n_x, 1), pa.int32()),
+            "n": pa.array(n[full]),
+            "best": nullable(best[full]),
+            "group": pa.array(groups[rows[at[full]]]),
+        }
+        found[x, y] = pa.table(columns)
+    left_out = tuple(name for name in scored.parameters if name not in parameters)
+    return Pairs(scored.title(TOTAL), tuple(parameters), left_out, bins, found, len(ranked))
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The lines and axes of parallel coordinates."""
+
+    sets: ShownSets
+    # An axis for each parameter, then for the loss: its bins have the kind of the scale (``values`` of texts, ``log``
+    # or ``linear``), and their ends are the ends of the axis.
+    axes: tuple[Bins, ...]
+    # those with one value in all sets, and those beyond 12 that telling_parameters does not choose
+    left_out: tuple[str, ...]
+
+
+def parallel(scored: ScoredSets, best: int, others: int) -> Parallel:
+    """Return parallel coordinates of the ``best`` sets and ``others`` of the other ones."""
+    shown, ranked = telling_parameters(scored, MOST_AXES), scored.ranked
+    axes = tuple(bins_of(name, ranked[name]) for name in (*shown, TOTAL))
     left_out = tuple(name for name in scored.parameters if name not in shown)
-    joined = pa.concat_tables([CELLS.empty_table(), *found])
-    return Pairs(label, scored.title(label), shown, left_out, of, joined, len(rows))
+    return Parallel(shown_sets(scored, best, others), axes, left_out)
 
 
-CELLS = pa.schema(
-    [
-        pa.field("x", pa.string()),
-        pa.field("y", pa.string()),
-        pa.field("x_bin", pa.int32()),
-        pa.field("y_bin", pa.int32()),
-        pa.field("n", pa.int64()),
-        pa.field("best", pa.float64()),
-        pa.field("group", pa.int32()),
-    ]
-)
-
-
-def _pair(
-    scored: ScoredSets, rows: Integers, losses: Floats, x: tuple[Bins, Integers], y: tuple[Bins, Integers]
-) -> pa.Table:
-    (x_bins, x_index), (y_bins, y_index) = x, y
-    inside, cell = cells(x_index, y_index, len(x_bins), len(y_bins))
-    n, best, at = best_in(cell, len(x_bins) * len(y_bins), losses[inside])
-    full = np.flatnonzero(n)
-    columns = [
-        pa.array([x_bins.name] * len(full), pa.string()),
-        pa.array([y_bins.name] * len(full), pa.string()),
-        pa.array(full % max(len(x_bins), 1), pa.int32()),
-        pa.array(full // max(len(x_bins), 1), pa.int32()),
-        pa.array(n[full]),
-        nullable(best[full]),
-        _groups(scored, rows[inside], at[full]),
-    ]
-    return pa.table(columns, schema=CELLS)
-
-
-def telling_parameters(scored: ScoredSets, label: str = TOTAL, most: int = MOST_PARAMETERS) -> tuple[str, ...]:
-    """Return the parameters that tell most about a loss, in their order."""
-    rows = scored.ranked(label)
-    losses = scored.losses(label)[rows]
+def telling_parameters(scored: ScoredSets, most: int = MOST_PARAMETERS) -> tuple[str, ...]:
+    """Return the parameters that tell most about the loss, in their order."""
+    ranked = scored.ranked
     shares: dict[str, float] = {}
     for name in scored.parameters:
-        column = scored.table[name].take(pa.array(rows))
+        column = ranked[name]
         if len(column.drop_null().unique()) > 1:
-            index = bins_of(name, column, bins_for(len(rows), 20)).index(column)
+            index = bins_of(name, column, bins_for(len(ranked), 20)).index(column)
             # This also counts influences that rise and fall again, and parameters that are texts.
-            shares[name] = explained_share(index, losses)
+            shares[name] = explained_share(index, numbers(ranked[TOTAL]))
     chosen = sorted(shares, key=lambda name: -shares[name])[:most]
     return tuple(name for name in shares if name in chosen)
 
@@ -151,13 +142,3 @@ def explained_share(index: Integers, values: Floats) -> float:
     # eta²) (n - 1) / (n - k) for n values in k bins, which is 0 on average without influence and may be negative.
     eta_squared = float((sums**2 / counts).sum()) / total
     return 1 - (1 - eta_squared) * (n - 1) / (n - len(counts))
-
-
-def _medians(index: Integers, n_bins: int, losses: Floats) -> Floats:
-    return np.array([np.median(losses[index == i]) if (index == i).any() else np.nan for i in range(n_bins)])
-
-
-def _groups(scored: ScoredSets, rows: Integers, at: Integers) -> pa.Array:
-    """Return the groups of rows; null for -1."""
-    groups = scored.table["group"].to_numpy()
-    return pa.array([int(groups[rows[i]]) if i >= 0 else None for i in at.tolist()], pa.int32())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -23,6 +24,19 @@ from mops.study.casts import converted
 MOST_KEYS = 3
 _MOST_CANDIDATES = 12
 _OF_SIMULATION = ("group", "replicate")
+
+
+@dataclass(frozen=True)
+class FigureRows:
+    """The rows of an output for a figure."""
+
+    rows: pa.Table  # the columns ``group``, ``replicate`` and the ``ys``, and ``x`` of a fan chart
+    output: str
+    ys: Sequence[str]
+    n_sets: int  # that have run
+    n_sets_read: int  # those whose rows these are
+    by: str | None = None  # what divides the figure; None: nothing
+    divisions: pa.ChunkedArray | None = None  # of each row
 
 
 def has_one_row(rows: pa.Table, at: Sequence[str] = ()) -> bool:

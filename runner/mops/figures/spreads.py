@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from mops.figures.bins import Bins, bins_for, bins_of
 from mops.figures.columns import Flags, Floats, numbers
 from mops.figures.fan import sets_text
-from mops.figures.row_keys import check_one_row, division_text, places_of_divisions
+from mops.figures.row_keys import FigureRows, check_one_row, division_text, places_of_divisions
 from mops.units import counted, number
 
 LEAST_VALUES = 5  # a histogram of fewer values would look like a distribution
@@ -74,32 +74,19 @@ class Spread:
         return f"The bars of a strip add up to 100 %.{line}{few}"
 
 
-@dataclass(frozen=True)
-class SpreadSource:
-    """The rows of an output."""
-
-    rows: pa.Table  # the columns ``group``, ``replicate`` and the ``ys``
-    output: str
-    ys: Sequence[str]
-    n_sets: int  # that have run
-    n_sets_read: int  # those whose rows these are
-    by: str | None = None
-    divisions: pa.ChunkedArray | None = None  # of each row
-
-
 def _text(value: float) -> str:
     """Return a value with three digits, but whole numbers with all of them."""
     return f"{value:,.0f}" if value.is_integer() and abs(value) < _WHOLE else number(value)
 
 
-def spreads(source: SpreadSource) -> list[Spread]:
+def spreads(source: FigureRows) -> list[Spread]:
     """Return how each column with at least 5 finite values is spread. UsageError: a simulation has several rows."""
     check_one_row(source.rows, [], source.output)
     found = (_spread(source, y) for y in source.ys)
     return [spread for spread in found if spread is not None]
 
 
-def _spread(source: SpreadSource, y: str) -> Spread | None:
+def _spread(source: FigureRows, y: str) -> Spread | None:
     groups, values = source.rows["group"].to_numpy(), numbers(source.rows[y])
     is_finite = np.isfinite(values)
     if is_finite.sum() < LEAST_VALUES:

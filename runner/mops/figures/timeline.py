@@ -23,23 +23,19 @@ class Timeline:
     # its attempt, before which no time has passed); ``memory_bytes`` (the runner with all its processes) and
     # ``runner_bytes`` (the runner alone), resident, are the greatest of the samples.
     points: pa.Table
-    # A row for each attempt with samples, with the ``time``, ``seconds`` and ``running_seconds`` of its first sample;
-    # ``simulations``: finished before it.
-    attempts: pa.Table
+    starts: Floats  # the ``running_seconds`` of the first sample of each attempt with samples
     n_simulations: int  # of the whole job
     limit_bytes: int | None = None  # of the container or of the machine of the runner
 
 
-def timeline(
-    samples: pa.Table, n_simulations: int, limit_bytes: int | None = None, most: int = MOST_POINTS
-) -> Timeline:
-    """Return a job over time in about ``most`` points, from the samples of ``Job.samples``, in the order of time."""
+def timeline(samples: pa.Table, n_simulations: int, limit_bytes: int | None = None) -> Timeline:
+    """Return a job over time, from the samples of ``Job.samples``, in the order of time."""
     attempt = _integers(samples, "attempt")
     times = _integers(samples, "time")
     seconds = (times - times[0]) / 1000 if len(times) else np.empty(0)
     running = _without_pauses(seconds, attempt)
     starts = np.flatnonzero(np.diff(attempt, prepend=-1))
-    first, last = _runs(attempt, starts, most)
+    first, last = _runs(attempt, starts)
     simulations = _integers(samples, "simulations_good") + _integers(samples, "simulations_failed")
     points = {
         "attempt": pa.array(attempt[last], pa.int32()),
@@ -56,14 +52,7 @@ def timeline(
         "slots": samples["slots"].take(pa.array(last)),
         "samples": pa.array(last - first + 1, pa.int32()),
     }
-    attempts = {
-        "attempt": pa.array(attempt[starts], pa.int32()),
-        "time": samples["time"].take(pa.array(starts)),
-        "seconds": pa.array(seconds[starts]),
-        "running_seconds": pa.array(running[starts]),
-        "simulations": pa.array(simulations[starts]),
-    }
-    return Timeline(pa.table(points), pa.table(attempts), n_simulations, limit_bytes)
+    return Timeline(pa.table(points), running[starts], n_simulations, limit_bytes)
 
 
 def _integers(samples: pa.Table, name: str) -> Integers:
@@ -78,9 +67,9 @@ def _without_pauses(seconds: Floats, attempt: Integers) -> Floats:
     return np.cumsum(np.maximum(steps, 0.0))
 
 
-def _runs(attempt: Integers, starts: Integers, most: int) -> tuple[Integers, Integers]:
+def _runs(attempt: Integers, starts: Integers) -> tuple[Integers, Integers]:
     """Return the first and the last row of each point: equally many consecutive rows, of one attempt."""
-    size = max(1, -(-len(attempt) // most))
+    size = max(1, -(-len(attempt) // MOST_POINTS))
     ends = np.append(starts[1:], len(attempt))
     firsts = [np.arange(start, end, size) for start, end in zip(starts, ends, strict=False)]
     first = np.concatenate(firsts) if firsts else np.empty(0, np.int64)

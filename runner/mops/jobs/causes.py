@@ -13,7 +13,7 @@ sets has a probability of at most 5 %. A single value is also named if all sets 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, lgamma
 from typing import Any
@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 
 from mops.jobs.scan import Parameters
 from mops.jobs.summary import Reason
-from mops.study.ranges import Ranges
 from mops.units import VARYING
 
 _CHANCE = 0.05
@@ -68,13 +67,10 @@ def _number(value: float) -> str:
 def narrow_ranges(
     parameters: pa.Table,  # row i has the parameters of group i
     some: Sequence[Groups],  # the groups of each selection
-    # The groups that have run. Only they are all sets, because sets often come in the order of a parameter.
-    finished: Ranges,
+    # Of each group. Only those that have run are all sets, because sets often come in the order of a parameter.
+    has_run: npt.NDArray[np.bool_],
 ) -> list[list[NarrowRange]]:
     """Return the narrow ranges of each selection of parameter sets, the narrowest first."""
-    has_run = np.zeros(len(parameters), bool)
-    for start, stop in finished.intervals:
-        has_run[start:stop] = True
     found: list[list[NarrowRange]] = [[] for _ in some]
     for name in parameters.column_names:
         column = parameters[name].combine_chunks()
@@ -198,58 +194,49 @@ def place_in_project(
 class _Counted:
     n: int = 0
     groups: list[Groups] = field(default_factory=list)
-    place: str = ""
     rank: tuple[int, int] | None = None
     first: dict[str, Any] = field(default_factory=dict)
 
 
-class _Groups:
-    """Counts failures that have equal keys. It holds four bytes for each failure, and one failure of each key."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = keys
-        self._found: dict[tuple[Any, ...], _Counted] = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        rows = pa.Table.from_batches([batch])
-        rows = rows.filter(pc.fill_null(pc.not_equal(rows["target"], "*"), fill_value=True))
-        if not len(rows):
-            return
-        rows = rows.take(pc.sort_indices(rows, [("group", "ascending"), ("replicate", "ascending")]))
-        keyed = rows.select(["reason", "target", "group"]).append_column("kind", without_varying(rows["message"]))
-        if "place" in self._keys:
-            keyed = keyed.append_column("place", _places(rows))
-        keyed = keyed.append_column("row", pa.array(range(len(rows)), pa.int64()))
-        # Without threads, the rows of a group keep their order.
-        found = keyed.group_by(self._keys, use_threads=False).aggregate([("row", "min"), ("group", "list")])
-        keys = zip(*(found[name].to_pylist() for name in self._keys), strict=True)
-        for key, row, groups in zip(keys, found["row_min"].to_pylist(), found["group_list"], strict=True):
-            self._add(key, groups.values.to_numpy(), rows.slice(row, 1))
-
-    def _add(self, key: tuple[Any, ...], groups: Groups, row: pa.Table) -> None:
-        is_other = key not in self._found and len(self._found) >= _MOST_CAUSES
-        if is_other:
-            key = tuple({"reason": key[0], "kind": OTHER_CAUSES, "place": ""}.get(name) for name in self._keys)
-        counted = self._found.setdefault(key, _Counted(place=key[-1] if "place" in self._keys else ""))
-        counted.n += len(groups)
-        counted.groups.append(np.unique(groups))
-        (first,) = row.to_pylist()
-        rank = first["group"], -1 if first["replicate"] is None else first["replicate"]
-        if counted.rank is None or rank < counted.rank:
-            counted.rank, counted.first = rank, first | ({"message": OTHER_CAUSES, "traceback": ""} if is_other else {})
-
-    def most_first(self) -> list[Cause]:
-        """Return the causes, the most frequent first; of equally frequent ones, the first in study order."""
-        most_first = sorted(self._found.values(), key=lambda counted: (-counted.n, counted.rank))
-        return [Cause(one.n, np.unique(np.concatenate(one.groups)), one.place, one.first) for one in most_first]
-
-
 def causes_of(batches: Iterable[pa.RecordBatch], keys: Sequence[str] = _OF_CAUSE) -> list[Cause]:
     """Return the causes of failures (columns ``COLUMNS``), the most frequent first."""
-    found = _Groups(keys)
-    for batch in batches:
-        found.add(batch)
-    return found.most_first()
+    # It holds four bytes for each failure, and one failure of each cause.
+    found: dict[tuple[Any, ...], _Counted] = {}
+    for key, groups, first in (one for batch in batches for one in _grouped(batch, keys)):
+        of = key
+        if key not in found and len(found) >= _MOST_CAUSES:
+            of = tuple({"reason": key[0], "kind": OTHER_CAUSES, "place": ""}.get(name) for name in keys)
+            first |= {"message": OTHER_CAUSES, "traceback": ""}
+        counted = found.setdefault(of, _Counted())
+        counted.n += len(groups)
+        counted.groups.append(np.unique(groups))
+        rank = first["group"], -1 if first["replicate"] is None else first["replicate"]
+        if counted.rank is None or rank < counted.rank:
+            counted.rank, counted.first = rank, first
+    # Of equally frequent causes, the first one in study order comes first.
+    return [
+        Cause(one.n, np.unique(np.concatenate(one.groups)), of[-1] if "place" in keys else "", one.first)
+        for of, one in sorted(found.items(), key=lambda item: (-item[1].n, item[1].rank))
+    ]
+
+
+def _grouped(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Groups, dict[str, Any]]]:
+    """Yield the failures of a batch that have equal keys: the keys, the group of each failure, and the first row."""
+    rows = pa.Table.from_batches([batch])
+    rows = rows.filter(pc.fill_null(pc.not_equal(rows["target"], "*"), fill_value=True))
+    if not len(rows):
+        return
+    rows = rows.take(pc.sort_indices(rows, [("group", "ascending"), ("replicate", "ascending")]))
+    keyed = rows.select(["reason", "target", "group"]).append_column("kind", without_varying(rows["message"]))
+    if "place" in keys:
+        keyed = keyed.append_column("place", _places(rows))
+    keyed = keyed.append_column("row", pa.array(range(len(rows)), pa.int64()))
+    # Without threads, the rows of a group keep their order.
+    found = keyed.group_by(keys, use_threads=False).aggregate([("row", "min"), ("group", "list")])
+    of_each = zip(*(found[name].to_pylist() for name in keys), strict=True)
+    for key, row, groups in zip(of_each, found["row_min"].to_pylist(), found["group_list"], strict=True):
+        (first,) = rows.slice(row, 1).to_pylist()
+        yield key, groups.values.to_numpy(), first
 
 
 def reasons_of(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
@@ -257,14 +244,10 @@ def reasons_of(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
     return [Reason(one.n, one.first["reason"], one.text) for one in causes_of(batches, _OF_REASON)]
 
 
-def cause_table(
-    causes: Sequence[Cause],
-    parameters: Parameters,
-    finished: Ranges,  # the groups that have run
-) -> pa.Table:
-    """Return the table of ``Job.causes``."""
+def cause_table(causes: Sequence[Cause], parameters: Parameters, has_run: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the table of ``Job.causes``; ``has_run`` as for :func:`narrow_ranges`."""
     columns = parameters.columns(list(parameters.fields(())))
-    ranges = narrow_ranges(columns, [cause.groups for cause in causes[:_WITH_RANGES]], finished)
+    ranges = narrow_ranges(columns, [cause.groups for cause in causes[:_WITH_RANGES]], has_run)
     ranges += [[]] * (len(causes) - len(ranges))
     params = parameters.texts([cause.first["group"] for cause in causes])
     of_first = ("target", "param_id", "group", "replicate", "seed", "message", "traceback")

@@ -302,20 +302,14 @@ def full_ids(
         wanted, short = list(some), pc.utf8_slice_codeunits(ids, 0, length)
         unknown = pc.index_in(pa.array(wanted, pa.string()), short).is_null()
         if not length or pc.any(unknown).as_py():
-            raise _unknown_id(wanted[unknown.index(True).as_py()] if length else "")
+            start = wanted[unknown.index(True).as_py()] if length else ""
+            what = f"no parameter set of the job has a param_id that begins with {start!r}"
+            raise UsageError(what, where="param_id", hint="job.params() lists the parameter sets")
         chosen = ids.filter(pc.is_in(short, pa.array(wanted, pa.string())))
         if len(chosen) > len(wanted):
             raise _ambiguous_id(wanted, chosen)
         found += chosen.to_pylist()
     return found
-
-
-def _unknown_id(start: str) -> UsageError:
-    return UsageError(
-        f"no parameter set of the job has a param_id that begins with {start!r}",
-        where="param_id",
-        hint="job.params() lists the parameter sets",
-    )
 
 
 def _ambiguous_id(starts: Sequence[str], chosen: pa.Array) -> UsageError:

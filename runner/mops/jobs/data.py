@@ -271,8 +271,7 @@ class JobData(JobMoment):
     @cached_property
     def cause_table(self) -> pa.Table:
         """The table of :meth:`mops.Job.causes`."""
-        finished = self.record.taken_over | self.view.committed
-        return cause_table(self.causes, self.parameters, finished) if self.causes else CAUSES.empty_table()
+        return cause_table(self.causes, self.parameters, self.has_run) if self.causes else CAUSES.empty_table()
 
     @cached_property
     def reasons(self) -> list[Reason]:

@@ -22,10 +22,11 @@ from mops.figures.choices import (
     number_columns,
 )
 from mops.figures.columns import Integers
-from mops.figures.failures import FailedSets, FailureBins, failure_bins
-from mops.figures.fan import MOST_VALUES, Fan, FanSource, fans, last_values, sample_of_sets
+from mops.figures.failures import FailureBins, failure_bins
+from mops.figures.fan import MOST_VALUES, Fan, fans, last_values, sample_of_sets
 from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
 from mops.figures.row_keys import (
+    FigureRows,
     candidates,
     check_divisions,
     division_text,
@@ -39,7 +40,7 @@ from mops.figures.row_keys import (
 )
 from mops.figures.sensitivity import Sensitivity, sensitivity
 from mops.figures.sobol import SaltelliDesign, Sobol, saltelli_design, sobol
-from mops.figures.spreads import Spread, SpreadSource, spreads
+from mops.figures.spreads import Spread, spreads
 from mops.figures.timeline import Timeline, timeline
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData
@@ -161,8 +162,8 @@ def fans_of(
     if by is not None and by is not False and divisions is not None:
         check_divisions(" and ".join(map(repr, named)), len(divisions.drop_null().unique()))
     divided = " and ".join(named) or None
-    source = FanSource(rows, course.output, course.x, course.ys, len(groups), len(read), divided, divisions)
-    return [replace(fan, keys=tuple(keys)) for fan in fans(source)]
+    source = FigureRows(rows, course.output, course.ys, len(groups), len(read), divided, divisions)
+    return [replace(fan, keys=tuple(keys)) for fan in fans(source, course.x)]
 
 
 def _named_divisions(data: JobData, course: Course, by: str | Sequence[str] | Literal[False] | None) -> list[str]:
@@ -207,7 +208,7 @@ def spreads_of(data: JobData, output: str, ys: Sequence[str]) -> list[Spread] | 
     own = data.dataset("outputs", output).schema.names
     chosen = choose_division(data.parameters.next_to(own))
     divisions = divisions_of(data, own, rows, [] if chosen is None else [chosen])
-    return spreads(SpreadSource(rows, output, ys, len(groups), len(read), chosen, divisions))
+    return spreads(FigureRows(rows, output, ys, len(groups), len(read), chosen, divisions))
 
 
 def is_single_row(data: JobData, output: str) -> bool:
@@ -242,29 +243,17 @@ def best_groups(scored: ScoredSets, n: int) -> Integers:
         hint = "add targets to the job: mops jobs extend, or leave out 'best'"
         raise UsageError("the job has no losses, so it has no best sets", where="best", hint=hint)
     require_total(scored, "best")
-    groups: Integers = scored.table["group"].to_numpy()[scored.ranked()[:n]].astype(np.int64)
-    return np.sort(groups)
+    return np.sort(scored.ranked["group"].to_numpy()[:n]).astype(np.int64)
 
 
 def failure_bins_of(data: JobData) -> FailureBins:
     """Return the failed sets in each bin of each parameter."""
-    failed = [
-        FailedSets(cause.text, cause.first["reason"], cause.n, cause.groups.astype(np.int64)) for cause in data.causes
-    ]
+    failed = [(cause.text or cause.first["reason"], cause.groups.astype(np.int64)) for cause in data.causes]
     return failure_bins(failed, data.parameters.next_to(()), data.has_run)
 
 
 MOST_MEASURES, MOST_NAMED = 8, 24
 _LISTED = 12
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The results that a caller names for the sensitivity to parameters; without names, mops chooses."""
-
-    output: str | None = None  # None: the losses and the first results of all outputs; else no losses
-    ys: Sequence[str] = ()  # columns of the output; empty: all numbers
-    where: Where | None = None  # only these rows of the output; None: all
 
 
 @dataclass(frozen=True)
@@ -278,48 +267,48 @@ class MeasuredSets:
     notes: tuple[str, ...]  # which results have no measure, and why: a sentence for each reason
 
 
-@dataclass(frozen=True)
-class _Result:
-    """A column of an output whose last values are measures."""
-
-    output: str
-    y: str
-    x: str | None  # the column along which the values have a last one; None: each simulation has one row
-    keys: tuple[str, ...]  # the columns for whose values the measures are apart
-
-
-def measured_of(data: JobData, wanted: Wanted = Wanted()) -> MeasuredSets:
+def measured_of(
+    data: JobData,
+    output: str | None = None,  # None: the losses, and the first results of all outputs; else no losses
+    ys: Sequence[str] = (),  # columns of the output; empty: all numbers
+    where: Where | None = None,  # only these rows of the output; None: all
+) -> MeasuredSets:
     """Return the sets with each loss and the last values of the outputs; raise UsageError if a name is wrong."""
     # Without a named output, these are at most 8 measures: the losses, then the results with one row for each
     # simulation, then the last values of the others. In a large job they come from the sample of sets that a fan chart
     # shows. A sample would break the blocks of a Saltelli design, so mops reads all its sets, some at a time.
     design = saltelli_design(data.parameters.next_to(()))
-    most, sets, names = MOST_NAMED, pa.table({"group": pa.array([], pa.int32())}), list[str]()
-    if wanted.output is None:
+    if output is None:
         scored = scored_without_parameters(data)
         most, names = MOST_MEASURES, [scored.title(label) for label in scored.shown_labels]
         sets = scored.table.select(["group", *scored.shown_labels]).rename_columns(["group", *names])
+        outputs = sorted(data.output_names, key=lambda name: not is_single_row(data, name))
+    elif output in data.output_names:
+        most, names, sets, outputs = MOST_NAMED, list[str](), pa.table({"group": pa.array([], pa.int32())}), [output]
+    else:
+        hint = known_name(output, data.output_names, f"the names are {', '.join(data.output_names) or 'none'}")
+        raise UsageError(f"there is no output {output!r}", where="output", hint=hint)
     left_out, notes = list[str](), list[str]()
-    for output in _in_order(data, wanted):
+    for name in outputs:
         try:
-            results = _results_of(data, output, wanted)
-            read = results[: max(most - len(names), 0)]
-            left_out += [f"{result.output}.{result.y}" for result in results[len(read) :]]
-            last = _last_values_of(data, read, wanted.where, is_whole=design is not None) if read else {}
+            x, keys, found = _results_of(data, name, ys, where)
+            read = found[: max(most - len(names), 0)]
+            left_out += [f"{name}.{y}" for y in found[len(read) :]]
+            last = _last_values_of(data, name, x, keys, read, where, is_whole=design is not None) if read else {}
         except UsageError as several:
-            if wanted.output is not None:
+            if output is not None:
                 raise
-            notes.append(f"No measure shows {output!r}: {several.what}.")
+            notes.append(f"No measure shows {name!r}: {several.what}.")
             continue
-        for one, division in product(read, last):
-            of = f", {division_text(' and '.join(one.keys), division)}" if one.keys else ""
+        for y, division in product(read, last):
+            of = f", {division_text(' and '.join(keys), division)}" if keys else ""
             if len(names) >= most:
-                left_out.append(f"{one.output}.{one.y}{of}")
+                left_out.append(f"{name}.{y}{of}")
                 continue
-            name = _measure(one.output, one.y, one.x, of, names)
-            values = last[division].select(["group", one.y]).rename_columns(["group", name])
+            measure = _measure(name, y, x, of, names)
+            values = last[division].select(["group", y]).rename_columns(["group", measure])
             sets = sets.join(values, "group", join_type="full outer")
-            names.append(name)
+            names.append(measure)
     if left_out:
         n_more = len(left_out) - _LISTED
         listed = ", ".join(left_out[:_LISTED]) + (f", and {counted(n_more, 'other')}" if n_more > 0 else "")
@@ -332,49 +321,41 @@ def measured_of(data: JobData, wanted: Wanted = Wanted()) -> MeasuredSets:
     return MeasuredSets(table, tuple(names), parameters, design, tuple(notes))
 
 
-def _in_order(data: JobData, wanted: Wanted) -> list[str]:
-    """Return the outputs: those with one row for each simulation, then the others."""
-    names = data.output_names
-    if wanted.output is None:
-        return sorted(names, key=lambda name: not is_single_row(data, name))
-    if wanted.output not in names:
-        hint = known_name(wanted.output, names, f"the names are {', '.join(names) or 'none'}")
-        raise UsageError(f"there is no output {wanted.output!r}", where="output", hint=hint)
-    return [wanted.output]
-
-
-def _results_of(data: JobData, output: str, wanted: Wanted) -> list[_Result]:
-    """Return the columns of an output that can be measures; raise UsageError if a named one cannot."""
+def _results_of(
+    data: JobData, output: str, ys: Sequence[str], where: Where | None
+) -> tuple[str | None, tuple[str, ...], list[str]]:
+    """Return the index column of an output, its keys, and the columns that can be measures."""
+    # Without an index column, each simulation has one row. UsageError: a named column cannot be a measure.
     schema = data.dataset("outputs", output).schema
     x = None if is_single_row(data, output) else index_column(schema)
     known = number_columns(schema, [x])
-    for name in wanted.ys:
+    for name in ys:
         if name not in known:
             hint = known_name(name, known, f"the numbers are {', '.join(known) or 'none'}")
             raise UsageError(f"the output {output!r} has no number {name!r}", where="y", hint=hint)
-    if not known:
-        return []
-    keys = keys_of(data, output, [] if x is None else [x], wanted.ys, wanted.where)
-    return [_Result(output, y, x, keys) for y in (wanted.ys or known) if y not in keys]
+    keys = keys_of(data, output, [] if x is None else [x], ys, where) if known else ()
+    return x, keys, [y for y in (ys or known) if y not in keys]
 
 
 def _last_values_of(
     data: JobData,
-    results: Sequence[_Result],  # of one output
+    output: str,
+    x: str | None,
+    keys: Sequence[str],
+    ys: Sequence[str],
     where: Where | None,
     *,
     is_whole: bool,  # read all sets; False: a sample if the job is large
 ) -> dict[str | None, pa.Table]:
-    """Return the last values of columns of one output, for each value of its keys."""
-    one, ys, every = results[0], [result.y for result in results], data.groups_run
-    own, n_rows = data.dataset("outputs", one.output).schema.names, data.n_rows(one.output)
+    """Return the last values of columns of an output, for each value of its keys."""
+    own, n_rows, every = data.dataset("outputs", output).schema.names, data.n_rows(output), data.groups_run
     read = every if is_whole else sample_of_sets(every, n_rows)
     n_read = n_rows * len(read) // max(len(every), 1)
     last: dict[str | None, list[pa.Table]] = {}
     for groups in np.array_split(read, max(1, -(-n_read // MOST_VALUES))):  # the memory may not hold all of them
-        rows = data.rows(one.output, [*([one.x] if one.x else []), *ys, *one.keys], groups, where)
-        for division, some in of_each_division(rows, divisions_of(data, own, rows, one.keys)):
-            last.setdefault(division, []).append(last_values(some, one.output, one.x, ys))
+        rows = data.rows(output, [*([x] if x else []), *ys, *keys], groups, where)
+        for division, some in of_each_division(rows, divisions_of(data, own, rows, keys)):
+            last.setdefault(division, []).append(last_values(some, output, x, ys))
     return {division: pa.concat_tables(tables) for division, tables in last.items()}
 
 
@@ -444,9 +425,9 @@ def loss_summary_of(data: JobData, n_best: int = 5, most_losses: int = MOST_LOSS
     for label in scored.shown_labels:
         found = distribution(scored, label)
         if found.quantiles is not None:
-            least, _, median, _, greatest = found.quantiles
+            least, median, greatest = found.quantiles
             spreads.append(LossSpread(label, found.title, found.n, least, median, greatest))
     for one in scored.criteria():
-        rows = shown_sets(one, TOTAL, n_best, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
+        rows = shown_sets(one, n_best, 0).table.select(["param_id", "group", TOTAL]).to_pylist()
         best += [BestSet(row["param_id"], row["group"], row[TOTAL], one.title(TOTAL)) for row in rows]
     return LossSummary(n_losses, spreads, best)

@@ -14,7 +14,7 @@ from mops.figures.sobol import LEAST_BLOCKS
 from mops.jobs.conditions import Where
 from mops.jobs.data import JobData
 from mops.jobs.figure_data import (
-    Wanted,
+    MeasuredSets,
     best_groups,
     course_of,
     data_of,
@@ -133,10 +133,11 @@ class Plots:
         """
         charts, _ = _charts()
         scored = self._with_total(loss, weights)
-        found = pairs(scored, parameters=_names(scored, parameters))
-        if not found.parameters:
+        names = _names(scored, parameters) or telling_parameters(scored)
+        if not names:
             raise _no_parameters(self._job)
-        return _chart(charts.pairs(scored, found, [profile(scored, name) for name in found.parameters]))
+        found = pairs(scored, names)
+        return _chart(charts.pairs(scored, found, [profile(scored, name) for name in names]))
 
     def fan(
         self,
@@ -258,7 +259,7 @@ class Plots:
         apart has a measure.
         """
         charts, _ = _charts()
-        measured = measured_of(self._data(), _wanted(output, y, where))
+        measured = self._measured(output, y, where)
         found = sensitivity_of(measured)
         figure, notes = found.known(), [*found.notes, *measured.notes]
         if figure.n_sets < LEAST_SETS:
@@ -299,7 +300,7 @@ class Plots:
         bootstrap over the blocks of the design.
         """
         charts, _ = _charts()
-        measured = measured_of(self._data(), _wanted(output, y, where))
+        measured = self._measured(output, y, where)
         figure = sobol_of(measured)
         if figure is None:
             what = f"the parameter sets of job {self._job.name!r} are not a Saltelli design"
@@ -312,6 +313,11 @@ class Plots:
             raise UsageError(what, where="job.plot.sobol", hint=hint)
         drawn = charts.beside([charts.sobol(figure, name) for name in figure.measures])
         return _chart(charts.noted(drawn, [*figure.notes, *measured.notes]))
+
+    def _measured(self, output: str | None, y: str | Sequence[str] | None, where: Where | None) -> MeasuredSets:
+        if output is None and (y is not None or where is not None):
+            raise UsageError("'y' and 'where' need the name of an output", where="job.plot", hint="name it first")
+        return measured_of(self._data(), output, (y,) if isinstance(y, str) else tuple(y or ()), where)
 
     def _with_total(self, loss: str | None, weights: Mapping[str, float] | None) -> ScoredSets:
         scored = self._scored(loss, weights)
@@ -338,12 +344,6 @@ def _other_columns(data: JobData, figure: Fan, observed: Observed) -> set[str]:
 
 def _without_data(wrong: MopsError) -> str:
     return f" The chart has no data: {wrong.what} ({wrong.where})."
-
-
-def _wanted(output: str | None, y: str | Sequence[str] | None, where: Where | None) -> Wanted:
-    if output is None and (y is not None or where is not None):
-        raise UsageError("'y' and 'where' need the name of an output", where="job.plot", hint="name it first")
-    return Wanted(output, (y,) if isinstance(y, str) else tuple(y or ()), where)
 
 
 def _names(scored: ScoredSets, parameters: str | Sequence[str] | None) -> tuple[str, ...] | None:

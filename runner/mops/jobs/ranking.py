@@ -45,10 +45,10 @@ def ranked(losses: pa.Table, target: str | None, weights: Mapping[str, float] | 
     # the other, and the column `ranked_by` has the label of the loss.
     scored = scored_sets(losses, target, weights)
     if scored.has_total or not scored.labels:
-        return scored.table.take(pa.array(scored.ranked()))
+        return scored.ranked
     tables = []
     for one in scored.criteria():
-        rows = one.table.take(pa.array(one.ranked()))
+        rows = one.ranked
         tables.append(rows.add_column(0, RANKED_BY, pa.array([one.title(TOTAL)] * len(rows), pa.string())))
     return pa.concat_tables(tables)
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import Method
 from mops.figures import course_charts
 from mops.figures.bins import LEAST_RATIO, MOST_BINS, bins_between, bins_of, pair_bins_for
-from mops.figures.calibration import Prior, marginals, pair_weights, posterior_quantiles, trials
+from mops.figures.calibration import Prior, marginal, pair_weights, posterior_quantiles, trials
 from mops.figures.columns import Floats, cell, is_number
 from mops.report.content import Block, Figure, Gallery, Section
 from mops.report.facts import Facts
@@ -44,7 +43,9 @@ def fitting(facts: Facts) -> Section | None:
     found = facts.calibration
     if found is None:
         return None
-    parts: list[Gallery | Block] = [Gallery([_trials(found)])]
+    shown = trials(found.trials())
+    figure = Figure(course_charts.trials(shown), shown.points, "whole", 300, _loss_text(found))
+    parts: list[Gallery | Block] = [Gallery([figure])]
     if len(found.objectives) > 1:
         parts += _pareto(found)
     elif not found.method.gives_posterior and found.n_scored:
@@ -53,18 +54,13 @@ def fitting(facts: Facts) -> Section | None:
     if found.has_weights:
         fitted, weights = found.fitted(), np.array([weight or 0.0 for weight in found.weights])
         text = _weights_text(found)
-        shown = fitted.select(list(found.varying[:_PARAMETERS_SHOWN]))
-        quantiles = posterior_quantiles(shown, weights)
+        first = fitted.select(list(found.varying[:_PARAMETERS_SHOWN]))
+        quantiles = posterior_quantiles(first, weights)
         parts.append(Block("table", _quantiles(quantiles, text, is_rough=found.is_rough)))
-        figures = _marginals(found, shown, weights, quantiles)
+        figures = _marginals(found, first, weights, quantiles)
         parts.append(Gallery(figures + _pairs(found, fitted, weights)))
     parts += predictive(facts, found)
     return Section("calibration", "Calibration", parts, _intro(found))
-
-
-def _trials(found: Calibration) -> Figure:
-    shown = trials(found.trials())
-    return Figure(course_charts.trials(shown), shown.points, "whole", 300, _loss_text(found))
 
 
 def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure]:
@@ -73,11 +69,10 @@ def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure
     fitted, weights = fitted.filter(pa.array(weighty)), weights[weighty]
     n_bins = pair_bins_for(int(found.ess))
     bins = {name: bins_of(name, fitted[name], n_bins, weights) for name in found.varying[:_PAIR_PARAMETERS]}
-    table = pair_weights(fitted, weights, bins)
     figures = []
-    for x, y in combinations(bins, 2):
-        cells = table.filter(pc.and_(pc.equal(table["x"], x), pc.equal(table["y"], y)))
-        chart = course_charts.posterior_pair(cells, bins[x], bins[y], "rough " if found.is_rough else "")
+    for x, y in combinations(bins.values(), 2):
+        cells = pair_weights(fitted, weights, x, y)
+        chart = course_charts.posterior_pair(cells, x, y, "rough " if found.is_rough else "")
         figures.append(Figure(chart, cells, height=250))
     return figures
 
@@ -85,31 +80,22 @@ def _pairs(found: Calibration, fitted: pa.Table, weights: Floats) -> list[Figure
 def _marginals(found: Calibration, fitted: pa.Table, weights: Floats, of_posterior: pa.Table) -> list[Figure]:
     """Return a figure for each parameter: what the data taught. The narrower a posterior is, the finer are its bins."""
     quantiles = {row["parameter"]: row for row in of_posterior.to_pylist()}
-    masses = {name: _prior_mass(found.space[name], row) for name, row in quantiles.items()}
-    priors = {
-        name: prior_of(name, found.space[name], fitted, weights, n_bins_for(masses.get(name)))
-        for name in fitted.column_names
-    }
-    table = marginals(fitted, weights, priors)
     rough = "rough " if found.is_rough else ""
     figures = []
-    for name, prior in priors.items():
-        rows = table.filter(pc.equal(table["parameter"], name))
-        row, mass = quantiles.get(name), masses.get(name)
+    for name in fitted.column_names:
+        row, entry = quantiles.get(name), found.space[name]
+        mass = None  # the prior probability of the credible interval; None: the parameter has no range
+        if row is not None and isinstance(entry, Range):
+            mass = prior_mass_between(entry, row["low95"], row["high95"])
+        prior = prior_of(name, entry, fitted, weights, n_bins_for(mass))
+        rows = marginal(fitted, weights, name, prior)
         median = row["median"] if row is not None and prior.bins.kind != "values" else None
-        note = f" The prior is {prior_text(found.space[name])}."
+        note = f" The prior is {prior_text(entry)}."
         if row is not None and mass is not None:
             ends = f"from {cell(row['low95'])} to {cell(row['high95'])}, a range with {100 * mass:.2g} % of the prior"
             note += f" The {rough}95 % credible interval (equal-tailed) is {ends}."
         figures.append(Figure(course_charts.marginal(prior.bins, rows, median, rough), rows, height=230, note=note))
     return figures
-
-
-def _prior_mass(entry: Choice | Range, quantiles: dict[str, Any]) -> float | None:
-    """Return the prior probability of a credible interval of 95 %; None: the parameter has no range."""
-    if isinstance(entry, Choice):
-        return None
-    return prior_mass_between(entry, quantiles["low95"], quantiles["high95"])
 
 
 def prior_of(name: str, entry: Choice | Range, fitted: pa.Table, weights: Floats, most: int = MOST_BINS) -> Prior:

@@ -45,6 +45,6 @@ def _figures(facts: Facts, found: FailureBins) -> list[Figure]:
     order = sorted(found.bins, key=lambda name: min(shares[name], default=0) - max(shares[name], default=0))
     figures = [Figure(charts.failures(found, name), tables[name]) for name in order[:_PARAMETERS_SHOWN]]
     if len(order) > 1:
-        cells = failure_map(found, facts.data.parameters.next_to(()), facts.data.has_run, order[0], order[1])
+        cells = failure_map(found.has_failed, facts.data.parameters.next_to(()), facts.data.has_run, order[0], order[1])
         figures.append(Figure(charts.failure_map(cells), cells.table, height=240))
     return figures

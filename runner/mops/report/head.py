@@ -82,9 +82,10 @@ def _best_set(facts: Facts) -> Iterator[Answer]:
 
 
 def _best_by(scored: ScoredSets) -> Iterator[Answer]:
-    if not (n := len(scored.ranked())):
+    ranked = scored.ranked
+    if not (n := len(ranked)):
         return
-    row = scored.table.slice(int(scored.ranked()[0]), 1).to_pylist()[0]
+    row = ranked.slice(0, 1).to_pylist()[0]
     title = scored.title(TOTAL) if len(scored.labels) > 1 else "loss"
     if scored.is_constant():
         text = f"All {n:,} sets with a loss have the same {title}, {cell(row[TOTAL])}, so none of them is the best."

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-import pyarrow as pa
-
 from mops.figures import charts
 from mops.figures.columns import cell
 from mops.figures.losses import TOTAL, ScoredSets, distribution, named
-from mops.figures.parallel import Parallel, parallel
-from mops.figures.profiles import pairs, profile, telling_parameters
+from mops.figures.profiles import Parallel, pairs, parallel, profile, telling_parameters
 from mops.report.content import Block, Figure, Gallery, Section, csv_address
 from mops.report.facts import Facts
 from mops.study.ids_and_seeds import short_id
@@ -65,7 +62,7 @@ def _without_weights(scored: ScoredSets) -> list[Gallery | Block]:
 
 def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Block]:
     """Return the figures of one ranking."""
-    n = len(scored.ranked())
+    n = len(scored.ranked)
     if not n:
         return [Block("note", f"No parameter set has the {named(scored.title(TOTAL))}.")]
     lines = parallel(scored, best=min(max(n // 10, _FEWEST_BEST), _MOST_BEST), others=_OTHERS)
@@ -76,7 +73,7 @@ def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Bl
     for name in shown:
         found = profile(scored, name)
         figures.append(Figure(charts.profile(found, by=by), found.table))
-    crossed = pairs(scored, most=_PAIR_PARAMETERS)
+    crossed = pairs(scored, telling_parameters(scored, _PAIR_PARAMETERS))
     parts: list[Gallery | Block] = []
     if len(lines.axes) > 1:
         parts.append(Block("parallel", _parallel(lines, by)))
@@ -85,8 +82,7 @@ def _ranked(scored: ScoredSets, *, has_distributions: bool) -> list[Gallery | Bl
         parts.append(Gallery(figures))
     parts += _not_shown(scored, shown, crossed.parameters)
     if len(crossed.parameters) > 1:
-        limits, best = charts.shade_limits(scored), charts.best_set(scored)
-        drawn = [charts.pair(scored, crossed, x, y, limits, best) for x, y in combinations(crossed.parameters, 2)]
+        drawn = [charts.pair(scored, crossed, x, y) for x, y in combinations(crossed.parameters, 2)]
         parts.append(Gallery([Figure(chart, data, height=260) for chart, data in drawn]))
     return parts
 
@@ -125,13 +121,13 @@ def _not_shown(scored: ScoredSets, profiles: Sequence[str], crossed: Sequence[st
 
 def varying(scored: ScoredSets) -> list[str]:
     """Return the parameters with several values in the sets that have all losses."""
-    rows = scored.table.take(pa.array(scored.ranked()))
+    rows = scored.ranked
     return [name for name in scored.parameters if len(rows[name].drop_null().unique()) > 1]
 
 
 def _ranking(scored: ScoredSets, lines: Parallel) -> dict[str, Any]:
     labels = [label for label in scored.labels if label != scored.title(TOTAL)][:_COLUMNS_OF_LOSSES]
-    names = [axis.name for axis in lines.axes if axis.name != lines.sets.label]
+    names = [axis.name for axis in lines.axes if axis.name != TOTAL]
     rows = lines.sets.table.to_pylist()
     shown = [row[TOTAL] for row in rows[:_ROWS_SHOWN]]
     least, most = min(shown), max(shown)

@@ -20,8 +20,8 @@ from mops.figures.calibration import thinned
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
 from mops.figures.course_charts import only_text, place
-from mops.figures.fan import MOST_SETS, MOST_VALUES, Fan, FanSource, fans, have_decades
-from mops.figures.row_keys import division_texts
+from mops.figures.fan import MOST_SETS, MOST_VALUES, Fan, fans, have_decades
+from mops.figures.row_keys import FigureRows, division_texts
 from mops.jobs.data import JobData
 from mops.jobs.figure_data import data_of, declared
 from mops.jobs.job import Job
@@ -148,8 +148,8 @@ def _fans(facts: Facts, found: Calibration, course: Course, weights: Floats) -> 
     n = len(read.weights)
     divisions = division_texts([read.rows[key] for key in course.keys]) if course.keys else None
     by = " and ".join(course.keys) or None
-    source = FanSource(read.rows, course.output, course.x, course.ys, n, n, by, divisions, read.weights)
-    return read, [replace(fan, keys=course.keys) for fan in fans(source)]
+    source = FigureRows(read.rows, course.output, course.ys, n, n, by, divisions)
+    return read, [replace(fan, keys=course.keys) for fan in fans(source, course.x, read.weights)]
 
 
 def _figure(

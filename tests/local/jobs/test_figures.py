@@ -22,7 +22,7 @@ from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
 from mops.figures.losses import distribution, shown_sets
-from mops.figures.profiles import pairs, profile
+from mops.figures.profiles import pairs, profile, telling_parameters
 from mops.jobs.figure_data import (
     LossSummary,
     best_groups,
@@ -82,15 +82,15 @@ def test_each_set_has_its_losses_their_sum_and_its_parameters(job: Job, raw: dic
     for name in ("loss", *LABELS, *found.parameters):
         pd.testing.assert_series_equal(mine[name], theirs[name], check_dtype=False, check_index_type=False)
     best = job.best(5, weights=WEIGHTS).to_pandas()
-    assert found.table["group"].take(found.ranked()[:5]).to_pylist() == best["group"].tolist()
+    assert found.ranked["group"].to_pylist()[:5] == best["group"].tolist()
 
 
 def test_a_distribution_has_numpys_histogram_and_quantiles(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     for label in ("loss", *LABELS):
         values = losses_by_set(raw)[label].dropna()
-        found = distribution(scored_of(data_of(job), weights=WEIGHTS), label, most=8)
+        found = distribution(scored_of(data_of(job), weights=WEIGHTS), label)
         assert found.table["n"].to_pylist() == np.histogram(values, found.bins.edges)[0].tolist()
-        assert found.quantiles == pytest.approx(values.quantile([0, 0.25, 0.5, 0.75, 1]).tolist())
+        assert found.quantiles == pytest.approx(values.quantile([0, 0.5, 1]).tolist())
         assert found.n_missing == len(raw["params"]) - len(values), "also sets without any loss"
 
 
@@ -119,7 +119,7 @@ def test_a_summary_does_not_read_too_many_losses(job: Job, raw: dict[str, pd.Dat
 def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="loss").reset_index()
     for parameter in ("beta", "rate", "kind", "extra", "gamma"):
-        found = profile(scored_of(data_of(job), weights=WEIGHTS), parameter, most=5)
+        found = profile(scored_of(data_of(job), weights=WEIGHTS), parameter)
         if found.bins.kind == "values":
             bins = pd.Series(wide[parameter].map({value: i for i, value in enumerate(found.bins.values)}))
         else:
@@ -133,15 +133,16 @@ def test_a_profile_has_the_best_loss_of_each_bin(job: Job, raw: dict[str, pd.Dat
         assert filled["median"].tolist() == pytest.approx(by_bin.median().tolist())
         assert filled["group"].astype(int).tolist() == wide.loc[by_bin.idxmin(), "group"].tolist()
         assert found.n_missing == wide[parameter].isna().sum()
-    assert profile(scored_of(data_of(job), weights=WEIGHTS), "rate", most=5).bins.kind == "log"
+    assert profile(scored_of(data_of(job), weights=WEIGHTS), "rate").bins.kind == "log"
 
 
 def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="fit")
-    found = pairs(scored_of(data_of(job)), "fit")
+    scored = scored_of(data_of(job)).only("fit")
+    found = pairs(scored, telling_parameters(scored))
     assert found.left_out == ("gamma",)
-    cells = found.cells.to_pandas()
-    for (x, y), rows in cells.groupby(["x", "y"]):
+    for (x, y), cells in found.cells.items():
+        rows = cells.to_pandas()
         both = wide.dropna(subset=[x, y])
         assert rows["n"].sum() == len(both)
         assert rows["best"].min() == both["fit"].min()
@@ -155,7 +156,7 @@ def test_pairs_count_the_sets_that_have_both_parameters(job: Job, raw: dict[str,
 
 def test_the_best_sets_are_shown(job: Job, raw: dict[str, pd.DataFrame]) -> None:
     wide = losses_by_set(raw).dropna(subset="fit")
-    found = shown_sets(scored_of(data_of(job)), "fit", best=4, others=3)
+    found = shown_sets(scored_of(data_of(job)).only("fit"), best=4, others=3)
     ordered = wide.sort_values("fit").index.tolist()
     assert found.table["group"].to_pylist()[:4] == ordered[:4]
     assert found.table["group"].to_pylist()[-1] == ordered[-1]

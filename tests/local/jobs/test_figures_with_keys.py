@@ -19,7 +19,7 @@ from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.fan import BAND_COLUMNS, QUANTILES, Fan
-from mops.jobs.figure_data import Wanted, course_of, declared, fans_of, measured_of, sensitivity_of
+from mops.jobs.figure_data import course_of, declared, fans_of, measured_of, sensitivity_of
 from mops.jobs.job import Job
 from mops.report.content import Block, Gallery, Section
 from mops.report.facts import Facts
@@ -140,7 +140,7 @@ def test_the_last_values_are_those_of_each_key(job: Job) -> None:
     assert found.measures[:3] == ("fit", "result.peak", BY_REGION[0]), "first what has one row"
     params = job.params().to_pandas().set_index("group")["beta"]
     rows = raw(job, "by_region")
-    whole = measured_of(data_of(job), Wanted("by_region", ["cases"]))
+    whole = measured_of(data_of(job), "by_region", ["cases"])
     assert list(whole.measures) == BY_REGION
     rho = sensitivity_of(whole).table.to_pandas().set_index(["parameter", "measure"])["rho"]
     for name in BY_REGION:

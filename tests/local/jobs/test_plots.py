@@ -54,16 +54,16 @@ def test_the_losses_are_bars_of_the_distribution(job: Job) -> None:
         ((_, rows),) = view["layers"]
         assert [row["n"] for row in rows] == figure.table["n"].to_pylist()
         assert figure.quantiles is not None
-        assert f"the median {number(figure.quantiles[2])}." in " ".join(view["title"]["subtitle"])
+        assert f"the median {number(figure.quantiles[1])}." in " ".join(view["title"]["subtitle"])
         assert [row["x_low"] for row in rows] == figure.bins.edges[:-1].tolist()
 
 
 def test_a_profile_has_a_point_for_each_set_and_the_best_of_each_bin(job: Job) -> None:
-    scored = scored_of(data_of(job))
+    scored = scored_of(data_of(job)).only("fit")
     found = views(job.plot.profile(loss="fit"))
     for view, name in zip(found, ("beta", "kind", "rate", "extra"), strict=True):
         assert view["title"]["text"] == f"Profile of {name}"
-        table = profile(scored, name, "fit").table.to_pylist()
+        table = profile(scored, name).table.to_pylist()
         (_, points), (_, median), (best, least) = view["layers"]
         assert [row["y"] for row in least] == [row["best"] for row in table if row["n"]]
         assert [row["y"] for row in median] == [row["median"] for row in table if row["n"]]

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mops.figures import calibration as module
 from mops.figures.bins import bins_between, bins_of
 from mops.figures.calibration import (
     Prior,
-    marginals,
+    marginal,
     pair_weights,
     posterior_quantiles,
     thinned,
@@ -46,7 +46,9 @@ def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
 @given(TRIALS, st.integers(1, 40))
 def test_trials_show_each_improvement(rows: list[tuple[Any, ...]], most: int) -> None:
     table = table_of(rows)
-    found = trials(table, most)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_TRIALS", most)
+        found = trials(table)
     best, improvements, so_far = math.inf, [], []
     for number, (_, loss, *_) in enumerate(rows, 1):
         if loss is not None and loss < best:
@@ -63,17 +65,9 @@ def test_trials_show_each_improvement(rows: list[tuple[Any, ...]], most: int) ->
 
 
 @given(TRIALS)
-def test_rounds_sum_up_their_trials(rows: list[tuple[Any, ...]]) -> None:
-    found = trials(table_of(rows)).rounds.to_pylist()
-    assert [row["round"] for row in found] == sorted({row[0] for row in rows})
-    for row in found:
-        losses = [loss for k, loss, *_ in rows if k == row["round"]]
-        scored = [loss for loss in losses if loss is not None]
-        before = [loss for k, loss, *_ in rows if k <= row["round"] and loss is not None]
-        assert (row["n"], row["failed"]) == (len(losses), len(losses) - len(scored))
-        assert row["best"] == (min(scored) if scored else None)
-        assert row["median"] == (pytest.approx(np.median(scored)) if scored else None)
-        assert row["best_so_far"] == (min(before) if before else None)
+def test_a_round_begins_after_the_trials_of_all_rounds_before_it(rows: list[tuple[Any, ...]]) -> None:
+    ks = [k for k, *_ in rows]
+    assert trials(table_of(rows)).n_before.tolist() == [sum(k < of for k in ks) for of in sorted(set(ks))]
 
 
 @given(TRIALS)
@@ -82,17 +76,15 @@ def test_a_posterior_adds_the_weights_of_the_trials_in_each_bin(rows: list[tuple
     weights = np.array([weight or 0.0 for weight in table["weight"].to_pylist()])
     bins = {"beta": bins_between("beta", 0, 5, 5, is_log=False, is_integer=False), "kind": bins_of("kind", KINDS)}
     priors = {name: Prior(of, np.full(len(of), 1 / len(of))) for name, of in bins.items()}
-    found = marginals(table, weights, priors)
-    for name in ("beta", "kind"):
-        marginal = found.filter(pc.equal(found["parameter"], name)).to_pylist()
+    for name, prior in priors.items():
         index = bins[name].index(table[name]).tolist()
         assert -1 not in index
-        for row in marginal:
+        for row in marginal(table, weights, name, prior).to_pylist():
             inside = [weight for weight, at in zip(weights, index, strict=True) if at == row["bin"]]
             assert row["trials"] == len(inside)
             assert row["weight"] == pytest.approx(sum(inside))
             assert row["prior"] == 1 / len(bins[name])
-    pairs = pair_weights(table, weights, bins).to_pylist()
+    pairs = pair_weights(table, weights, bins["beta"], bins["kind"]).to_pylist()
     assert sum(row["weight"] for row in pairs) == pytest.approx(sum(weights))
     for row in pairs:
         assert (row["x"], row["y"]) == ("beta", "kind")

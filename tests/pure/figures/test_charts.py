@@ -12,10 +12,10 @@ import pytest
 from mops.figures import charts, course_charts
 from mops.figures.bins import bins_of
 from mops.figures.calibration import trials
-from mops.figures.fan import Fan, FanSource, fans, have_decades
+from mops.figures.fan import Fan, fans, have_decades
 from mops.figures.losses import ScoredSets, distribution, shown_sets
-from mops.figures.parallel import parallel
-from mops.figures.profiles import profile
+from mops.figures.profiles import parallel, profile
+from mops.figures.row_keys import FigureRows
 from mops.figures.timeline import timeline
 from mops.storage.samples import as_table
 
@@ -42,11 +42,10 @@ def test_all_figures_of_a_loss_have_the_same_scale_and_its_title_says_so(losses:
     found = (
         sets.is_log(),
         profile(sets, "x").is_log,
-        shown_sets(sets).is_log,
         distribution(sets).bins.kind == "log",
-        parallel(sets).axes[-1].kind == "log",
+        parallel(sets, 10, 10).axes[-1].kind == "log",
     )
-    assert found == (is_log,) * 5
+    assert found == (is_log,) * 4
     drawn = charts.profile(profile(sets, "x")).to_dict()["layer"][0]["encoding"]["y"]
     assert (drawn["scale"].get("type") == "log") == is_log == drawn["title"].endswith("(log scale)")
 
@@ -91,7 +90,7 @@ def test_names_of_a_study_are_values_and_no_fields() -> None:
     """Vega-Lite reads a name with a dot or a bracket as a path."""
     name = "a.b[0] 'x' \\ \"y\""
     sets = scored(np.arange(1.0, 41.0), name)
-    for chart in (charts.parallel(parallel(sets)), charts.profile(profile(sets, name), shown_sets(sets))):
+    for chart in (charts.parallel(parallel(sets, 9, 9)), charts.profile(profile(sets, name), shown_sets(sets, 9, 9))):
         whole = chart.to_dict()
         rows = [row for rows in whole.pop("datasets").values() for row in rows]
         assert not any(name in row for row in rows)
@@ -132,7 +131,7 @@ def fan(courses: list[list[float]]) -> Fan:
     table = pa.table(
         {"group": pa.array(group, pa.int32()), "replicate": pa.array(replicate, pa.int32()), "day": x, "y": y}
     )
-    (found,) = fans(FanSource(table, "daily", "day", ["y"], len(courses), len(courses)))
+    (found,) = fans(FigureRows(table, "daily", ["y"], len(courses), len(courses)), "day")
     return found
 
 

@@ -22,13 +22,13 @@ from mops.figures.fan import (
     QUANTILES,
     X_BINS,
     Fan,
-    FanSource,
     fans,
     have_decades,
     last_values,
     needs_decades,
     sample_of_sets,
 )
+from mops.figures.row_keys import FigureRows
 
 VALUES = st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf]))
 ROWS = st.lists(
@@ -50,7 +50,7 @@ def batches(rows: list[tuple[Any, ...]], x: pa.DataType = pa.int64()) -> list[pa
 def fan_of(rows: list[tuple[Any, ...]], divisions: dict[int, str | None] | None = None) -> Fan:
     by = None if divisions is None else "kind"
     texts = None if divisions is None else divisions_of(rows, divisions)
-    (found,) = fans(FanSource(pa.Table.from_batches(batches(rows)), "daily", "day", ["y"], 5, 5, by, texts))
+    (found,) = fans(FigureRows(pa.Table.from_batches(batches(rows)), "daily", ["y"], 5, 5, by, texts), "day")
     return found
 
 
@@ -80,7 +80,7 @@ def test_the_bands_are_numpys_linear_quantiles_at_each_x(rows: list[tuple[Any, .
 def test_dates_stay_dates() -> None:
     day = datetime.date(2024, 2, 29)
     rows = [(0, 0, day, 1.0), (0, 1, day, 3.0), (0, 0, None, 9.0)]
-    (found,) = fans(FanSource(pa.Table.from_batches(batches(rows, pa.date32())), "daily", "day", ["y"], 1, 1))
+    (found,) = fans(FigureRows(pa.Table.from_batches(batches(rows, pa.date32())), "daily", ["y"], 1, 1), "day")
     (point,) = found.table.to_pylist()
     assert (point["x"], point["n"], point["median"]) == (day, 2, 2.0)
 
@@ -115,14 +115,14 @@ def test_the_caption_says_whether_sets_are_a_sample() -> None:
         "Median (line) and the middle 50 % and 90 % (bands) of 11 simulations of 2 of 5 parameter sets "
         "(3 have no rows here), each with the same weight. 1 value left out, not finite."
     )
-    (partial,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 9))
+    (partial,) = fans(FigureRows(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", ["y"], 9, 9), "day")
     assert partial.caption == (
         "A line for each of 1 simulation of 1 of 9 parameter sets (8 have no rows here): quantiles of fewer than 10 "
         "simulations would mislead."
     )
-    (sampled,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 1))
+    (sampled,) = fans(FigureRows(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", ["y"], 9, 1), "day")
     assert "of 1 simulation of 1 parameter set, a random sample of 9: quantiles" in sampled.caption
-    (lacking,) = fans(FanSource(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", "day", ["y"], 9, 4))
+    (lacking,) = fans(FigureRows(pa.Table.from_batches(batches([(0, 0, 0, 1.0)])), "daily", ["y"], 9, 4), "day")
     assert "of 1 of 4 parameter sets (3 have no rows here), a random sample of 9: " in lacking.caption
 
 
@@ -132,7 +132,7 @@ def test_the_caption_of_a_division_counts_only_what_it_has() -> None:
     source = pa.Table.from_batches(batches([*rows, (3, 10, 0, math.nan)]))
     divisions: dict[int, str | None] = {0: "a", 1: "a", 2: "b", 3: None}
     texts = divisions_of([*rows, (3, 10)], divisions)
-    (found,) = fans(FanSource(source, "daily", "day", ["y"], 4, 4, "kind", texts))
+    (found,) = fans(FigureRows(source, "daily", ["y"], 4, 4, "kind", texts), "day")
     captions = [part.caption for part in found.divided()]
     assert "of 20 simulations of 2 parameter sets, each" in captions[0]
     assert "of 10 simulations of 1 parameter set, each" in captions[1]
@@ -182,7 +182,7 @@ def test_weights_count_a_set_by_its_weight_and_not_by_its_number_of_values(rows:
     """The quantile is the least value up to which the weights sum to the share, computed here in fractions."""
     weights = {0: 3, 1: 1, 2: 7, 3: 2, 4: 5}
     table = pa.Table.from_batches(batches([(*row[:3], float(row[3])) for row in rows]))
-    (found,) = fans(FanSource(table, "daily", "day", ["y"], 5, 5, weights=weights))
+    (found,) = fans(FigureRows(table, "daily", ["y"], 5, 5), "day", weights)
     for point in found.table.to_pylist():
         here = [(group, y) for group, _, day, y in rows if day == point["x"]]
         n_of = Counter(group for group, _ in here)
@@ -256,15 +256,15 @@ def test_without_x_each_simulation_has_one_row() -> None:
 def test_a_fan_never_pools_rows_of_a_simulation() -> None:
     """Case 32: the rows of three regions were counted as three simulations."""
     rows = pa.Table.from_batches(batches([(0, 0, 0, 1.0), (0, 0, 0, 3.0)]))
-    source = FanSource(rows, "daily", "day", ["y"], 1, 1)
+    source = FigureRows(rows, "daily", ["y"], 1, 1)
     with pytest.raises(UsageError, match="simulations have several rows of 'daily' for one 'day', and no column"):
-        fans(source)
+        fans(source, "day")
     regions = pa.chunked_array([["north", "south"]])
-    (found,) = fans(replace(source, by="region", divisions=regions))
+    (found,) = fans(replace(source, by="region", divisions=regions), "day")
     assert found.table.select(["division", "n", "median"]).to_pylist() == [
         {"division": "north", "n": 1, "median": 1.0},
         {"division": "south", "n": 1, "median": 3.0},
     ]
     assert found.n_simulations == 1
     with pytest.raises(UsageError, match="several rows of 'daily' for one 'day' and one 'kind'"):
-        fans(replace(source, by="kind", divisions=pa.chunked_array([["a", "a"]])))
+        fans(replace(source, by="kind", divisions=pa.chunked_array([["a", "a"]])), "day")

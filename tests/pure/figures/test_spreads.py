@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.errors import UsageError
-from mops.figures.spreads import LEAST_VALUES, Spread, SpreadSource, spreads
+from mops.figures.row_keys import FigureRows
+from mops.figures.spreads import LEAST_VALUES, Spread, spreads
 
 VALUES = st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(0, 5).map(float), st.sampled_from([math.nan, math.inf]))
 KINDS = {0: "a", 1: "b", 2: "a", 3: None}
@@ -30,7 +31,7 @@ def source(values: list[Any], kinds: dict[int, str | None] | None = None, kind: 
         "y": pa.chunked_array([pa.array(values, kind or pa.float64())]),
     }
     of = None if kinds is None else pa.chunked_array([[kinds[i % 4] for i in range(n)]], pa.string())
-    return SpreadSource(pa.table(columns), "output", ["y"], 4, 4, None if kinds is None else "kind", of)
+    return FigureRows(pa.table(columns), "output", ["y"], 4, 4, None if kinds is None else "kind", of)
 
 
 def one(values: list[Any], kinds: dict[int, str | None] | None = None) -> Spread:
@@ -119,7 +120,7 @@ def test_the_caption_says_what_counts() -> None:
 
 def test_a_sample_is_called_one() -> None:
     rows = source([1.0, 2.0, 3.0, 4.0] * 5).rows
-    (found,) = spreads(SpreadSource(rows, "output", ["y"], 90_000, 2_000))
+    (found,) = spreads(FigureRows(rows, "output", ["y"], 90_000, 2_000))
     assert "of 4 of 2,000 parameter sets (1,996 have no rows here), a random sample of 90,000." in found.caption
 
 

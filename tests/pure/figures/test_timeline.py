@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mops.figures import timeline as module
 from mops.figures.timeline import timeline
 from mops.storage.progress_record import Progress
 from mops.storage.samples import as_table
@@ -32,7 +33,9 @@ def samples_of(attempts: list[list[tuple[int, int]]]) -> pa.Table:
 @given(ATTEMPTS, st.integers(1, 30))
 def test_points_keep_the_ends_the_maxima_and_the_mean_rate(attempts: list[list[tuple[int, int]]], most: int) -> None:
     samples = samples_of(attempts)
-    found = timeline(samples, 1_000, most=most)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_POINTS", most)
+        found = timeline(samples, 1_000)
     points = found.points.to_pylist()
     assert len(points) <= most + len(attempts)
     assert sum(point["samples"] for point in points) == len(samples)
@@ -59,8 +62,7 @@ def test_pauses_between_attempts_do_not_count_as_running_time() -> None:
     found = timeline(samples_of([[(0, 5), (10, 5)], [(0, 5), (10, 5)]]), 20)
     assert found.points["seconds"].to_pylist() == [0, 10, 3_610, 3_620]
     assert found.points["running_seconds"].to_pylist() == [0, 10, 10, 20]
-    assert found.attempts["running_seconds"].to_pylist() == [0, 10]
-    assert found.attempts["attempt"].to_pylist() == [1, 2]
+    assert found.starts.tolist() == [0, 10]
 
 
 def test_a_clock_that_goes_back_does_not_bend_the_running_time() -> None:
@@ -70,5 +72,5 @@ def test_a_clock_that_goes_back_does_not_bend_the_running_time() -> None:
 
 def test_a_job_without_samples_has_an_empty_timeline() -> None:
     found = timeline(as_table([]), 10)
-    assert (len(found.points), len(found.attempts)) == (0, 0)
+    assert (len(found.points), len(found.starts)) == (0, 0)
     assert found.points.schema.equals(timeline(samples_of([[(0, 1)]]), 10).points.schema)

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 
 from mops.jobs.causes import _chance_of_range, narrow_ranges
-from mops.study.ranges import Ranges
 
 
-def ranges(columns: dict[str, list[Any]], *some: list[int], finished: Ranges | None = None) -> list[list[str]]:
+def ranges(columns: dict[str, list[Any]], *some: list[int], finished: int | None = None) -> list[list[str]]:
     n = len(next(iter(columns.values())))
     selections = [np.array(groups, np.int32) for groups in some]
-    found = narrow_ranges(pa.table(columns), selections, Ranges(((0, n),)) if finished is None else finished)
+    found = narrow_ranges(pa.table(columns), selections, np.arange(n) < (n if finished is None else finished))
     return [[str(narrow) for narrow in each] for each in found]
 
 
@@ -51,7 +50,7 @@ def test_only_sets_that_have_run_are_all_sets() -> None:
     """Otherwise a running job, which has run the first sets, would name each parameter that grows in the study."""
     failed = list(range(0, 10, 2))
     assert ranges({"beta": BETA}, failed) == [["beta: 0.01 to 0.09 (all sets: 0.01 to 0.5)"]]
-    assert ranges({"beta": BETA}, failed, finished=Ranges(((0, 10),))) == [[]]
+    assert ranges({"beta": BETA}, failed, finished=10) == [[]]
 
 
 def test_a_parameter_that_some_sets_lack_counts_where_it_is() -> None:
