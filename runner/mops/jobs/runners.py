@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from mops.errors import MopsError
 from mops.jobs.location import service_with
@@ -14,14 +14,27 @@ from mops.jobs.status import OPEN_STATES, Status
 from mops.storage.files import Files
 
 if TYPE_CHECKING:
-    from mops.jobs.listing import Listed
     from mops.k8s.job_phase import Phase
     from mops.service.service import Service
 
 PHASE_SECONDS = 3.0  # the pause between two questions to Kubernetes about runners
 
 
-Seen = TypeVar("Seen", "Status", "Listed")
+class SeenJob(Protocol):
+    """A dataclass with the state of a job, as ``Status`` and the lines of a list."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def state(self) -> str:
+        """The state."""
+
+    @property
+    def host(self) -> str:
+        """The host of the runner's last sign of life; empty: no runner is expected."""
+
+
+Seen = TypeVar("Seen", bound=SeenJob)
 
 
 class Phases:
@@ -91,7 +104,7 @@ def with_runner(now: Seen, phase: Phase | None) -> Seen:
     return replace(now, state="interrupted") if now.state == "running" and has_ended else now
 
 
-def phase_text(now: Status | Listed, phase: Phase | None) -> str:
+def phase_text(now: SeenJob, phase: Phase | None) -> str:
     """Return what Kubernetes says of the runner; empty: nothing that the state does not say."""
     if phase is None or now.state not in OPEN_STATES:
         return ""
