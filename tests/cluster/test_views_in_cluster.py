@@ -238,11 +238,12 @@ def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_kno
         assert "pods/portforward" in service.mops("dashboard", "--port", "0", code=4, **env).err
 
 
-def test_without_any_right_the_status_is_an_error(service: Service) -> None:
+def test_without_any_right_each_part_of_the_status_is_an_error(service: Service) -> None:
     with person(service, "nobody") as env:
         told = service.mops("cluster", "status", code=4, **env)
-        assert told.err.count("error: Kubernetes does not allow this (403): ") == 1
-        assert told.out == ""
+        assert told.err.count("error: Kubernetes does not allow this (403): ") == 3
+        assert "unknown: see the error below" in told.out
+        assert status(service, code=4, **env)["workers"] is None
         refused = service.mops("connect", "--namespace", service.namespace, code=4, **env).err
         assert "or you may not use it" in refused
         assert "clients.subjects" in refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from mops.cli.options import JsonOption, StorageOption
 from mops.cli.service import connected
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.external import connect_external
-from mops.errors import MopsError
+from mops.errors import StorageError
 from mops.jobs.job import open_job
 from mops.jobs.location import locate
 from mops.options import COMMON, Option
@@ -78,14 +79,21 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
 
 def _storage(storage: str | None, *, local: bool) -> tuple[str, list[Finding]]:
     """Write to the storage of jobs and read from it; return its URL with the answer, and the problem."""
+    files = locate(storage, local=local).open()
+    if files.folder is not None and _can_be_made(files.folder):
+        return f"{files.url}, which the first job makes", []
     try:
-        files = locate(storage, local=local).open()
-        if files.folder is not None and not Path(files.folder).exists():
-            return f"{files.url}, which the first job makes", []
         probe(files.brief())
-    except MopsError as refused:
+    except StorageError as refused:
         return "does not work", [Finding(f"storage {refused.where}", refused.what, refused.hint or "")]
     return f"{files.url}, where this account can create, read, list and remove files", []
+
+
+def _can_be_made(folder: str) -> bool:
+    """Tell whether a folder does not exist, and this account may make it."""
+    # os.path.exists answers also where Path.exists raises, because the account may not look.
+    nearest = next(str(one) for one in (Path(folder), *Path(folder).parents) if os.path.exists(one))  # noqa: PTH110
+    return nearest != folder and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _show_cluster(
@@ -100,8 +108,10 @@ def _show_cluster(
     terminal.say(f"storage: {storage}")
     n_threads = sum(worker.threads for worker in workers)
     terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
-    if not found:
-        terminal.say("no problems" if workers else "no worker answers: no job can run")
+    if not workers:
+        terminal.say("no worker answers: no job can run")
+    elif not found:
+        terminal.say("no problems")
 
 
 def _show_machine(settings: Settings, children: str, storage: str, found: list[Finding], *, as_json: bool) -> None:

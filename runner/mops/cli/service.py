@@ -18,30 +18,24 @@ from mops.jobs.location import described, locate
 from mops.options import Option
 from mops.service import profile as saved
 from mops.service.connect import connect as connect_service
-from mops.service.service import another_version
+from mops.service.service import Service, another_version
 from mops.settings import Settings
 
 if TYPE_CHECKING:
     from mops.cluster.doctor import Finding
     from mops.k8s.pod_state import PodState
     from mops.service.overview import ServiceOverview, WorkerView
-    from mops.service.service import Service
 
 UNKNOWN = "unknown: see the error below"
 
 
 def connected() -> Service:
-    """Return the connected service as its chart describes it now. UsageError: no service is connected.
-
-    ServiceError: the service is out of reach, or no longer exists.
-    """
-    from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
-
+    """Return the connected service. UsageError: none is connected. ServiceError: it is out of reach."""
     profile = saved.load()
     if profile is None:
         hint = "connect to a service: mops connect --namespace NAME"
         raise UsageError("no cluster service is connected", where=str(saved.path()), hint=hint)
-    return Service.current(profile)
+    return Service.of(profile)
 
 
 def connect(
@@ -309,7 +303,8 @@ def _advise(service: Service, now: ServiceOverview) -> None:
         terminal.say(f"hint: {hint}")
     for finding in now.dask.findings if now.dask else ():
         terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
-    if now.workers == [] and (now.refused or service.profile.service.autoscaler is None):
+    # After a fault, such as a service that no longer exists, its own hint is enough.
+    if now.workers == [] and not now.faults and (now.refused or service.profile.service.autoscaler is None):
         why = f": Kubernetes refuses their pods: {now.refused}" if now.refused else ", so no job can run"
         terminal.say(f"warning: the service has no workers{why}")
         terminal.say(f"hint: {_start_workers(service, now)}")

@@ -280,8 +280,9 @@ def delete_calibrations(
     """
     from mops.calibration.stored import jobs_of, stored_calibration  # noqa: PLC0415 - as above
 
-    files, service = _opened(place)
+    files = place.locate().open()
     records = [stored_calibration(files.brief(), name) for name in dict.fromkeys(calibrations)]
+    service = service_with(files, local=place.local)
     command = f"mops calibrations delete {' '.join(calibrations)}"
     rounds = [job for one in records for job in jobs_of(one)]
     plan = plan_deletion(files.brief(), rounds, service, force=force, command=command)

@@ -19,7 +19,7 @@ class ShareRequest:
     wants: float  # the fraction of all slots that the job could use now; 0: it has not begun
     owner: str = ""  # the person whose jobs together have one share; empty: the job has a share for itself
     slots: int = 0  # for which the job has enough work, for an autoscaler
-    sim_threads: int = 1  # of a simulation; 0: each has a worker for itself
+    sim_threads: int = 1  # of a simulation
     pool: str = ""  # of the workers that it uses now; empty: all workers
 
 

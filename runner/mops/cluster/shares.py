@@ -167,7 +167,7 @@ class ClusterCapacity:
             logger.info("%s: slots: %d (before: %d)", self._job, counted, self.slots)
             self.slots = counted
         fraction = min(max(wanted_slots, 1) / self.slots, 1.0)
-        weight, sim_threads = WEIGHTS[self._settings.priority], 0 if alone else self._settings.sim_threads
+        weight, sim_threads = WEIGHTS[self._settings.priority], self._settings.sim_threads
         self.pool = pool_of(self._settings, alone=alone)
         request = ShareRequest(weight, fraction, self._owner, useful_slots, sim_threads, self.pool)
         others = self._cluster.other_jobs(request)

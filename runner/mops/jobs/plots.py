@@ -133,7 +133,9 @@ class Plots:
         """
         charts, _ = _charts()
         scored = self._with_total(loss, weights)
-        names = _names(scored, parameters) or telling_parameters(scored)
+        names = _names(scored, parameters)
+        if names is None:
+            names = telling_parameters(scored)
         if not names:
             raise _no_parameters(self._job)
         found = pairs(scored, names)

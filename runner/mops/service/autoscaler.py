@@ -47,13 +47,8 @@ class Limits:
 
 def wanted_workers(requests: Sequence[ShareRequest], limits: Limits) -> int:
     """Return how many workers the jobs can use: at least one while a runner is connected."""
-    wanted = math.ceil(sum(one.slots / slots_of(limits.threads, one.sim_threads) for one in requests))
+    wanted = math.ceil(sum(one.slots / max(limits.threads // one.sim_threads, 1) for one in requests))
     return min(max(wanted, limits.least), limits.most)
-
-
-def slots_of(threads: int, sim_threads: int) -> int:
-    """Return how many simulations a worker with these threads runs at once; ``sim_threads`` 0: one."""
-    return max(threads // sim_threads, 1) if sim_threads else 1
 
 
 def next_replicas(present: int, wanted: int, most_wanted: int, n_busy: int) -> int:

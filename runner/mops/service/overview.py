@@ -85,6 +85,7 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
 
 def dask_of(service: Service, sim_threads: int) -> Dask:
     """Return Dask's view of a service."""
+    service = service.renewed()  # an upgrade may have switched encryption on
     certificate = service.certificate()
     has_policies = service.profile.service.network_policy
     with service.scheduler() as address, connect_to_look(address, certificate=certificate) as calls:

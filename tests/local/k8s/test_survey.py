@@ -69,6 +69,9 @@ class Partly:
         if part in self._refuses:
             raise ServiceError(f"you may not see {part}", where="there", hint="ask")
 
+    def renewed(self) -> Partly:
+        return self
+
     def certificate(self) -> None:
         return None
 

@@ -74,6 +74,7 @@ def test_the_storage_is_written_and_read(tmp_path: Path) -> None:
     assert not absent.exists()
     assert "this account can create, read, list and remove files" in doctor("--storage", str(there)).out
     assert list(there.iterdir()) == []
+    assert doctor("--storage", "ftp://host/folder").code == 2
     ran = doctor("--storage", str(file))
     assert ran.code == 1
     assert "a file and a folder have the same path" in ran.out

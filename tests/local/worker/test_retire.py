@@ -52,7 +52,7 @@ class Cluster:
         """Run the hook in a warm process, check that it succeeds, and return its output."""
         env = os.environ | {"DASK_SCHEDULER_ADDRESS": address or self.address, "DASK_WORKER_NAME": name}
         argv = ["mops.worker.retire", f"--seconds={seconds}", *options]
-        program = f"import sys; sys.argv = {argv!r}; from mops.worker.retire import main; main()"
+        program = f"import runpy, sys; sys.argv = {argv!r}; runpy.run_module(sys.argv[0], run_name='__main__')"
         code, out, err = warm().run(["-c", program], env, self.folder, timeout_s=60)
         assert (code, out) == (0, ""), err
         return err

@@ -43,8 +43,6 @@ def request(slots: int, sim_threads: int = 1) -> ShareRequest:
         ([request(2), request(1)], 2),
         ([request(100)], 10),
         ([request(3, sim_threads=2)], 3),
-        ([request(25, sim_threads=0), request(1)], 10),  # simulations that run alone: a worker for each
-        ([request(5, sim_threads=0), request(1)], 6),
         ([request(3, sim_threads=8)], 3),  # a worker runs one, however many threads it may use
     ],
 )

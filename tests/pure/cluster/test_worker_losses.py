@@ -10,6 +10,7 @@ import pytest
 
 from clocks import Clock
 from mops.cluster.worker_losses import (
+    _JUDGING_SECONDS,
     JOIN_SECONDS,
     NEAR_SECONDS,
     POD_SECONDS,
@@ -138,7 +139,7 @@ def test_a_caller_that_gives_up_does_not_wait(clock: Clock) -> None:
 
 
 def test_a_cause_that_no_source_knows_is_unknown_after_the_timeout() -> None:
-    asked_at = time.monotonic() - JOIN_SECONDS - 9.95
+    asked_at = time.monotonic() - JOIN_SECONDS - _JUDGING_SECONDS + 0.05
     assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, asked_at, lambda: False) == UNKNOWN
 
 
