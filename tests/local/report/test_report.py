@@ -8,8 +8,6 @@ import io
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
@@ -36,6 +34,7 @@ from mops.report.render import render
 from mops.settings import Settings
 from programs import environment
 from waiting import until
+from warm import warm
 
 from .report_lab import MODEL, WEIGHTS, design, layers_of, submit
 
@@ -287,14 +286,19 @@ def damaged(job: Job, folder: str, n: int | None = None) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("folder", "title"), [("failures", "Failures"), ("outputs/daily", "Outputs")])
-def test_a_section_whose_part_is_damaged_says_so_and_what_to_do(tmp_path: Path, folder: str, title: str) -> None:
+def test_damaged_pages_are_an_error_and_a_missing_section_that_say_what_to_do(tmp_path: Path) -> None:
     job = submit(tmp_path, design(40))
-    damaged(job, folder)
+    damaged(job, "failures")
+    damaged(job, "outputs/daily")
+    for read in (job.causes().to_arrow, job.failures().to_arrow, lambda: job.dataset("failures").to_table()):
+        with pytest.raises(CorruptRecord, match="a committed part of job 'waves' is damaged") as found:
+            read()
+        assert found.value.hint.endswith("mops jobs verify waves")
     page = render(mops.open_job("waves", tmp_path / "storage"))
-    (section,) = re.findall(rf"<h2[^>]*>{title}</h2>.*?</section>", page, re.DOTALL)
-    assert f"This section is missing: a committed part of job &#39;waves&#39; is damaged ({tmp_path}" in section
-    assert f"<code>mops jobs verify waves --storage {tmp_path}/storage</code>" in section
+    for title in ("Failures", "Outputs"):
+        (section,) = re.findall(rf"<h2[^>]*>{title}</h2>.*?</section>", page, re.DOTALL)
+        assert f"This section is missing: a committed part of job &#39;waves&#39; is damaged ({tmp_path}" in section
+        assert f"<code>mops jobs verify waves --storage {tmp_path}/storage</code>" in section
     assert "Distribution" in page, "the other sections are whole"
 
 
@@ -306,15 +310,6 @@ def test_changed_text_that_is_no_text_any_more_is_damage_and_not_a_defect_of_mop
     path = damaged(job, "failures", 1)
     where = f"{job.record.paths.root}/failures/{path.name}"
     assert damage_of(data_of(job), bad).where == f"{where}: its SHA-256 differs from the committed one"
-
-
-def test_damaged_pages_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    job = submit(tmp_path, design(40))
-    damaged(job, "failures")
-    for read in (job.causes().to_arrow, job.failures().to_arrow, lambda: job.dataset("failures").to_table()):
-        with pytest.raises(CorruptRecord, match="a committed part of job 'waves' is damaged") as found:
-            read()
-        assert found.value.hint.endswith("mops jobs verify waves")
 
 
 def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_path: Path) -> None:
@@ -342,12 +337,11 @@ def test_the_best_sets_and_the_data_fit_on_the_axis_and_all_sets_need_not(tmp_pa
     )
 
 
-def test_only_a_band_beyond_the_axis_is_called_cut_off(tmp_path: Path) -> None:
+def test_only_a_band_beyond_the_axis_is_called_cut_off(partial: Job) -> None:
     """The caption compared the band with the least and the greatest value, and the axis ends at rounder ones."""
-    job = submit(tmp_path, design(40))
-    by_day = job.outputs("daily").to_pandas().groupby("day")["cases"]
+    by_day = partial.outputs("daily").to_pandas().groupby("day")["cases"]
     low, high = by_day.quantile(0.05).min(), by_day.quantile(0.95).max()
-    facts, scored = Facts.of(job), scored_of(data_of(job), weights=WEIGHTS)
+    facts, scored = Facts.of(partial), scored_of(data_of(partial), weights=WEIGHTS)
     found = set()
     for n_best in (5, 10, 20, 27, 28):
         course = Course("daily", "day", ("cases",))
@@ -423,11 +417,12 @@ def test_a_job_that_has_failed_says_why(tmp_path: Path, caplog: pytest.LogCaptur
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    """A job whose last set waits at a gate."""
+    """A job whose two sets wait at the gates ``0`` and ``1``."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    gate, pids = tmp_path / "gate", []
-    gate.touch()
-    sets = [{"beta": 0.1}, {"beta": 0.2, "gate": str(gate)}]
+    gates, pids = [tmp_path / name for name in "01"], []
+    for gate in gates:
+        gate.touch()
+    sets = [{"beta": 0.1, "gate": str(gates[0])}, {"beta": 0.2, "gate": str(gates[1])}]
     job = submit(
         tmp_path / "project",
         sets,
@@ -441,7 +436,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_running_job_has_a_report_of_what_is_committed(running: Job) -> None:
+def test_a_running_job_has_a_report_of_what_is_committed(running: Job, tmp_path: Path) -> None:
+    page = render(running)
+    assert "0 of 4 simulations have finished" in page
+    assert "No parameter set has all losses yet." in page
+    (tmp_path / "0").unlink()
     until(lambda: running.status().groups == 1 and running.status().live)
     page = render(running)
     assert "2 of 4 simulations have finished" in page
@@ -459,30 +458,13 @@ def test_a_job_in_which_every_simulation_failed_says_why_and_has_no_maps(tmp_pat
     assert "List the results." not in page
 
 
-def test_a_job_without_results_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first simulation waits at the gate."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    gate, pids = tmp_path / "gate", []
-    gate.touch()
-    job = submit(
-        tmp_path / "p", [{"beta": 0.1, "gate": str(gate)}], wait=False, on_detach=lambda _, r: pids.append(r.pid)
-    )
-    page = render(job)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    assert "0 of 2 simulations have finished" in page
-    assert "No parameter set has all losses yet." in page
-
-
 def test_a_missing_library_is_named_with_its_extra(partial: Job, tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['vl_convert'] = None; import mops.cli.start as s; "
         f"sys.argv = ['mops', 'jobs', 'report', 'waves', '--storage', {partial.files.url!r}]; s.main()"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=60
-    )
-    assert ran.returncode == 2
-    assert "a report needs the library vl_convert" in ran.stderr
-    assert "pip install 'mops-runner[plots]'" in ran.stderr
+    code, _, said = warm().run(["-c", program], environment(), tmp_path, timeout_s=60)
+    assert code == 2
+    assert "a report needs the library vl_convert" in said
+    assert "pip install 'mops-runner[plots]'" in said
     assert list(tmp_path.iterdir()) == []

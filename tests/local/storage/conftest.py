@@ -166,6 +166,14 @@ def local(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path / "storage"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _empty_memory() -> Iterator[None]:
+    """Remove what the tests of a file leave in memory: each listing reads the names of all files there."""
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
 @pytest.fixture
 def memory() -> MemoryStorage:
     return MemoryStorage(f"memory://{uuid.uuid4().hex}/prefix")

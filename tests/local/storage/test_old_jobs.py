@@ -36,6 +36,7 @@ def clean(files: Files, ended_before: float, states=COMPLETE) -> list[str]:
     return [one.job for one in delete(files, [plan.job for plan in plans], ended_before=ended_before)]
 
 
+@on_disk
 def test_jobs_go_by_the_end_of_their_last_attempt_and_by_their_state(files):
     finished(files, "done")
     finished(files, "partly", failed=1)

@@ -42,7 +42,7 @@ commits = st.lists(st.integers(1, 4), max_size=4)
 
 
 @given(st.data(), st.lists(outcome, min_size=1, max_size=9))
-@settings(max_examples=100 if SOAKING else 35, deadline=None)
+@settings(max_examples=100 if SOAKING else 15, deadline=None)
 def test_a_chain_of_derived_jobs_has_each_row_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
     """Rows, counts, state and verify are right for any failures, commits, derived jobs and compactions."""
     world = World(Files.open(f"memory://derived-{next(_numbers)}"), len(outcomes))

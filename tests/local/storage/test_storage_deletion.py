@@ -228,6 +228,7 @@ def cut_off(files: Files, changes: int) -> Files:
     return Files(Hooked(files._backend, Plug(changes)), files.url, PATIENT.copy(stop=stop_after_attempt(1)))
 
 
+@on_disk
 @pytest.mark.parametrize("state", ["complete", "interrupted"])
 def test_a_deletion_that_breaks_off_at_any_point_leaves_a_whole_job_or_none(files, state):
     for changes in (number - 1 for number in moments()):

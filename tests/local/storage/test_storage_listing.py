@@ -95,6 +95,7 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
     assert [(job.state, job.groups, job.simulations_failed) for job in list_jobs(files)] == [("partial", 3, 1)]
 
 
+@on_disk
 def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, files):
     make_one_of_each(files)
     storage.lay(NamePaths("new").record, b"{not json")
@@ -125,11 +126,11 @@ def test_other_files_are_not_listed(storage, files):
 
 def test_a_list_of_complete_jobs_takes_one_listing_and_two_requests_per_job(memory):
     files = Files.open(memory.url)
-    for n in range(300):
+    for n in range(80):
         finished(files, f"job-{n}")
     requests: list[str] = []
-    assert len(list_jobs(hooked(files, lambda name, _: requests.append(name)))) == 300
-    assert (requests.count("folders"), requests.count("get"), len(requests)) == (1, 600, 601)
+    assert len(list_jobs(hooked(files, lambda name, _: requests.append(name)))) == 80
+    assert (requests.count("folders"), requests.count("get"), len(requests)) == (1, 160, 161)
 
 
 def test_a_later_list_takes_one_listing_and_requests_for_new_and_unfinished_jobs_only(memory, clock):

@@ -216,6 +216,7 @@ def test_old_temporary_files_are_removed_new_ones_and_the_log_are_kept(local):
     assert sorted(Path(local.url, LOG).iterdir()) == log_before
 
 
+@on_disk
 def test_repeated_cleaning_during_take_overs_removes_no_committed_part(files):
     """There are many attempts, and each has parts without a commit when the next one claims."""
     created(files, "job")
