@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime
 
 _ESCAPE_SEQUENCE = re.compile(
@@ -86,6 +87,12 @@ def to_go(seconds: float | None, n_slow: int = 0) -> str:
 def counted(n: int, what: str) -> str:
     """Return a number of things: ``1 row``, ``2 rows``."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def listed(names: Sequence[object], most: int) -> str:
+    """Return the first names as one text, and the number of the others."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def number(value: float) -> str:

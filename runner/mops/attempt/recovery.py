@@ -15,7 +15,7 @@ from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError, MopsError, UsageError
 from mops.recovery import EMPTY_LIMIT, Then, after_error, after_loss, deaths_to_blame
 from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses, task_number
-from mops.units import shortened
+from mops.units import listed, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -238,11 +238,6 @@ def _what_follows(then: Then, task: Task) -> str:
 def task_text(task: Task) -> str:
     """Describe a task for people, by its number and what it runs."""
     if task.replicates is None:
-        return f"task {task.number} with group{'s' * (len(task.groups) > 1)} {_listed(task.groups)}"
-    what = f"replicates {_listed(task.replicates)}" if task.replicates else "the targets"
+        return f"task {task.number} with group{'s' * (len(task.groups) > 1)} {listed(task.groups, _LISTED)}"
+    what = f"replicates {listed(task.replicates, _LISTED)}" if task.replicates else "the targets"
     return f"task {task.number} with {what} of group {task.groups[0]}"
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
-    return ", ".join(map(str, numbers[:_LISTED])) + more

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from mops.jobs.scan import Parameters
 from mops.jobs.summary import Reason
-from mops.units import VARYING
+from mops.units import VARYING, listed
 
 _CHANCE = 0.05
 _MOST_SHARE = 2 / 3  # of all sets; a wider range tells a person little
@@ -55,9 +55,7 @@ class NarrowRange:
         if self.is_number:
             low, high = (_number(value) for value in values)
             return low if low == high else f"{low} to {high}"
-        shown = ", ".join(map(str, values[:_VALUES_SHOWN]))
-        more = len(values) - _VALUES_SHOWN
-        return f"{shown} and {more:,} more" if more > 0 else shown
+        return listed(values, _VALUES_SHOWN)
 
 
 def _number(value: float) -> str:

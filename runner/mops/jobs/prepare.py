@@ -30,7 +30,7 @@ from mops.storage.job_records import JobRecord
 from mops.storage.paths import bundle_path, new_job_id
 from mops.study.study_file import Study, parse_study
 from mops.system.process_memory import trim_heap
-from mops.units import mebibytes
+from mops.units import listed, mebibytes
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +135,8 @@ def kept_functions(files: Files, record: JobRecord) -> FunctionFiles:
 
 
 def listed_files(names: Sequence[str]) -> str:
-    """Return the first names as one text, and the number of the others."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    """Return the first names of files as one text, and the number of the others."""
+    return listed(names, _SHOWN)
 
 
 def trim_memory() -> None:

@@ -57,10 +57,12 @@ def relative_to(folder: Path, root: Path) -> str | None:
 
 def files_of(entry: str, folders: Iterable[str], has_file: Callable[[str], bool]) -> dict[str, str]:
     """Return the file of an entry point in each folder that has one. A path that begins with ``./`` is in the root."""
-    file = EntryPoint.parse(entry).file
+    parsed = EntryPoint.parse(entry)
+    file = parsed.file
     if file.startswith(_HERE):
         folders = (ROOT,)
-    choices = (file, f"{file.removesuffix('.py')}/__init__.py")
+    # Python takes a package before a module of the same name.
+    choices = (file,) if parsed.path else (f"{file.removesuffix('.py')}/__init__.py", file)
     found: dict[str, str] = {}
     for folder in folders:
         for choice in choices:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from mops.errors import nearest
 from mops.study.entry_point import EntryPoint
+from mops.units import listed
 
 _SHOWN = 3
 _INIT = "__init__.py"
@@ -36,7 +37,7 @@ def advice_for_entry(entry: str, files: Sequence[str], folders: Sequence[str]) -
     name = f":{parsed.name}" if parsed.name else ""
     if found := _of_this_name(parsed.file, files):
         written = _written(found[0], folders)
-        return Advice(f"; the project has {_listed(found)}", f"write '{written}{name}' in the study")
+        return Advice(f"; the project has {listed(found, _SHOWN)}", f"write '{written}{name}' in the study")
     if parsed.path is not None:
         near = nearest(parsed.path, files)
     else:
@@ -49,7 +50,7 @@ def advice_for_import(module: str, files: Sequence[str], folders: Sequence[str])
     if found := _of_this_name(f"{module.replace('.', '/')}.py", files):
         written = _written(found[0], folders)
         if not written.endswith(".py") and written != module:
-            return Advice("", f"the project has {_listed(found)}: import it as {written}")
+            return Advice("", f"the project has {listed(found, _SHOWN)}: import it as {written}")
         return None
     near = nearest(module, _modules(files, folders)) if "." in module else None
     return Advice("", f"did you mean {near!r}?") if near else None
@@ -81,8 +82,3 @@ def _names(file: str, folders: Sequence[str]) -> Iterator[str]:
             parts = inside.parent.parts if inside.name == _INIT else inside.with_suffix("").parts
             if parts and all(map(str.isidentifier, parts)):
                 yield ".".join(parts)
-
-
-def _listed(files: Sequence[str]) -> str:
-    more = len(files) - _SHOWN
-    return ", ".join(files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

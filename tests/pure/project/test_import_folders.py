@@ -62,6 +62,12 @@ def test_entry_points_of_the_registry_are_not_relative_to_the_study() -> None:
     assert folders("walk:run", "walk.py", "a/walk.py", study="a", registered=("walk:run",)) == (".",)
 
 
+def test_a_package_comes_before_a_module_of_its_name_as_in_python() -> None:
+    files = ("walk.py", "walk/__init__.py")
+    assert folders("walk:run", *files, imported={"walk:run": "walk/__init__.py"}) == (".",)
+    assert folders("walk.py:run", *files, imported={"walk.py:run": "walk.py"}) == (".",)
+
+
 @pytest.mark.parametrize(
     ("model", "files", "hint"),
     [
