@@ -143,10 +143,19 @@ class ProgressPage:
     def create(cls) -> tuple[ProgressPage, int]:
         """Make a page; return it with the descriptor that the child inherits."""
         fd = anonymous_file("mops-progress")
-        os.ftruncate(fd, mmap.PAGESIZE)
-        page = cls(fd)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            page = cls(fd)  # which duplicates the descriptor
+        except OSError:
+            os.close(fd)
+            raise
         page.idle()
         return page, fd
+
+    def close(self) -> None:
+        """Give the descriptor of the mapping back now, and not when the garbage collector finds the page."""
+        self._numbers.release()
+        self._times.release()
 
     def begin(self, group_position: int, number: int, size_before: int = 0) -> None:
         """Write that a step starts now, after simulations that have left the process with so many resident bytes."""

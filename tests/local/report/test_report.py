@@ -8,6 +8,8 @@ import io
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
@@ -34,7 +36,6 @@ from mops.report.render import render
 from mops.settings import Settings
 from programs import environment
 from waiting import until
-from warm import warm
 
 from .report_lab import MODEL, WEIGHTS, design, layers_of, submit
 
@@ -463,8 +464,10 @@ def test_a_missing_library_is_named_with_its_extra(partial: Job, tmp_path: Path)
         "import sys; sys.modules['vl_convert'] = None; import mops.cli.start as s; "
         f"sys.argv = ['mops', 'jobs', 'report', 'waves', '--storage', {partial.files.url!r}]; s.main()"
     )
-    code, _, said = warm().run(["-c", program], environment(), tmp_path, timeout_s=60)
-    assert code == 2
-    assert "a report needs the library vl_convert" in said
-    assert "pip install 'mops-runner[plots]'" in said
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=60
+    )
+    assert ran.returncode == 2
+    assert "a report needs the library vl_convert" in ran.stderr
+    assert "pip install 'mops-runner[plots]'" in ran.stderr
     assert list(tmp_path.iterdir()) == []

@@ -402,7 +402,7 @@ def test_a_child_that_cannot_start_for_lack_of_descriptors_leaves_nothing(lab: P
     before = descriptors()
     n_refused = 0
     try:
-        for more in range(3, 20):  # three are enough for the selector and the page
+        for more in range(20):
             resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, hard))
             try:
                 pool.warm()
