@@ -152,11 +152,6 @@ class ProgressPage:
         page.idle()
         return page, fd
 
-    def close(self) -> None:
-        """Give the descriptor of the mapping back now, and not when the garbage collector finds the page."""
-        self._numbers.release()
-        self._times.release()
-
     def begin(self, group_position: int, number: int, size_before: int = 0) -> None:
         """Write that a step starts now, after simulations that have left the process with so many resident bytes."""
         self._numbers[_SIZE] = size_before

@@ -11,18 +11,16 @@ import typer
 
 from mops.attempt.attempt import embedded_slots
 from mops.cli import terminal
-from mops.cli.options import JsonOption, StorageOption
+from mops.cli.options import JsonOption, Place, StorageOption
 from mops.cli.service import connected
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.external import connect_external
 from mops.errors import StorageError
-from mops.jobs.job import open_job
-from mops.jobs.location import locate
 from mops.options import COMMON, Option
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
-from mops.storage.probe import probe
+from mops.storage.probe import PROBED, probe
 from mops.system.process_memory import resident_bytes, trim_heap
 from mops.system.resources import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
@@ -47,20 +45,20 @@ def doctor(
 
     Exit codes: 0 no problem, 1 problems, 4 the cluster is out of reach.
     """
-    settings = Settings.from_environment()
-    children = _children(settings, job, storage, local=local)
+    settings, place = Settings.from_environment(), Place(storage, local)
+    children = _children(settings, job, place)
     examined = None if local else _examine(settings)
-    storage_state, found = _storage(storage, local=local)
+    storage_state, found = _storage(place)
+    lacks_workers = False
     if examined is None:
         _show_machine(settings, children, storage_state, found, as_json=as_json)
-        n_workers = 1
     else:
-        scheduler, workers, cluster_found = examined
-        found, n_workers = [*cluster_found, *found], len(workers)
+        scheduler, workers, problems = examined
+        found, lacks_workers = [*problems, *found], not workers
         _show_cluster(scheduler, workers, children, storage_state, found, as_json=as_json)
     if found and not as_json:
         terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
-    if found or not n_workers:
+    if found or lacks_workers:
         raise typer.Exit(1)
 
 
@@ -77,16 +75,16 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
     return dask.scheduler, list(dask.workers), list(dask.findings)
 
 
-def _storage(storage: str | None, *, local: bool) -> tuple[str, list[Finding]]:
+def _storage(place: Place) -> tuple[str, list[Finding]]:
     """Write to the storage of jobs and read from it; return its URL with the answer, and the problem."""
-    files = locate(storage, local=local).open()
+    files = place.locate().open()
     if files.folder is not None and _can_be_made(files.folder):
         return f"{files.url}, which the first job makes", []
     try:
         probe(files.brief())
     except StorageError as refused:
         return "does not work", [Finding(f"storage {refused.where}", refused.what, refused.hint or "")]
-    return f"{files.url}, where this account can create, read, list and remove files", []
+    return f"{files.url}, where {PROBED}", []
 
 
 def _can_be_made(folder: str) -> bool:
@@ -139,10 +137,10 @@ def _show_machine(settings: Settings, children: str, storage: str, found: list[F
     terminal.say("checked this machine; to check a cluster, set MODELOPS_SCHEDULER or run 'mops connect'")
 
 
-def _children(settings: Settings, job: str | None, storage: str | None, *, local: bool) -> str:
+def _children(settings: Settings, job: str | None, place: Place) -> str:
     """Return how child processes start: those of a job, or of any job."""
     if job is not None:
-        return open_job(job, storage, local=local).status().children or "the job has started no child process yet"
+        return place.open(job).status().children or "the job has started no child process yet"
     if settings.start == "spawn":
         return "each child process imports the model"
     return "forked if the model allows it; for a job, see: mops doctor JOB"

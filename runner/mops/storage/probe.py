@@ -9,6 +9,9 @@ from mops.errors import MopsError, StorageError
 from mops.storage.backends.base import Put
 from mops.storage.files import Files
 
+PROBED = "this account can create, read, list and remove files"
+"""What is true if :func:`probe` has raised nothing."""
+
 _FOLDER = "probe"
 
 
@@ -46,7 +49,7 @@ def main() -> None:
     except MopsError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
-    sys.stdout.write(f"{url}: this account can create, read, list and remove files\n")
+    sys.stdout.write(f"{url}: {PROBED}\n")
 
 
 if __name__ == "__main__":

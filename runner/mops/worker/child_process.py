@@ -77,7 +77,6 @@ class ChildProcess:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_failure:
             self._page, page_fd = ProgressPage.create()
             theirs.callback(os.close, page_fd)
-            on_failure.callback(self._page.close)
             self._selector = selectors.DefaultSelector()  # before the process: there may be no descriptor left
             on_failure.callback(self._selector.close)
             ours, its_socket = socket.socketpair()
