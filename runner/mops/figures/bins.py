@@ -229,6 +229,17 @@ def cells(x: Integers, y: Integers, x_bins: int, y_bins: int) -> tuple[Integers,
     return rows, y[rows] * x_bins + x[rows]
 
 
+def cell_columns(x: Bins, y: Bins, numbers: Integers) -> dict[str, pa.Array]:
+    """Return the columns that name cells by the numbers of :func:`cells`: two parameters, and the bin of each."""
+    n = max(len(x), 1)
+    return {
+        "x": pa.array([x.name] * len(numbers), pa.string()),
+        "y": pa.array([y.name] * len(numbers), pa.string()),
+        "x_bin": pa.array(numbers % n, pa.int32()),
+        "y_bin": pa.array(numbers // n, pa.int32()),
+    }
+
+
 def best_in(cell: Integers, n_cells: int, losses: Floats) -> tuple[Integers, Floats, Integers]:
     """Return for each cell the number of rows, the least loss, and its first row; NaN and -1: the cell is empty."""
     n = np.bincount(cell, minlength=n_cells).astype(np.int64)

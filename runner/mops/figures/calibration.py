@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mops.figures.bins import Bins, cells, is_log
+from mops.figures.bins import Bins, cell_columns, cells, is_log
 from mops.figures.columns import Floats, Integers, nullable, numbers
 
 MOST_TRIALS = 2_000
@@ -75,14 +75,7 @@ def pair_weights(fitted: pa.Table, weights: Floats, x: Bins, y: Bins) -> pa.Tabl
     rows, cell = cells(x.index(fitted[x.name]), y.index(fitted[y.name]), len(x), len(y))
     weight = np.bincount(cell, weights=weights[rows], minlength=len(x) * len(y))
     full = np.flatnonzero(weight)
-    columns = {
-        "x": pa.array([x.name] * len(full), pa.string()),
-        "y": pa.array([y.name] * len(full), pa.string()),
-        "x_bin": pa.array(full % max(len(x), 1), pa.int32()),
-        "y_bin": pa.array(full // max(len(x), 1), pa.int32()),
-        "weight": pa.array(weight[full], pa.float64()),
-    }
-    return pa.table(columns)
+    return pa.table(cell_columns(x, y, full) | {"weight": pa.array(weight[full], pa.float64())})
 
 
 def posterior_quantiles(fitted: pa.Table, weights: Floats) -> pa.Table:

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 
-from mops.figures.bins import Bins, best_in, bins_for, bins_of, cells, pair_bins_for
+from mops.figures.bins import Bins, best_in, bins_for, bins_of, cell_columns, cells, pair_bins_for
 from mops.figures.columns import Floats, Integers, nullable, numbers
 from mops.figures.losses import TOTAL, ScoredSets, ShownSets, shown_sets
 from mops.figures.sensitivity import ranks
@@ -76,16 +76,9 @@ def pairs(scored: ScoredSets, parameters: Sequence[str]) -> Pairs:
         rows, cell = cells(index[x], index[y], n_x, n_y)
         n, best, at = best_in(cell, n_x * n_y, losses[rows])
         full = np.flatnonzero(n)
-        columns = {
-            "x": pa.array([x] * len(full), pa.string()),
-            "y": pa.array([y] * len(full), pa.string()),
-            "x_bin": pa.array(full % max(n_x, 1), pa.int32()),
-            "y_bin": pa.array(full // max(n_x, 1), pa.int32()),
-            "n": pa.array(n[full]),
-            "best": nullable(best[full]),
-            "group": pa.array(groups[rows[at[full]]]),
-        }
-        found[x, y] = pa.table(columns)
+        group = pa.array(groups[rows[at[full]]])
+        of_cells = {"n": pa.array(n[full]), "best": nullable(best[full]), "group": group}
+        found[x, y] = pa.table(cell_columns(bins[x], bins[y], full) | of_cells)
     left_out = tuple(name for name in scored.parameters if name not in parameters)
     return Pairs(scored.title(TOTAL), tuple(parameters), left_out, bins, found, len(ranked))
 
