@@ -37,20 +37,28 @@ _REAPER_END_SECONDS = 5.0
 _SILENT = f"the reaper does not answer within {ANSWER_SECONDS:g} s"
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"
+_CHILDREN = Path("/proc/thread-self/children")
 
 
 def _check_kernel() -> None:
     """Raise SystemUnfit on a system without what child processes need (Linux 5.3 or newer)."""
+    where = f"{platform.node()} ({platform.platform()})"
     try:  # only the kernel knows: Python may have pidfd_open where gVisor lacks the call, or Docker forbids it
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as refused:
-        if isinstance(refused, OSError) and refused.errno in (errno.EMFILE, errno.ENFILE):
-            return  # the kernel has the call and no free descriptor
+        # With EMFILE or ENFILE, the kernel has the call and no free descriptor.
+        if getattr(refused, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            raise SystemUnfit(
+                f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
+                where=where,
+                hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",
+            ) from refused
+    if not _CHILDREN.exists():
         raise SystemUnfit(
-            f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
-            where=f"{platform.node()} ({platform.platform()})",
-            hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",
-        ) from refused
+            f"this system cannot run simulations: its kernel does not list the children of a process ({_CHILDREN})",
+            where=where,
+            hint="use a kernel with CONFIG_PROC_CHILDREN, as those of all large distributions",
+        )
 
 
 class Reaper:
