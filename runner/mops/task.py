@@ -90,9 +90,6 @@ class TaskRequest:
     replicates: tuple[int, ...] | None = None
     # nothing else may run on the worker meanwhile, so that the simulations have the memory of all slots
     alone: bool = False
-    # How often other tasks have tried the replicates and targets of a group that runs alone, by number: the targets
-    # follow the replicates. Those without a try are left out.
-    tries: Mapping[int, int] = field(default_factory=dict)
     per_worker: int | None = None  # simulations that run at once on a worker from now on; None: one for each slot
     pool_id: str = ""  # of the pool of child processes that runs the task on its worker; empty: that of the attempt
     # Whether a simulation finds the files of the previous one in its working folder. Only ``study check`` sets this, to
@@ -233,9 +230,6 @@ class TaskResult:
     prints: str = ""
     # What exceeded its share of memory and has to run again alone: groups, or replicates of a group in pieces.
     postponed: frozenset[int] = frozenset()
-    # How often this task has tried replicates and targets of what it postponed, by (group, number). The numbers of the
-    # targets follow those of the replicates.
-    tries: Mapping[tuple[int, int], int] = field(default_factory=dict)
     peak_bytes: int = 0  # the highest resident memory of the task's processes
     # events for the job's log, because the worker's log is elsewhere
     reports: list[Report] = field(default_factory=list)

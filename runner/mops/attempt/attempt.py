@@ -264,10 +264,10 @@ class Attempt:
                 n_groups = (len(job.todo), len(groups))
                 logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
                 runner = MainLoop(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
-                remote = cluster if self.context.slots is None else None
+                has_children = self.context.slots is not None
                 with (
                     stopping_on_signals(runner, job.name, self.grace_s),
-                    serving_metrics(self.settings.metrics_port, job.attempt, runner, remote),
+                    serving_metrics(self.settings.metrics_port, job.attempt, runner, has_children=has_children),
                 ):
                     return self._ending(runner, job)
 

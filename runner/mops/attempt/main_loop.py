@@ -215,7 +215,6 @@ class MainLoop:
             bytes=parts.task_bytes(slots),
             replicates=task.replicates,
             alone=task.alone,
-            tries=self._recovery.tries_before(task),
             per_worker=self._concurrency.per_worker,
             pool_id=self._cluster.pool_id,
             encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
@@ -290,7 +289,7 @@ class MainLoop:
             if event.partial is not None:
                 self._partial_groups.drop(event.partial)
             return
-        self._recovery.came_back(task, event.worker, event.tries, is_empty=event.is_empty)
+        self._recovery.came_back(task, event.worker, is_empty=event.is_empty)
         if task.alone and event.worker and not event.is_empty:
             message = "%s: group %d ran alone on its worker and used %s"
             logger.info(message, self._job.name, task.groups[0], bytes_text(event.usage.peak_bytes))

@@ -15,7 +15,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mops.attempt.main_loop import MainLoop
-from mops.cluster.base import Cluster
 from mops.system.every_address import every_address
 from mops.system.process_memory import resident_bytes
 from mops.system.resources import allowed_bytes
@@ -71,20 +70,15 @@ class JobCollector(Collector):
 
 
 @contextmanager
-def serving_metrics(port: int | None, attempt: int, runner: MainLoop, remote: Cluster | None) -> Iterator[None]:
-    """Serve a runner's metrics while the body runs. ``remote`` is a cluster whose workers are other processes."""
+def serving_metrics(port: int | None, attempt: int, runner: MainLoop, *, has_children: bool) -> Iterator[None]:
+    """Serve a runner's metrics while the body runs; with those of its child processes, if it has any."""
     if port is None:
         yield
         return
-    job = runner.look().job
     collectors: list[Collector] = [JobCollector(attempt, runner)]
-    if remote is None:
+    if has_children:
         collectors.append(PoolCollector(pools))
-    elif without := remote.without_metrics():
-        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
-        logger.warning(message, job, without[0], more)
-    with serving(port, job, collectors):
+    with serving(port, runner.look().job, collectors):
         yield
 
 

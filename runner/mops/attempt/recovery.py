@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.plan import Plan
@@ -34,7 +33,6 @@ class TaskRecovery:
         self._n_empty: Counter[_Item] = Counter()
         self._n_deaths: Counter[_Item] = Counter()
         self._n_results_lost: Counter[int] = Counter()
-        self._n_tries: Counter[tuple[int, int]] = Counter()
         self._raised_on: defaultdict[_Item, list[str]] = defaultdict(list)
         """The workers on which the present task with this step has raised, one for each time."""
         self._in_a_row: defaultdict[str, set[_Item]] = defaultdict(set)
@@ -50,24 +48,8 @@ class TaskRecovery:
             return frozenset(self._retired)
         return frozenset(self._retired.union(*(self._raised_on.get(step, ()) for step in _steps_of(task))))
 
-    def tries_before(self, task: Task) -> dict[int, int]:
-        """Return how often the replicates and targets of a task were tried, by number; nothing unless it runs alone."""
-        if not task.alone:
-            return {}
-        group, numbers = task.groups[0], task.replicates
-        n_replicates, n_targets = self._job.groups.n_replicates(group), len(self._job.context.targets)
-        if not numbers:  # the targets, or all of the group
-            numbers = tuple(range(n_replicates if task.replicates == () else 0, n_replicates + n_targets))
-        found = {}
-        for number in numbers:
-            deaths = self._n_deaths[group, None] + self._n_deaths[group, number if number < n_replicates else -1]
-            if n := deaths + self._n_tries[group, number]:
-                found[number] = n
-        return found
-
-    def came_back(self, task: Task, worker: str, tries: Mapping[tuple[int, int], int], *, is_empty: bool) -> None:
-        """Clear the counts against a task and its worker. ``tries``: of what it leaves to a task that runs alone."""
-        self._n_tries.update(tries)
+    def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
+        """Clear the counts against a task and its worker."""
         self._n_results_lost.pop(task.number, None)
         if worker:  # else the runner made the result itself, which says nothing about workers
             self._n_lost_in_a_row = 0

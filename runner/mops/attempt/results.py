@@ -41,7 +41,6 @@ class TaskFinished:
     counts: Counts  # simulations and targets that no earlier event has counted
     failed: Mapping[str, int]  # failed simulations, by verdict
     run_alone_later: frozenset[int]  # groups, or replicates, that used too much memory while others ran on the worker
-    tries: Mapping[tuple[int, int], int]  # how often the task has tried the simulations and targets of these
     usage: TaskUsage
     partial: PartialResult | None  # None: the task was of whole groups
     worker: str  # its address; empty: no worker ran the task
@@ -133,7 +132,6 @@ class ResultReceiver:
             counts=counts,
             failed=failed,
             run_alone_later=result.postponed,
-            tries=result.tries,
             usage=usage,
             partial=partial,
             worker=result.worker,

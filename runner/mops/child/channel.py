@@ -198,5 +198,6 @@ def anonymous_file(name: str) -> int:
     """Return a descriptor of a file without a path, which no death leaves behind."""
     if hasattr(os, "memfd_create"):  # its bytes do not count against a pod's small /dev/shm
         return os.memfd_create(name)
+    # The Python is built for an early C library, as uv's and conda's were until 2026.
     with tempfile.TemporaryFile(prefix=name) as file:
         return os.dup(file.fileno())

@@ -100,8 +100,9 @@ def _outputs(result: object, known: Families) -> Mapping[str, object]:
         raise InvalidOutput("the model returned None; add a return statement with a table or a mapping of columns")
     if form == "empty":
         return {DEFAULT_OUTPUT: _no_rows(DEFAULT_OUTPUT, known)}
-    if form == "tree" or not isinstance(result, Mapping):
-        raise InvalidOutput(f"the model returned {_called(result)}; {_advice(result)}")
+    if form == "other" or not isinstance(result, Mapping):
+        advice = "return a table, a list of rows, or a mapping of tables, of columns, or of numbers and strings"
+        raise InvalidOutput(f"the model returned {_called(result)}; {advice}")
     if not result:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
     forms = {_form(value) for value in result.values()}
@@ -126,21 +127,6 @@ def _no_rows(output: str, known: Families) -> pa.Table:
             "that has the columns"
         )
     return pa.table({name: pa.nulls(0) for name in known[output]})
-
-
-def _advice(result: object) -> str:
-    if _form(result) == "tree":
-        return "return a dictionary of its datasets: {node.name: node.to_dataset() for node in tree.leaves}"
-    if not isinstance(result, list | tuple) or not result:
-        return "return a table, or a mapping of tables, of columns, or of numbers and strings"
-    form, kind = _form(result[0]), type(result[0]).__name__
-    if form == "scalar":
-        return f"it holds {kind}; give the column a name: {{'value': values}}"
-    if form == "column":
-        return f"it holds {kind}; for rows, return dictionaries: [{{'day': 0, 'cases': 5}}, {{'day': 1, 'cases': 7}}]"
-    if form in _READERS:
-        return f"it holds tables ({kind}); give each a name: {{'first': tables[0], 'second': tables[1]}}, or join them"
-    return f"it holds {kind}; return a table, or a list of dictionaries, which are rows"
 
 
 def _alike(names: Iterable[str]) -> str:
@@ -187,13 +173,12 @@ _FORMS = {
     ("xarray", "Dataset"): "dataset",
     ("xarray", "DataArray"): "data array",
     ("polars", "LazyFrame"): "query of polars",
-    ("duckdb", "DuckDBPyRelation"): "query of DuckDB",
 }
 
 
 @by_type
 def _form_of(kind: type) -> str:
-    """Tell the form of a type's values: a key of _READERS, or column, scalar, tree, other."""
+    """Tell the form of a type's values: a key of _READERS, or column, scalar, other."""
     if is_pandas(kind) and hasattr(kind, "columns"):
         return "pandas frame"
     if is_scalar(kind):
@@ -203,7 +188,7 @@ def _form_of(kind: type) -> str:
         if (form := _FORMS.get((base.__module__.partition(".")[0].lstrip("_"), base.__name__))) is not None:
             return form
     if issubclass(kind, Mapping):
-        return "tree" if is_of("xarray", kind) else "mapping"  # the columns of a DataTree are in its nodes
+        return "other" if is_of("xarray", kind) else "mapping"  # the columns of a DataTree are in its nodes
     # A series streams too, as one column; unlike a frame, it has to_frame.
     is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
@@ -264,20 +249,14 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
 
 
 def _of_rows(values: Sequence[Any]) -> pa.Table:
-    kind = type(values[0])
-    are_records = is_record(kind)
+    are_records = is_record(type(values[0]))
     for value in values:
         if not isinstance(value, Mapping) and not (are_records and is_record(type(value))):
             raise TypeError(f"it mixes rows and {type(value).__name__}; return only rows of one type")
     rows: Sequence[Mapping[Any, Any]] = [fields_of(value) for value in values] if are_records else values
-    for name, value in rows[0].items():
-        if _form_of(type(value)) in ("export", "pandas frame", "dataset", "query of polars", "query of DuckDB"):
-            table = f"result.{name}" if are_records else f"row[{name!r}]"
-            raise TypeError(
-                f"field {name!r} holds a table, but {kind.__name__} is a row; return a dictionary of tables: "
-                f"{{{name!r}: {table}}}"
-            )
     names = rows[0].keys()
+    if tables := [name for name in names if _form_of(type(rows[0][name])) in _READERS.keys() - {"mapping", "record"}]:
+        raise TypeError(f"field {tables[0]!r} of a row holds a table; return a dictionary of tables instead")
     for number, row in enumerate(rows):
         if row.keys() != names:
             differing = ", ".join(sorted(map(str, row.keys() ^ names)))
@@ -293,29 +272,15 @@ def _of_dataset(dataset: Any) -> pa.Table:  # tidy: a row for each combination o
         raise ValueError("the Dataset has no data variables")
     if len(by_dimensions) > 1:
         sets = [f"{names} of ({', '.join(sorted(map(str, dims)))})" for dims, names in by_dimensions.items()]
-        outputs = [f"'name{number}': dataset[{names}]" for number, names in enumerate(by_dimensions.values(), 1)]
         raise ValueError(
             f"the Dataset has variables of different dimensions: {', '.join(sets)}; return an output for each set of "
-            f"dimensions: {{{', '.join(outputs)}}}"
+            "dimensions"
         )
     # Without coordinates of other dimensions, which would repeat the rows.
     dataset = dataset[list(dataset.data_vars)]
     if not dataset.sizes:
         return of_mapping({**dataset.data_vars, **dataset.coords})
     return of_frame(dataset.to_dataframe())
-
-
-def _of_relation(relation: Any) -> pa.Table:
-    try:
-        # Early versions export no stream. A stream needs less memory than a table.
-        is_stream = hasattr(relation, "__arrow_c_stream__")
-        return of_exported(relation if is_stream else relation.to_arrow_table())
-    except Exception as error:
-        if type(error).__name__ != "ConnectionException":
-            raise
-        # DuckDB 1 closes a connection with the last reference to it, and relations hold none.
-        advice = "keep the connection in a global variable, or return relation.to_arrow_table()"
-        raise ValueError(f"{error}; {advice}") from error
 
 
 _READERS: dict[str, Callable[[Any], pa.Table]] = {  # by form
@@ -329,5 +294,4 @@ _READERS: dict[str, Callable[[Any], pa.Table]] = {  # by form
     # xarray exports an array without a name under the name "values" to Arrow too.
     "data array": lambda array: of_frame(array.to_dataframe(name="values" if array.name is None else array.name)),
     "query of polars": lambda frame: of_exported(frame.collect()),
-    "query of DuckDB": _of_relation,
 }

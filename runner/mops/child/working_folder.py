@@ -258,8 +258,6 @@ def obey_modes() -> None:
     """Make this process, and all that it starts, obey the modes of files even as root, if the kernel lets it."""
     # A capability lets root write into read-only files; this process gives it up.
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "capset"):  # macOS
-        return
     # First the bounding set: a program that root starts gets what that set still has.
     libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)

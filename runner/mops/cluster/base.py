@@ -124,9 +124,6 @@ class Cluster(Protocol):
     def long_steps(self) -> Sequence[RunningStep]:
         """Return the simulations and targets of the attempt that have run longest, as last seen; no short ones."""
 
-    def without_metrics(self) -> list[str]:
-        """Return the addresses of workers that cannot serve metrics."""
-
     def reconnect(self) -> None:
         """Connect again after the connection broke; ClusterError: the cluster stays out of reach.
 

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from distributed import CancelledError, Client, Future, SchedulerPlugin, Security
@@ -49,20 +50,17 @@ class DaskCalls:
         self.client = client
         self._client: Any = client  # Dask types its methods for callers outside of the event loop
         self._has_given_up = False
-        # The questions that workers and nannies have not answered. Used in the event loop.
-        self._open: dict[tuple[Callable[..., Any], str, bool, str], asyncio.Future[Any]] = {}
 
     def run(self, function: Callable[[], Awaitable[T]], within_s: float = SCHEDULER_SECONDS) -> T:
         """Call a coroutine function, or a method of the client, in the client's event loop; return its result."""
+        return self._in_loop(lambda: self._answer(function, within_s), within_s + _LOOP_SECONDS)
 
-        async def answer() -> T:
-            calling = asyncio.ensure_future(function())
-            try:
-                return await self.watched(calling, within_s)
-            finally:
-                calling.cancel()
-
-        return self._in_loop(answer, within_s + _LOOP_SECONDS)
+    async def _answer(self, function: Callable[[], Awaitable[T]], within_s: float) -> T:
+        calling = asyncio.ensure_future(function())
+        try:
+            return await self.watched(calling, within_s)
+        finally:
+            calling.cancel()
 
     def _in_loop(self, function: Callable[[], Awaitable[T]], within_s: float) -> T:
         try:
@@ -110,28 +108,13 @@ class DaskCalls:
         """
 
         async def ask(worker: str) -> Any:
-            key, until = (function, repr(arguments), nannies, worker), time.monotonic() + within_s
+            options = {"workers": [worker], "nanny": nannies, "on_error": "return"}
+            call = partial(self._client.run, function, *arguments, **options, **named)
             try:
-                # A worker is not asked again while it owes an answer of the same function with the same arguments by
-                # position, because the scheduler keeps each open question.
-                if (before := self._open.get(key)) is not None:
-                    await asyncio.wait({before}, timeout=within_s)
-                    if key in self._open:
-                        return NoAnswer("a Dask worker has not answered an earlier question", where=worker)
-                options = {"workers": [worker], "nanny": nannies, "on_error": "return"}
-                calling = asyncio.ensure_future(self._client.run(function, *arguments, **options, **named))
-                self._open[key] = calling
-                calling.add_done_callback(lambda done: answered(key, done))
-                answers = await self.watched(calling, max(until - time.monotonic(), 0.0))
+                answers = await self._answer(call, within_s)
             except Exception as error:  # noqa: BLE001 - the caller decides what an error of a worker means
                 return error
             return next(iter(answers.values()), None)
-
-        def answered(key: tuple[Callable[..., Any], str, bool, str], done: asyncio.Future[Any]) -> None:
-            if self._open.get(key) is done:
-                del self._open[key]
-            if not done.cancelled():
-                done.exception()  # else asyncio logs that nothing has read it
 
         async def ask_all() -> list[Any]:
             return await asyncio.gather(*map(ask, workers))
@@ -193,14 +176,8 @@ class DaskCalls:
 
     def close(self) -> None:
         """Give up all calls and close the client, whatever Dask does."""
-
-        async def cancel() -> None:
-            for calling in list(self._open.values()):
-                calling.cancel()
-
         self.give_up()
         try:
-            self._client.sync(cancel, callback_timeout=_CLOSE_SECONDS)
             self._client.close(timeout=_CLOSE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the connection is not used again
             logger.debug("cannot close the connection to Dask: %r", error)

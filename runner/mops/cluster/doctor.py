@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import platform
-import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from mops.units import bytes_text
 logger = logging.getLogger(__name__)
 
 _SATURATION = 1.0
-_HOST_FRACTION = 0.9  # of a host's memory, for all its workers; the system, nannies and bursts need the rest
 _GOOD_SHARE_BYTES = 256 << 20  # of one simulation, at least
 _CONNECT_SECONDS = 1.0  # to a pod of the same cluster; a network policy lets the attempt go unanswered
 
@@ -36,7 +34,6 @@ class Worker:
     """The settings in effect on a worker."""
 
     address: str
-    host: str
     threads: int
     limit_bytes: int  # Dask's limit of the worker's memory; 0: none
     host_bytes: int  # the memory of the worker's host or container
@@ -93,7 +90,6 @@ def facts_of_worker(dask_worker: Any) -> Worker:
     manager = dask_worker.memory_manager
     return Worker(
         address=dask_worker.address,
-        host=socket.gethostname(),
         threads=dask_worker.state.nthreads,
         limit_bytes=manager.memory_limit or 0,
         host_bytes=allowed_bytes(),
@@ -184,7 +180,6 @@ def findings(
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         largest = max(alike, key=lambda worker: worker.own_bytes)
         yield from _worker_findings(f"worker {alike[0].address}{more}", largest, own, threads)
-    yield from _host_findings(workers)
 
 
 def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads: int) -> Iterator[Finding]:
@@ -225,20 +220,4 @@ def _version_findings(where: str, found: Mapping[str, str], own: Mapping[str, st
         if found.get(name) != own[name]:
             yield Finding(
                 where, f"{name} is {found.get(name)}, and {own[name]} here", f"the same version of {name} on both"
-            )
-
-
-def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
-    hosts: dict[str, list[Worker]] = defaultdict(list)
-    for worker in workers:
-        hosts[worker.host].append(worker)
-    for host, there in hosts.items():
-        limits, has = sum(worker.limit_bytes for worker in there), min(worker.host_bytes for worker in there)
-        if limits > _HOST_FRACTION * has:
-            most = int(_HOST_FRACTION * has / len(there)) >> 20
-            yield Finding(
-                f"host {host}",
-                f"its {len(there)} workers may use {bytes_text(limits)} together, and it has {bytes_text(has)}: "
-                "too little is left for the system",
-                f"--memory-limit {most}MiB for each, or fewer workers",
             )

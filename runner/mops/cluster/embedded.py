@@ -153,9 +153,6 @@ class EmbeddedCluster:
     def long_steps(self) -> Sequence[RunningStep]:
         return long_steps(self.pool_id)
 
-    def without_metrics(self) -> list[str]:
-        return []
-
     def reconnect(self) -> None:
         pass  # the connection cannot break
 

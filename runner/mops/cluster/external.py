@@ -42,7 +42,7 @@ from mops.task import ResultBuffer, RunningStep, Task, TaskRequest
 from mops.verdicts import LossCause
 from mops.waiting import polls
 from mops.worker.dask_worker import topic_of
-from mops.worker.run_task import LONG_STEPS, buffers_left, can_show_metrics, run_task, stop_pool
+from mops.worker.run_task import LONG_STEPS, buffers_left, run_task, stop_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -165,10 +165,6 @@ class ExternalCluster:
 
     def long_steps(self) -> Sequence[RunningStep]:
         return self._long_steps
-
-    def without_metrics(self) -> list[str]:
-        answers = self._ask(lambda: self.calls.on_workers(can_show_metrics)) or {}
-        return [worker for worker, can in answers.items() if can is False]
 
     @property
     def is_connected(self) -> bool:

@@ -8,7 +8,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,8 +32,6 @@ from mops.units import mebibytes
 
 # Files in the root that say what a job installs.
 DEPENDENCIES = REQUIREMENTS, LOCK, PYPROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
-
-_LEFTOVER_AGE_S = 24 * 3600
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -134,7 +131,6 @@ def _storage_errors(cache: Path) -> Iterator[None]:
 
 
 def _unpack(data: bytes, digest: str, cache: Path) -> None:
-    _sweep(cache)
     tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
     with ExitStack() as on_failure:
         on_failure.callback(folders.remove, tree)
@@ -149,18 +145,6 @@ def _unpack(data: bytes, digest: str, cache: Path) -> None:
                 raise
         else:
             on_failure.pop_all()
-
-
-def _sweep(cache: Path) -> None:
-    """Remove the folders of killed processes. The folder of a process that still unpacks is younger."""
-    for leftover in cache.glob(f"{_TEMPORARY}*"):
-        try:
-            age_s = time.time() - leftover.stat().st_mtime
-        except FileNotFoundError:
-            continue
-        if age_s > _LEFTOVER_AGE_S:
-            with suppress(OSError):  # it belongs to another user
-                folders.remove(leftover)
 
 
 def _extract(data: bytes, digest: str, tree: Path) -> None:

@@ -44,7 +44,7 @@ def nameless_file(folder: Path) -> int | None:
     """Return the descriptor of a new file without a name and with the usual mode; None: the folder cannot have one."""
     try:
         return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-    except AttributeError:  # the operating system has none
+    except AttributeError:  # the system has none, or the Python is built for an early C library
         return None
     except OSError as error:
         if error.errno in _NOT_HERE:

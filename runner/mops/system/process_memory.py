@@ -106,11 +106,9 @@ def without_files(rollup: dict[str, int]) -> tuple[int, int]:
     """Return the private bytes and the proportional set size of a smaps_rollup, without pages of files."""
     # The kernel does not tell how many private pages belong to files. So the first figure may include pages of a file
     # that are not written back yet, at most as many as the process shares of the memory that counts.
-    parts, private_dirty = rollup.get("Pss", 0), rollup.get("Private_Dirty", 0)
-    if "Pss_File" not in rollup:  # Linux before 5.3: all clean pages are taken for pages of files
-        return private_dirty, min(private_dirty + rollup.get("Shared_Dirty", 0), parts)
-    private, parts = private_dirty + rollup.get("Private_Clean", 0), parts - rollup["Pss_File"]
-    return min(max(private - rollup["Pss_File"], private_dirty), parts), parts
+    names = ("Private_Dirty", "Private_Clean", "Pss", "Pss_File")
+    dirty, clean, parts, files = (rollup.get(name, 0) for name in names)  # without any: the process ends now
+    return min(max(dirty + clean - files, dirty), parts - files), parts - files
 
 
 class Usage:

@@ -8,8 +8,6 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-NAMES_CHILDREN = Path("/proc/self/task", str(os.getpid()), "children").exists()  # CONFIG_PROC_CHILDREN of Linux
-
 
 def read_proc(path: str) -> bytes:
     """Return a file of /proc, or raise OSError if the process has ended or the system has no /proc."""
@@ -33,14 +31,8 @@ def tree(pid: int) -> Iterator[int]:
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a process, with those that have ended and were not waited for."""
-    found: list[int] = []
-    if not NAMES_CHILDREN:
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # the process has ended
-                parent = int(stat.read_text().rpartition(")")[2].split()[1])
-                found += [int(stat.parent.name)] if parent == pid else []
-        return found
     # The kernel lists each thread's children. A search of all processes takes a hundred times as long.
+    found: list[int] = []
     with contextlib.suppress(OSError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as in read_proc
             with contextlib.suppress(OSError):  # the thread has ended, and other threads may have children

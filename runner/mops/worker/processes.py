@@ -22,8 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from filelock import lock_descriptor
-
 from mops.child.channel import Channel, Message
 from mops.child.texts import without_headings
 from mops.errors import ClusterError, SystemUnfit
@@ -39,22 +37,28 @@ _REAPER_END_SECONDS = 5.0
 _SILENT = f"the reaper does not answer within {ANSWER_SECONDS:g} s"
 _FRAME_OF_MOPS = f'  File "{Path(__file__).parents[1]}/'  # as faulthandler writes it
 _WHERE = "where it was when mops stopped it (most recent call first):"
-_PREFIX = "mops-work-"
-_LEFT_SECONDS = 60.0  # a younger folder may not have its lock yet
+_CHILDREN = Path("/proc/thread-self/children")
 
 
 def _check_kernel() -> None:
     """Raise SystemUnfit on a system without what child processes need (Linux 5.3 or newer)."""
+    where = f"{platform.node()} ({platform.platform()})"
     try:  # only the kernel knows: Python may have pidfd_open where gVisor lacks the call, or Docker forbids it
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as refused:
-        if isinstance(refused, OSError) and refused.errno in (errno.EMFILE, errno.ENFILE):
-            return  # the kernel has the call and no free descriptor
+        # With EMFILE or ENFILE, the kernel has the call and no free descriptor.
+        if getattr(refused, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            raise SystemUnfit(
+                f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
+                where=where,
+                hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",
+            ) from refused
+    if not _CHILDREN.exists():
         raise SystemUnfit(
-            f"this system cannot run simulations: it has no pidfd_open, or forbids it ({refused})",
-            where=f"{platform.node()} ({platform.platform()})",
-            hint="use Linux 5.3 or newer; in a container, a runtime and a seccomp profile that allow pidfd_open",
-        ) from refused
+            f"this system cannot run simulations: its kernel does not list the children of a process ({_CHILDREN})",
+            where=where,
+            hint="use a kernel with CONFIG_PROC_CHILDREN, as those of all large distributions",
+        )
 
 
 class Reaper:
@@ -285,9 +289,8 @@ class Scratch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Guards the three below."""
+        """Guards the two below."""
         self._path: Path | None = None
-        self._lock_fd = -1
         self._closed = False
 
     @property
@@ -296,42 +299,20 @@ class Scratch:
         with self._lock:
             if self._closed:
                 raise ClusterError("the folder for simulations is closed", where="its pool")
-            path = self._path
-            # Another program may have removed the folder; then a child may have made another one without a lock.
-            if path is not None and path.is_dir() and os.path.samestat(path.stat(), os.fstat(self._lock_fd)):
-                return path
             try:
-                return self._make()
+                if self._path is None:
+                    self._path = Path(tempfile.mkdtemp(prefix="mops-work-"))
+                # Again, at the path that children use: another program may have removed it, and a child made it again.
+                self._path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+                if self._path.lstat().st_uid != os.geteuid():  # another user has made it in a shared folder
+                    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(self._path))
             except OSError as bad:
                 raise ClusterError(
                     f"the folder for simulations cannot be made ({bad.strerror})",
                     where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
                     hint="free space there, or set TMPDIR to another folder",
                 ) from bad
-
-    def _make(self) -> Path:
-        if self._path is None:
-            _sweep(Path(tempfile.gettempdir()))
-            path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        else:  # again, and at the same place, because children use it
-            path = self._path
-            path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-        removed_fd = self._lock_fd
-        try:
-            # The kernel releases the lock when this process ends in any way. The lock also keeps systemd-tmpfiles away.
-            self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            if os.fstat(self._lock_fd).st_uid != os.geteuid():  # another user has made it in a shared folder
-                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
-        except OSError:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-            raise
-        if self._path is not None:
-            os.close(removed_fd)
-        with contextlib.suppress(OSError):  # a file system without locks, on which no pool sweeps either
-            lock_descriptor(self._lock_fd, blocking=False)
-        self._path = path
-        return path
+            return self._path
 
     def leave(self, pid: int, *, keep_import: bool) -> None:
         """Remove the folders of a process that has ended."""
@@ -350,24 +331,9 @@ class Scratch:
             path, self._path = self._path, None
             if path is not None:
                 _remove(path)
-                os.close(self._lock_fd)
 
 
 def _remove(path: Path) -> None:
-    # A process that the model has left may still write. The next pool removes what stays.
+    # A process that the model has left may still write.
     with contextlib.suppress(OSError):
         folders.remove(path)
-
-
-def _sweep(temporary: Path) -> None:
-    """Remove folders of killed workers."""
-    for path in temporary.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or removed meanwhile
-            if time.time() - path.stat().st_mtime <= _LEFT_SECONDS:
-                continue
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(fd).st_uid == os.geteuid() and lock_descriptor(fd, blocking=False):
-                    folders.remove(path)
-            finally:
-                os.close(fd)

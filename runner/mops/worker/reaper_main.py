@@ -61,7 +61,7 @@ def main() -> None:
     finally:
         reaper.end_leftovers(but=(), within_s=_LAST_SWEEP_SECONDS)
         for folder in reaper.folders:  # if the worker was killed before it could remove them
-            with contextlib.suppress(OSError):  # the next worker on this machine removes them
+            with contextlib.suppress(OSError):
                 folders.remove(Path(folder))
 
 

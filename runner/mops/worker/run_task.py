@@ -86,7 +86,7 @@ def pool_of(context: JobContext, pool_id: str = "", dask_worker: Any = None) -> 
                 # With each heartbeat. mops/worker/metrics.py has those of Prometheus.
                 worker.metrics["mops_children_bytes"] = lambda _worker: _slots.resident_bytes()
                 worker.metrics[LONG_STEPS] = _all_long_steps  # Dask sends both to the scheduler
-                if can_show_metrics():
+                if find_spec("prometheus_client") is not None:
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
                     expose(pools)
@@ -109,11 +109,6 @@ def long_steps(pool_id: str) -> list[RunningStep]:
 
 def _all_long_steps(_worker: object) -> dict[str, list[dict[str, Any]]]:
     return {pool_id: [asdict(step) for step in long_steps(pool_id)] for pool_id in list(_pools)}
-
-
-def can_show_metrics() -> bool:
-    """Tell whether this interpreter has what Dask's /metrics needs."""
-    return find_spec("prometheus_client") is not None
 
 
 def bundle_folder(context: JobContext) -> Path:

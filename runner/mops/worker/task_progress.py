@@ -7,7 +7,7 @@ target that it ran is retried or failed, and the rest of the task goes to the ne
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,7 +238,7 @@ class TaskProgress:
             traceback = self._tracebacks.setdefault(traceback, traceback)
             verdict = Verdict(failure["reason"], in_project(failure["message"], bundle), traceback)
             n_before = self._deaths[step].tries if step in self._deaths else 0
-            self._fail(step, verdict, n_before + 1 + self._request.tries.get(step.number, 0))
+            self._fail(step, verdict, n_before + 1 + self._request.alone)
         for position, target, losses in message["losses"]:
             group, name = self._groups[position].group, self._request.context.targets[target]
             rows = [Loss(group.index, name, key, loss, group.n_replicates) for key, loss in losses.items()]
@@ -303,7 +303,7 @@ class TaskProgress:
             before.size_in_first = death.size_before
         elif then in (AfterStep.ALONE_LATER, AfterStep.RETRY, AfterStep.FAILED):
             before.tries += 1
-        n = before.tries + self._request.tries.get(step.number, 0)
+        n = before.tries + self._request.alone  # a task that runs alone was tried before, nearly always once
         if then is AfterStep.ALONE_LATER:
             self._groups[step.group_position].alone_later.add(step.number)
         elif then is AfterStep.FAILED:
@@ -369,19 +369,6 @@ class TaskProgress:
         seed = None if replicate is None else progress.group.seeds[replicate]
         progress.failed[step.number] = Failure(progress.group.index, replicate, seed, target, *why)
 
-    def _tries_of_postponed(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """Yield how often each step of what runs again alone was tried, by group and number of the step."""
-        for position, progress in enumerate(self._groups):
-            if progress.alone_later:
-                finished = (progress.good - progress.given) | progress.losses.keys()
-                for number in sorted(finished | progress.alone_later):
-                    yield (
-                        (progress.group.index, number),
-                        self._deaths[Step(position, number)].tries + (number in finished),
-                    )
-                for number, failure in progress.failed.items():
-                    yield (progress.group.index, number), failure.attempts
-
     def result(self) -> TaskResult:
         """Return what is done."""
         done = [progress for progress in self._groups if progress.done or self._in_pieces]
@@ -408,7 +395,6 @@ class TaskProgress:
             losses=[loss for progress in done for rows in progress.losses.values() for loss in rows],
             prints=self.prints,
             postponed=frozenset(alone_later),
-            tries=dict(self._tries_of_postponed()),
             peak_bytes=self.peak_bytes,
             written=self.written,
         )

@@ -455,9 +455,9 @@ def test_the_result_of_a_task_that_is_given_up_is_no_success(tmp_path: Path) -> 
     recovery = lab.runner._recovery
     recovery._n_lost_in_a_row, recovery._has_succeeded = 7, False
     task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
-    recovery.came_back(task, "", {}, is_empty=False)
+    recovery.came_back(task, "", is_empty=False)
     assert (recovery._n_lost_in_a_row, recovery._has_succeeded) == (7, False)
-    recovery.came_back(task, "tcp://worker-0", {}, is_empty=False)
+    recovery.came_back(task, "tcp://worker-0", is_empty=False)
     assert (recovery._n_lost_in_a_row, recovery._has_succeeded) == (0, True)
 
 

@@ -174,17 +174,11 @@ class TestXarray:
         with_other = GRID.assign_coords(week=("week", [1, 2]))
         assert alone(with_other).equals(alone(GRID))
 
-    def test_variables_of_different_dimensions_are_refused_with_the_outputs_to_return(self) -> None:
+    def test_variables_of_different_dimensions_are_refused(self) -> None:
         mixed = GRID.assign(total=("day", [6, 15]), all=21)
         said = refusal({"grid": mixed})
         assert "output 'grid'" in said
         assert "['infected', 'rate'] of (day, place), ['total'] of (day), ['all'] of ()" in said
-        advice = said[said.index("{") :]
-        assert (
-            advice == "{'name1': dataset[['infected', 'rate']], 'name2': dataset[['total']], 'name3': dataset[['all']]}"
-        )
-        found = as_tables(eval(advice, {"dataset": mixed}), 1)
-        assert [table.num_rows for table in found.values()] == [6, 2, 1]
 
     def test_arrays_without_dimensions_are_numbers(self) -> None:
         result = {"peak": GRID["infected"].max(), "mean": GRID["rate"].mean(), "n": 3}
@@ -196,10 +190,9 @@ class TestXarray:
     def test_a_dataset_without_variables_is_refused(self) -> None:
         assert "no data variables" in refusal(GRID.drop_vars(["infected", "rate"]))
 
-    def test_a_tree_is_refused_with_the_outputs_to_return(self) -> None:
+    def test_a_tree_is_refused(self) -> None:
         tree = xr.DataTree.from_dict({"/a": GRID, "/b": GRID})
-        assert "{node.name: node.to_dataset() for node in tree.leaves}" in refusal(tree)
-        assert list(as_tables({node.name: node.to_dataset() for node in tree.leaves}, 1)) == ["a", "b"]
+        assert "returned DataTree; return a table" in refusal(tree)
         assert "'a': DataTree" in refusal({"a": tree})
 
     def test_a_result_of_another_simulation_does_not_change_it(self) -> None:
@@ -221,11 +214,6 @@ class TestDuckDB:
     def test_a_query_that_fails_is_refused_with_the_reason(self) -> None:
         broken = duckdb.sql("select cast(l as integer) from (values ('a')) as t(l)")
         assert "Could not convert string 'a'" in refusal(broken)
-
-    def test_a_closed_connection_is_refused_with_what_to_do(self) -> None:
-        with duckdb.connect() as connection:
-            closed = connection.sql("select 1 as n")
-        assert "keep the connection in a global variable, or return relation.to_arrow_table()" in refusal(closed)
 
 
 class TestGeopandas:
@@ -261,8 +249,8 @@ class TestRecords:
             ([Place(1.0), Summary(1)], "rows 0 and 1 differ in their fields: curve, peak, x, y"),
             ([Place(1.0), None], "mixes rows and NoneType"),
             ([Place(1.0), {"x": 1.0, "y": None}], "mixes rows and dict"),
-            (Summary(1, pd.DataFrame({"n": [1]})), "field 'curve' holds a table, but Summary is a row"),
-            ([Summary(1, pa.table({"n": [1]}))], "field 'curve' holds a table, but Summary is a row"),
+            (Summary(1, pd.DataFrame({"n": [1]})), "field 'curve' of a row holds a table"),
+            ([Summary(1, pa.table({"n": [1]}))], "field 'curve' of a row holds a table"),
             (Numbers([1, 2]), "model_dump() gives list"),
             (Summary(Colour.RED), "column 'peak'"),
             (Place, "returned type"),
@@ -305,14 +293,11 @@ class TestDictionariesAsRows:
             ([{"day": 1}, {1: 2}], "rows 0 and 1 differ in their fields: 1, day"),
             ([{"day": 1}, None], "mixes rows and NoneType"),
             ([{"day": 1}, Place(1.0)], "mixes rows and Place"),
-            ([{"daily": pa.table({"n": [1]})}], "{'daily': row['daily']}"),
+            ([{"daily": pa.table({"n": [1]})}], "field 'daily' of a row holds a table"),
             ([{}], "has no columns"),
             ([{"day": "x"}, {"day": 1}], "column 'day': it mixes numbers and text"),
-            ([1.5, 2.5], "returned list of 2; it holds float; give the column a name: {'value': values}"),
-            (["a"], "it holds str; give the column a name"),
-            ([(0, 5), (1, 7)], "it holds tuple; for rows, return dictionaries: [{'day': 0, 'cases': 5}"),
-            ([pd.DataFrame({"n": [1]})], "it holds tables (DataFrame); give each a name"),
-            ([object()], "it holds object; return a table, or a list of dictionaries, which are rows"),
+            ([1.5, 2.5], "returned list of 2; return a table, a list of rows, or a mapping"),
+            ([pd.DataFrame({"n": [1]})], "returned list of 1; return a table"),
         ]:
             with subtests.test(str((result, says))):
                 assert says in refusal(result)

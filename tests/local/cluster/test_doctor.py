@@ -17,7 +17,6 @@ OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}
 SCHEDULER = Scheduler("tcp://s:1", 1.0, OWN)
 WORKER = Worker(
     address="tcp://w:1",
-    host="w",
     threads=2,
     limit_bytes=6 * GIB,
     host_bytes=16 * GIB,
@@ -66,20 +65,9 @@ def test_a_workers_settings(subtests: pytest.Subtests) -> None:
 
 
 def test_workers_that_are_alike_are_one_line() -> None:
-    alike = [replace(WORKER, address=f"tcp://w{i}:1", host=f"w{i}", spill=0.7, own_bytes=i) for i in range(5)]
+    alike = [replace(WORKER, address=f"tcp://w{i}:1", spill=0.7, own_bytes=i) for i in range(5)]
     ((where, _, _),) = found(*alike)
     assert where == "worker tcp://w0:1 and 4 more"
-
-
-def test_six_workers_of_4_gib_in_a_pod_of_24_have_no_headroom() -> None:
-    six = [replace(WORKER, address=f"tcp://w:{i}", limit_bytes=4 * GIB, host_bytes=24 * GIB) for i in range(6)]
-    assert found(*six) == [
-        (
-            "host w",
-            "its 6 workers may use 24.0 GiB together, and it has 24.0 GiB: too little is left for the system",
-            "--memory-limit 3686MiB for each, or fewer workers",
-        )
-    ]
 
 
 def test_threads_of_a_simulation_make_fewer_of_them() -> None:

@@ -703,14 +703,6 @@ def test_an_unpacking_that_was_killed_is_not_taken_for_whole(root: Path, cache: 
     assert 3 <= n_written < 2000
     assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
 
-    old = time.time() - 2 * 24 * 3600
-    os.utime(left, (old, old))
-    other = root.parent / "other"
-    lay(other, {"model.py": ""})
-    later = pack(other)
-    unpack(later.digest, lambda: later.data, cache)
-    assert {path.name for path in cache.iterdir()} == {bundle.digest, later.digest}
-
 
 # --- where ------------------------------------------------------------------------------------------------------------
 

@@ -356,7 +356,7 @@ def assert_well_named(watch: Watch) -> None:
         )
 
 
-def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab, runs: Runs, tmp_path: Path) -> None:
+def test_a_worker_without_prometheus_runs_jobs(lab: StudyLab, runs: Runs, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")
@@ -369,9 +369,6 @@ def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab
         assert job.status().state == "succeeded"
         with urllib.request.urlopen(f"http://127.0.0.1:{service.workers[0]}/metrics", timeout=30) as answer:
             assert b"not available" in answer.read()
-    assert re.search(
-        r"worker tcp://\S+ serves no metrics, because prometheus-client is not installed there", lab.job().logs()
-    )
 
 
 def path_with(folder: Path) -> str:

@@ -103,7 +103,7 @@ def test_with_retries_an_oom_simulation_is_postponed_to_another_task(
     alone = lab.run(pool, sets[1:2], alone=True)
     assert (alone.done, alone.failures) == ({0}, [])
     assert alone.peak_bytes == pytest.approx(600 * MIB, rel=0.05), "without what it shares with its template"
-    again = lab.run(pool, [{"mib": 2000}], alone=True, tries={0: 1})
+    again = lab.run(pool, [{"mib": 2000}], alone=True)
     (failure,) = again.failures
     assert (failure.reason, failure.attempts, failure.limit_bytes) == ("oom", 2, 2 * LIMIT)
     assert (again.done, again.postponed) == ({0}, frozenset())

@@ -174,6 +174,14 @@ def test_a_kernel_that_refuses_pidfd_open_is_refused_by_name(
         lab.run(lab.pool(COUNTS), [{"a": 1}])
 
 
+def test_a_kernel_that_does_not_list_children_is_refused_by_name(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mops.worker.processes._CHILDREN", tmp_path / "children")
+    with pytest.raises(SystemUnfit, match="its kernel does not list the children of a process"):
+        lab.run(lab.pool(COUNTS), [{"a": 1}])
+
+
 def test_a_request_to_a_template_that_closes_gets_the_error_that_it_has_ended(lab: PoolLab) -> None:
     """Regression: a closed epoll descriptor raised an unexpected ValueError, and a descriptor was not closed."""
     pool = lab.pool(COUNTS)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from pool_lab import PoolLab, groups_of, request_for, values
 
 from mops.child.working_folder import Originals, WorkingFolder, links_to
-from mops.system.folders import make_read_only
+from mops.system.folders import make_read_only, remove
 from mops.task import TaskResult
 from mops.worker.pool import Pool
 
@@ -379,32 +378,16 @@ def test_a_child_and_a_pool_leave_no_folder(lab: PoolLab, project: Path, tempora
     assert list(temporary.iterdir()) == []
 
 
-def test_the_next_start_removes_folders_of_a_killed_worker(lab: PoolLab, project: Path, temporary: Path) -> None:
-    """This includes read-only folders, and excludes folders of a worker that is alive."""
-    program = (
-        "import sys; from mops.worker.processes import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=os.environ | {"TMPDIR": str(temporary)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as worker:
-        assert worker.stdout is not None
-        left = Path(worker.stdout.readline().strip())
-        (left / "7.import" / "work").mkdir(parents=True)
-        (left / "7.import" / "work" / "file").touch()
-        make_read_only(left / "7.import")
-        long_ago = time.time() - 3600
-        os.utime(left, (long_ago, long_ago))
-        pool = pool_of(lab, project, WRITES)
-        lab.run(pool, SETS)
-        assert left.exists()
-        worker.kill()
-    other = lab.pool(root=str(project), job="other")
-    lab.run(other, SETS)
-    assert not left.exists()
+def test_a_pool_makes_its_folder_again(lab: PoolLab, project: Path, temporary: Path) -> None:
+    """Another program may remove it, and a child may have made it again by then."""
+    pool = pool_of(lab, project, WRITES, tasks_per_child=1, start="spawn")
+    for make in (lambda path: None, Path.mkdir):
+        lab.run(pool, SETS[:1])
+        (folder,) = temporary.iterdir()
+        remove(folder)
+        make(folder)
+        assert values(lab.run(pool, SETS[:1]), "x") == {(0, 0): [1]}
+        assert list(temporary.iterdir()) == [folder]
 
 
 def test_without_a_usable_temporary_folder_the_error_has_a_hint() -> None:

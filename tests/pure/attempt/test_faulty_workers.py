@@ -50,7 +50,7 @@ class Lab:
             self.recovery.raised(TaskRaised(task(number, alone=alone), error, worker))
 
     def succeeded(self, number: int, worker: str) -> None:
-        self.recovery.came_back(task(number), worker, {}, is_empty=False)
+        self.recovery.came_back(task(number), worker, is_empty=False)
 
 
 def test_a_task_that_raises_runs_on_a_worker_on_which_it_has_not_raised() -> None:

@@ -377,21 +377,11 @@ class TestRecordDeath:
         assert not progress.needs_fresh_process
         assert progress.result().postponed == {5}
 
-    def test_a_task_that_runs_alone_counts_the_tries_before_and_no_others(self):
-        """A replicate that ran only alone, because another one of its set was out of memory, counted one more."""
-        progress = make(retries=1, alone=True, tries={0: 1})
+    def test_a_task_that_runs_alone_was_tried_before(self, sends):
+        progress = make(alone=True)
         assert str(progress.record_death(death("memory"), "vm")).endswith("recorded as failed after 2 tries")
-        assert str(progress.record_death(death("memory", Step(0, 1)), "vm")).endswith("recorded as failed after 1 try")
-        assert [row.attempts for row in done(progress).failures if row.replicate is not None] == [2, 1]
-
-    def test_what_is_left_to_a_task_that_runs_alone_takes_its_tries_along(self, sends):
-        """A good replicate of the set runs again too, because the set is one task."""
-        progress = make(seeds=((10, 11, 12, 13), (20,)), targets=(), retries=2)
-        sends(progress, (0, 0), (1, 0), done=[1])
-        assert is_retried(progress, Step(0, 1), "timeout") is False
-        assert is_retried(progress, Step(0, 2)) is True
-        assert is_retried(progress, Step(0, 2), "memory")
-        assert progress.result().tries == {(5, 0): 1, (5, 1): 1, (5, 2): 2}
+        sends(progress, failed=[(0, 1, None)], done=[0])
+        assert [row.attempts for row in progress.result().failures if row.replicate is not None] == [2, 2]
 
     def test_a_step_that_was_handed_over_is_not_retried(self, sends):
         progress = make()
