@@ -81,7 +81,7 @@ HOMES = {
     "dask_kubernetes": ("k8s/dedicated.py",),
     "scipy": ("study/sampling/draw.py", "figures/sensitivity.py"),
     "optuna": ("calibration/optimiser.py",),
-    "cloudpickle": ("project/function_content.py", "project/functions.py", "project/functions_loader.py"),
+    "cloudpickle": ("project/functions.py", "project/functions_loader.py"),
     "tenacity": ("storage/",),
     "prometheus_client": ("attempt/metrics.py", "worker/metrics.py"),
     **dict.fromkeys(("pandas", "polars", "duckdb", "xarray"), ("jobs/table.py",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 LIMIT_BYTES = 1 << 20
@@ -56,67 +56,14 @@ class TextLogBuffer(logging.Handler):
         return f"({dropped} characters left out)\n{text}" if dropped else text
 
 
-class _PassedOn(logging.Handler):
-    """Gives records of mops to the handlers of the program, which get no others than without a job."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take a log record."""
-        parent = logging.getLogger("mops").parent
-        if parent is not None and parent.hasHandlers():
-            parent.callHandlers(record)
-
-
-class _Levels:
-    """Lets the records of mops at INFO through while a job runs, of which one process may run several."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._n_jobs = 0
-        self._restore: Callable[[], None] | None = None
-
-    @contextmanager
-    def lowered(self) -> Iterator[None]:
-        with self._guard:
-            self._n_jobs += 1
-            if self._n_jobs == 1:
-                self._restore = self._lower()
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._n_jobs -= 1
-                if not self._n_jobs and self._restore is not None:
-                    self._restore()
-
-    def _lower(self) -> Callable[[], None] | None:
-        logger = logging.getLogger("mops")
-        level, shown, propagates = logger.level, logger.getEffectiveLevel(), logger.propagate
-        if shown <= logging.INFO:
-            return None
-        passed_on = _PassedOn(shown)
-        logger.setLevel(logging.INFO)
-        if propagates:
-            logger.propagate = False
-            logger.addHandler(passed_on)
-
-        def restore() -> None:
-            logger.removeHandler(passed_on)
-            logger.propagate = propagates
-            logger.setLevel(level)
-
-        return restore
-
-
-_levels = _Levels()
-
-
 @contextmanager
 def collecting() -> Iterator[TextLogBuffer]:
     """Collect the log lines of mops at INFO and above while the body runs."""
     buffer, logger = TextLogBuffer(), logging.getLogger("mops")
-    with _levels.lowered():
-        logger.addHandler(buffer)
-        try:
-            yield buffer
-        finally:
-            logger.removeHandler(buffer)
+    if logger.level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:  # else the program has chosen
+        logger.setLevel(logging.INFO)  # for good: another thread may run a job
+    logger.addHandler(buffer)
+    try:
+        yield buffer
+    finally:
+        logger.removeHandler(buffer)

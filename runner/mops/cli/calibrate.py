@@ -24,7 +24,7 @@ from mops.cli.options import STUDY, ModelArguments, ProjectOption
 from mops.cli.start_options import RunnerArguments
 from mops.errors import UsageError, path_refused
 from mops.jobs.job import Job
-from mops.jobs.table import list_exported
+from mops.jobs.table import create_folder
 from mops.options import Option
 from mops.settings import Settings
 from mops.storage.calibration_records import Asked
@@ -105,7 +105,7 @@ def _refuse_existing(folder: Path, calibration: str | None, *, overwrite: bool) 
     try:
         existing = [path for name in FILES if (path := folder / name).exists()]
         others = [str(path) for path in existing if calibration is None or _calibration_of(path) != calibration]
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder)
     except (OSError, ValueError) as bad:
         raise path_refused(folder, "the output folder", bad) from bad
     if others and not overwrite:
@@ -159,7 +159,6 @@ def _show(found: Calibration, to: Path | None, draws: int, *, as_json: bool) -> 
     """Print and write the result."""
     written = _files(found, draws)
     if to is not None:
-        list_exported(to, list(FILES))
         for name in FILES:
             if name in written:
                 _write(written[name], to / name, found.name)

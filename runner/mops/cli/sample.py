@@ -67,8 +67,6 @@ def sample(
         raise UsageError(what, where="the command line", hint="name their job: --around JOB")
     fields = _fields(study, {KEY_OF_OPTION.get(name, name): value for name, value in model.given.items()})
     sampled = sample_space(space, to, method=method, n=n, seed=seed, study=fields, overwrite=overwrite, around=near)
-    for note in sampled.notes:
-        terminal.say(f"note: {note}")
     if as_json:
         terminal.data_json(asdict(sampled))
         return

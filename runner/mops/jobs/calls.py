@@ -217,11 +217,6 @@ def sample(
         A row for each set, and a column for each parameter (boolean, int64, float64 or string). Pass it to
         :func:`mops.submit` as ``sets``.
 
-    Warns
-    -----
-    UserWarning
-        Something about the sample that you may not have meant.
-
     Raises
     ------
     StudyError
@@ -239,6 +234,4 @@ def sample(
     if method not in tuple(Method):
         raise UsageError(f"the method {method!r} is unknown", where="mops.sample", hint=known_name(str(method), Method))
     drawn = draw_sets(text, where, method=Method(method), n=n, seed=seed)
-    for note in drawn.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
     return Table("sampled parameter sets", lambda: Computed(drawn.table, Selection()))

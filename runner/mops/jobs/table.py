@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from mops.errors import StorageError, UsageError, path_refused
 from mops.jobs.scan import Rows
-from mops.project.bundle import EXPORTED
+from mops.project.bundle import RESULTS
 from mops.study.ids_and_seeds import short_id
 from mops.units import counted
 
@@ -250,9 +250,6 @@ def _head(rows: Rows, n: int) -> pa.Table:
     return pa.Table.from_batches(taken, rows.schema)
 
 
-_ABOUT_LIST = "# Files that mops wrote. A job's bundle leaves them out, unless .mopsignore has a line like !losses.csv."
-
-
 class Format(StrEnum):
     """The format of exported files."""
 
@@ -283,16 +280,15 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
     if existing and not overwrite:
         raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
     with _translated(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        list_exported(folder, [path.name for path in paths.values()])
+        create_folder(folder)
     return [_write(name, table, paths[name], file_format) for name, table in tables.items()]
 
 
-def list_exported(folder: Path, names: list[str]) -> None:
-    """List exported files in their folder, so that bundles leave them out: the next study needs no results."""
-    listed = folder / EXPORTED
-    before = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else [_ABOUT_LIST]
-    listed.write_text("".join(f"{line}\n" for line in dict.fromkeys([*before, *names])), encoding="utf-8")
+def create_folder(folder: Path) -> None:
+    """Create a folder for results. Git and bundles leave it out: the next study needs no results."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
 
 
 def _write(name: str, source: Rows, path: Path, file_format: Format) -> Exported:

@@ -20,11 +20,8 @@ from mops.units import mebibytes
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
-EXPORTED = ".mops-exported"  # lists the files of its folder that an export of results wrote
-# In the first or last bytes of each report that mops writes. Bundles leave such a file out.
-MARK = "made by mops, not an input of a model"
-_MARKED = (".html", ".htm")
-_MARK_BYTES = 4096
+# The .gitignore of a folder that mops creates for results. Git and bundles leave such a folder out.
+RESULTS = "# Created by mops: results, not an input of a model.\n*\n"
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
 COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other without end
@@ -37,7 +34,7 @@ BUILT_IN_IGNORE = (
     *(".tox/", ".nox/", ".eggs/", ".ipynb_checkpoints/", ".coverage", ".coverage.*", "htmlcov/"),
     *(".venv/", "venv/", ".conda/", ".pixi/", "node_modules/"),
     *("/build/", "/dist/", "*.egg-info/"),
-    "mops-storage/",
+    *("mops-storage/", "report-*.html"),
     "*.ipynb",  # a notebook changes whenever it is saved
     *(".DS_Store", "Thumbs.db", "desktop.ini", ".idea/", ".vscode/"),
     *("*~", "*.swp", ".#*"),  # files of editors; .#name is a lock of Emacs, a broken link
@@ -101,7 +98,6 @@ class _Survey:
     functions: FunctionFiles
     ignored: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines(()))
     found: dict[str, _Found] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
     too_large: set[tuple[str, int]] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
@@ -140,26 +136,24 @@ class _Survey:
     def _listed(self, folder: Path, prefix: str) -> list[Path]:
         try:
             paths = sorted(folder.iterdir())
+            mark = folder / ".gitignore"
+            has_results = prefix and mark in paths and mark.read_bytes() == RESULTS.encode()
         except OSError as bad:
             self.problem(prefix.rstrip("/") or ".", f"cannot be listed ({bad.strerror})")
             return []
-        if folder / EXPORTED in paths:
-            self.exported |= {prefix + name for _, name in _lines(self, prefix + EXPORTED)} | {prefix + EXPORTED}
         is_environment = prefix and folder / "pyvenv.cfg" in paths
-        return [] if is_environment else paths
+        return [] if is_environment or has_results else paths
 
     def _folder_or_file(self, path: Path, name: str) -> Path | None:
         """Return the real path of a folder to enter, or add a file and return None; ignore what the patterns match."""
         try:
             is_folder = path.is_dir()
             ignores = self.ignored.check_file(f"{name}/" if is_folder else name).include
-            if ignores or (ignores is None and name in self.exported):
+            if ignores:
                 return None
             real = self._inside(path, name)
             if is_folder:
                 return None if real == self.results else real
-            if real and ignores is None and _has_mark(real):
-                return None
             if real and ignores is None and not name.endswith(".py") and real.stat().st_size > FILE_LIMIT_BYTES:
                 self.too_large.add((name, real.stat().st_size))
             elif real:
@@ -220,16 +214,6 @@ class _Survey:
             limit = mebibytes(TOTAL_LIMIT_BYTES)
             what = f"has {mebibytes(total_bytes)} in all; the limit is {limit}; the largest: {', '.join(sizes)}"
             self.problem(".", what)
-
-
-def _has_mark(path: Path) -> bool:
-    """Tell whether mops wrote a file for people, under any name."""
-    if path.suffix.lower() not in _MARKED or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        start = file.read(_MARK_BYTES)
-        file.seek(-min(_MARK_BYTES, path.stat().st_size), os.SEEK_END)
-        return MARK.encode() in start or MARK.encode() in file.read()
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:

@@ -8,27 +8,30 @@ import io
 import json
 import keyword
 import linecache
+import pickle
 import platform
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from mops.errors import ModelError, UsageError
 from mops.project import functions_loader
-from mops.project.function_content import WHERE, FunctionContent, reference
 from mops.project.function_files import free_module
 from mops.project.import_folders import files_of, import_folders
+from mops.units import mebibytes
 
 Code = str | Callable[..., Any]  # an entry point as text, or a function or class
 
 # The most bytes that the functions of a job take along. Each process that runs simulations has them in memory.
 LIMIT_BYTES = 100 << 20
+WHERE = "the model or target"
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
@@ -60,10 +63,8 @@ class GivenCode:
         """Return the files of the bundle that hold functions; none if child processes import all of them."""
         if not self._by_value:
             return {}
-        content = FunctionContent(LIMIT_BYTES)
-        for name, function in self._by_value.items():
-            content.add(name, function)
-        files = {file: _shown(file, of, self._root) for file, of in content.files.items()}
+        files: dict[str, str] = {}
+        data = pickled(self._by_value, self._root, files, LIMIT_BYTES)
         texts = {shown: "".join(linecache.getlines(file)) for file, shown in files.items() if shown != file}
         record = {
             "python": platform.python_version(),
@@ -72,10 +73,10 @@ class GivenCode:
             "packages": {one.name: one.version for one in importlib.metadata.distributions() if one.name},
         }
         loader = Path(functions_loader.__file__).read_text(encoding="utf-8")
-        code = f"{loader}\n\nDIGEST = {content.digest!r}\nglobals().update(load(__file__))\n"
+        code = f"{loader}\n\nDIGEST = {digest(self._by_value)!r}\nglobals().update(load(__file__))\n"
         return {
             f"{self._module}.py": code.encode(),
-            f"{self._module}.pickle": _pickled(self._by_value, files),
+            f"{self._module}.pickle": data,
             f"{self._module}.json": json.dumps(record, indent=1, sort_keys=True).encode(),
         }
 
@@ -92,8 +93,8 @@ class GivenCode:
                 where=WHERE,
                 hint="pass a function, a class, or text like 'module:name'",
             )
-        module = sys.modules.get(getattr(code, "__module__", None) or "")
-        if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is code:
+        module = _module_of(code, name)
+        if module is not None:
             place, file = _place(module, self._root, self._folder)
             if file is not None:
                 self.imported[f"{place}:{name}"] = file
@@ -121,40 +122,161 @@ def _place(module: ModuleType, root: Path, folder: Path) -> tuple[str, str | Non
     return inside if "/" in inside else f"./{inside}", inside
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions, with other names for the files of their code."""
+def _module_of(code: object, name: str) -> ModuleType | None:
+    """Return the module from which other processes import a function or class; None: they cannot."""
+    module = sys.modules.get(getattr(code, "__module__", None) or "")
+    is_there = module is not None and module.__name__ != "__main__" and getattr(module, name, None) is code
+    return module if is_there else None
 
-    def __init__(self, target: io.BytesIO, files: Mapping[str, str]):
+
+class _TooLarge(Exception):
+    """The pickle has more bytes than allowed."""
+
+
+class _Target(io.BytesIO):
+    """The bytes of a pickle, up to a limit."""
+
+    def __init__(self, limit_bytes: int):
+        super().__init__()
+        self._limit_bytes = limit_bytes
+        self.n_bytes = 0
+
+    def write(self, data: Any) -> int:
+        self.n_bytes += memoryview(data).nbytes
+        if self.n_bytes > self._limit_bytes:
+            raise _TooLarge
+        return super().write(data)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions, with other names for the files of their code. ``files`` gets these names."""
+
+    def __init__(self, target: io.BytesIO, root: Path, files: dict[str, str]):
         reduce = cloudpickle.Pickler.dispatch_table[CodeType]
 
         def renamed(code: CodeType) -> Any:
-            return reduce(code.replace(co_filename=files.get(code.co_filename, code.co_filename)))
+            shown = files.setdefault(code.co_filename, _shown(code.co_filename, code.co_name, root))
+            return reduce(code.replace(co_filename=shown))
 
-        own = {CodeType: renamed, functools._lru_cache_wrapper: _cached}
+        own = {CodeType: renamed, functools._lru_cache_wrapper: _cached, io.TextIOWrapper: _open_file}
         self.dispatch_table = ChainMap(own, cloudpickle.Pickler.dispatch_table)
         super().__init__(target)  # reads the table
+
+    def reducer_override(self, value: Any) -> Any:
+        if hasattr(value, "__cuda_array_interface__") and not isinstance(value, type):
+            raise pickle.PicklingError(f"a {type(value).__name__} is in the memory of a GPU")
+        return super().reducer_override(value)
+
+
+class _DigestPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes bytes that are equal in each process, and do not depend on the place of a function in its file."""
+
+    def __init__(self, target: io.BytesIO):
+        reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+
+        def placeless(code: CodeType) -> Any:
+            return reduce(code.replace(co_filename="", co_firstlineno=1, co_linetable=b""))
+
+        own = {CodeType: placeless, functools._lru_cache_wrapper: _cached}
+        self.dispatch_table = ChainMap(own, cloudpickle.Pickler.dispatch_table)
+        super().__init__(target)
+
+    def persistent_id(self, value: Any) -> object:
+        if isinstance(value, str):
+            # A class has a random id. Equal texts may be one object or two: these bytes are never one object.
+            is_random = value in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+            return b"" if is_random else value.encode(errors="surrogatepass")
+        if type(value) in (set, frozenset):
+            return [type(value).__name__, *sorted(digest(one) for one in value)]
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, FunctionType) and isinstance(reduced, tuple):
+            make, (code, _module, *more), (attributes, slots), *rest = reduced
+            slots["_cloudpickle_submodules"] = []  # in the order of earlier imports
+            return make, (code, {}, *more), (attributes, slots), *rest
+        if isinstance(reduced, tuple) and len(reduced) > 2:
+            for name in ("__firstlineno__", "__static_attributes__"):
+                reduced[2][0].pop(name, None)
+        return reduced
+
+
+def digest(value: object) -> str:
+    """Return a digest that is equal for equal functions in other processes, whatever their lines and comments."""
+    data = io.BytesIO()
+    _DigestPickler(data).dump(value)
+    return blake2b(data.getbuffer(), digest_size=16).hexdigest()
 
 
 def _cached(function: functools._lru_cache_wrapper[Any]) -> Any:
     """Reduce a function with lru_cache or cache, without its results; pickle would take only its name."""
-    if reference(function) is not None:
+    if _module_of(function, function.__name__) is not None:
         return function.__reduce__()
     size, typed = function.cache_parameters().values()
     made_of = (function.__wrapped__, size, typed, functools._CacheInfo)
     return functools._lru_cache_wrapper, made_of, vars(function)
 
 
-def _pickled(functions: dict[str, object], files: Mapping[str, str]) -> bytes:
-    data = io.BytesIO()
+def _open_file(_file: io.TextIOWrapper) -> Any:
+    """Refuse what cloudpickle would read: the function may want to continue the file."""
+    raise pickle.PicklingError("it is an open file")
+
+
+def pickled(functions: Mapping[str, object], root: Path, files: dict[str, str], limit_bytes: int) -> bytes:
+    """Return the bytes of functions. ModelError: what they use cannot go to another process, or is too large."""
+    target = _Target(limit_bytes)
     try:
-        _Pickler(data, files).dump(functions)
+        _Pickler(target, root, files).dump(functions)
     except Exception as bad:  # methods of the user's classes may raise anything
-        raise ModelError(
-            f"{', '.join(functions)} cannot go to the processes that run simulations: {bad}",
+        raise _refused(functions, root, bad, limit_bytes) from bad
+    return target.getvalue()
+
+
+def _refused(functions: Mapping[str, object], root: Path, bad: Exception, limit_bytes: int) -> ModelError:
+    """Return the error that names the variable because of which functions cannot be pickled."""
+    names, sizes = ", ".join(functions), {}
+    seen: set[int] = set()
+    for text, value in (one for function in functions.values() for one in _variables(function, seen)):
+        target = _Target(limit_bytes)
+        try:
+            _Pickler(target, root, {}).dump(value)
+        except _TooLarge:
+            pass
+        except Exception as refused:  # noqa: BLE001 - as in pickled
+            names, bad = text, refused
+            break
+        sizes[text] = target.n_bytes
+    if isinstance(bad, _TooLarge):
+        name = max(sizes, key=sizes.__getitem__, default=names)
+        return ModelError(
+            f"{name} has at least {mebibytes(sizes.get(name, limit_bytes))}; what the functions of a job use can have "
+            f"{mebibytes(limit_bytes)} in all",
             where=WHERE,
-            hint="write the functions to a file of the project, and import them from there",
-        ) from bad
-    return data.getvalue()
+            hint="write the data to a file of the project, and read the file in the function",
+        )
+    reason = str(bad).partition("\n")[0]
+    return ModelError(
+        f"{names} cannot go to the processes that run simulations: {reason}",
+        where=WHERE,
+        hint="make it inside the function, or pass a path or a number instead",
+    )
+
+
+def _variables(code: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
+    """Yield the variables that a function or class takes along, with a text for errors; first those of what it uses."""
+    reduced = cloudpickle.Pickler(io.BytesIO()).reducer_override(code)
+    if id(code) in seen or not isinstance(reduced, tuple) or len(reduced) < 3:
+        return
+    seen.add(id(code))
+    attributes, slots = reduced[2]
+    cells = zip(code.__code__.co_freevars, slots["__closure__"] or (), strict=True) if slots else ()
+    inside = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    for name, value in {**attributes, **slots.get("__globals__", {}), **inside}.items():
+        if isinstance(value, FunctionType | type):
+            yield from _variables(value, seen)
+        else:
+            yield f"the variable {name!r}, which {code.__qualname__} uses,", value
 
 
 def _shown(file: str, function: str, root: Path) -> str:

@@ -47,7 +47,7 @@ class StudySource:
 def read_study(path: Path, root: Path | None) -> StudySource:
     """Read a study file. Without a root, the project is found from the place of the file."""
     text = read_text(path, "study")
-    data = read_json(text, where=str(path), apart="parameter_sets")
+    data = read_json(text, where=str(path))
     label = path.stem if path.stem != "study" else None
     return StudySource(text, data, str(path), path.parent, root or find_root(path), label, str(path.absolute()))
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import mops
 from mops.errors import UsageError, not_written
 from mops.jobs.job import Job
-from mops.project.bundle import MARK
 from mops.report.facts import READING_FAULTS, Facts, damage_of
 
 if TYPE_CHECKING:
@@ -91,7 +90,6 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             version=mops.__version__,
-            mark=MARK,
         )
     )
 

@@ -32,13 +32,17 @@ def read(files: Files, path: str, parse: Callable[[bytes, str], T]) -> T | None:
 
 
 def read_many(files: Files, paths: Sequence[str], parse: Callable[[bytes, str], T]) -> list[T | None]:
-    """Return the contents of several advisory files, with many requests at a time; as :func:`read`."""
+    """Return the contents of several advisory files, with many requests at a time; as :func:`read`.
+
+    If the storage refuses one of them, all are missing.
+    """
     try:
         found = files.get_many(paths)
     except StorageUnavailable:
         raise
-    except StorageError:  # the storage refuses one of them; read the others
-        found = [_got(files, path) for path in paths]
+    except StorageError as refused:
+        _tell(f"{files.url}/{paths[0]}", refused)
+        return [None] * len(paths)
     parsed: list[T | None] = []
     for path, data in zip(paths, found, strict=True):
         where = f"{files.url}/{path}"
@@ -48,16 +52,6 @@ def read_many(files: Files, paths: Sequence[str], parse: Callable[[bytes, str], 
             _tell(where, bad)
             parsed.append(None)
     return parsed
-
-
-def _got(files: Files, path: str) -> bytes | None:
-    try:
-        return files.get_many([path])[0]
-    except StorageUnavailable:
-        raise
-    except StorageError as refused:
-        _tell(f"{files.url}/{path}", refused)
-        return None
 
 
 def listed(files: Files, folder: str) -> Sequence[Entry]:

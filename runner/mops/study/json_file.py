@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from mops.errors import Problem, StudyError, UsageError, path_refused
@@ -18,7 +17,6 @@ _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _COMMENTS = ("//", "/*", "#")
 _JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _PYTHON_WORD = re.compile(r"(True|False|None)\b")
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_text(path: Path, what: str) -> str:
@@ -47,26 +45,8 @@ def read_text(path: Path, what: str) -> str:
         raise path_refused(path, f"this {what} file", bad) from None
 
 
-class Elements:
-    """The elements of an array in a strict JSON text, decoded again in each iteration."""
-
-    # A list of 100,000 parameter sets is 90 MB of Python objects. The process keeps that memory after it frees them.
-    # bench/tricks.py, check of a list: -14 % of memory, and 11 % more CPU time.
-    def __init__(self, text: str, start: int, n: int):
-        self._text, self._start, self._n = text, start, n
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __iter__(self) -> Iterator[object]:
-        return islice((element for element, _ in _elements(self._text, self._start, json.JSONDecoder())), self._n)
-
-
-def read_json(text: str, *, where: str, what: str = "study", apart: str | None = None) -> object:
+def read_json(text: str, *, where: str, what: str = "study") -> object:
     """Read strict JSON: no duplicate keys, no NaN or Infinity, no lone surrogates. StudyError lists all problems."""
-    # An array under the key ``apart`` of the file's object becomes Elements.
-    if apart is not None and (members := _members(text, apart)) is not None:
-        return members
     marks: list[_Mark] = []
     problems: list[Problem] = []
     found: object = None
@@ -100,64 +80,6 @@ def _unreadable(bad: json.JSONDecodeError) -> Problem:
         message = f"{found[0]} is Python; write {_JSON_WORDS[found[0]]}"
     place = json.JSONDecodeError("", text, at)
     return Problem(f"line {place.lineno}, column {place.colno}", message)
-
-
-def _members(text: str, apart: str) -> dict[str, object] | None:
-    """Decode an object without the array under one key; None: the text is not an object in strict JSON."""
-    # The caller then decodes the whole text, which finds the problems.
-    marks: list[_Mark] = []
-    decoder = _decoder(marks)
-    found: dict[str, object] = {}
-    try:
-        here = _after(text, 0, "{")
-        while True:
-            key, here = decoder.raw_decode(text, _space(text, here))
-            here = _space(text, _after(text, here, ":"))
-            if key == apart and text.startswith("[", here):
-                value, here = _skipped(text, here, decoder)
-            else:
-                value, here = decoder.raw_decode(text, here)
-            if not isinstance(key, str) or key in found:
-                return None
-            found[key] = value
-            if text.startswith("}", here := _space(text, here)):
-                break
-            here = _after(text, here, ",")
-    except (ValueError, RecursionError):
-        return None
-    is_all = _space(text, here + 1) == len(text) and not marks and not _MAYBE_SURROGATE.search(text)
-    return found if is_all else None
-
-
-def _skipped(text: str, here: int, decoder: json.JSONDecoder) -> tuple[object, int]:
-    """Decode each element of the array that begins here once; return the elements and the place after the array."""
-    start = _space(text, here + 1)
-    if text.startswith("]", start):
-        return [], start + 1
-    [(n, (_, here))] = deque(enumerate(_elements(text, start, decoder), 1), maxlen=1)
-    return Elements(text, start, n), _after(text, here, "]")
-
-
-def _elements(text: str, here: int, decoder: json.JSONDecoder) -> Iterator[tuple[object, int]]:
-    """Yield each element of an array with the place after the element, while commas follow."""
-    while True:
-        element, here = decoder.raw_decode(text, here)
-        yield element, here
-        if not text.startswith(",", here := _space(text, here)):
-            return
-        here = _space(text, here + 1)
-
-
-def _space(text: str, here: int) -> int:
-    return found.end() if (found := _SPACE.match(text, here)) else here
-
-
-def _after(text: str, here: int, sign: str) -> int:
-    """Return the place after a sign, which must come next."""
-    here = _space(text, here)
-    if not text.startswith(sign, here):
-        raise json.JSONDecodeError(f"Expecting {sign!r}", text, here)
-    return here + 1
 
 
 @dataclass(frozen=True)

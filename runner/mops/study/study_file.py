@@ -29,7 +29,6 @@ from mops.study.checks import (
 )
 from mops.study.entry_point import EntryPoint
 from mops.study.groups import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups, json_column
-from mops.study.json_file import Elements
 from mops.study.parameter_file import read_sets, take_table
 
 KEYS = (
@@ -94,7 +93,7 @@ class Study:
 
 def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
     """Check decoded JSON and return the study. StudyError lists all problems."""
-    # ``parameter_sets`` may also be Elements, or a table for which `parameter_file.is_plain` is true.
+    # ``parameter_sets`` may also be a table for which `parameter_file.is_plain` is true.
     check = Checks()
     if not isinstance(data, dict):
         check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {json_text(data)}")
@@ -213,7 +212,7 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
         place = read_sets(folder, sets, check, builder)
     elif isinstance(sets, pa.Table):
         take_table(sets, builder)
-    elif isinstance(sets, list | Elements) and len(sets):
+    elif isinstance(sets, list) and len(sets):
         _take_list(check, sets, builder)
     else:
         found = "missing" if sets is _MISSING else f"{json_text(sets)} is not a non-empty list"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from mops.child.leftovers import TEMPORARY_FOLDERS
-from mops.errors import ModelError, OptionsError, Problem, nearest, path_fault, path_refused, printable_path
+from mops.errors import ModelError, OptionsError, Problem, path_fault, path_refused, printable_path
 from mops.task import JobContext
 
 Variables = Mapping[str, str | None]  # None as a value: the runner's environment has the value
@@ -62,7 +61,6 @@ _PYTHON = Version("3.11")
 _LIBRARIES = {"numpy": Version("1.23"), "pyarrow": Version("18.0")}
 _PROBE_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
-_LIKE = ", like .venv/bin/python"
 # Every Python can run this, also 2.7, and then says what it lacks. It runs in an empty folder.
 _PROBE = """
 import json, sys
@@ -202,16 +200,11 @@ def _interpreter_problem(python: str, variables: Mapping[str, str]) -> str:
     path = Path(python)
     try:
         if path.is_dir():
-            inside = path / "bin" / "python"
-            return f"it is a folder; name the interpreter in it{f': {inside}' if inside.exists() else _LIKE}"
+            return "it is a folder; name the interpreter in it, like .venv/bin/python"
         if not path.exists():
-            found = shutil.which(path.name) if path.parent == Path.cwd() else None  # a command of this name
-            there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-            if found is None and (near := nearest(path.name, there)):
-                found = str(path.parent / near)
-            return f"this file does not exist; {f'did you mean {found}?' if found else f'name an interpreter{_LIKE}'}"
+            return "this file does not exist; name an interpreter, like .venv/bin/python"
         if not os.access(path, os.X_OK):
-            return f"it is not executable; name an interpreter{_LIKE}"
+            return "it is not executable; name an interpreter, like .venv/bin/python"
     except OSError as bad:
         return f"it cannot be used: {path_fault(bad)}"
     answer = _probe(python, variables)

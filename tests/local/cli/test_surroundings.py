@@ -407,18 +407,6 @@ def test_an_interpreter_without_numpy_and_pyarrow(lab: CommandLab, bare_python: 
     ]
 
 
-def test_for_a_folder_the_error_names_the_interpreter_in_it(lab: CommandLab, bare_python: Path) -> None:
-    ran = lab.submit("--python", bare_python.parents[1])
-    assert ran.err.splitlines()[1].endswith(f"it is a folder; name the interpreter in it: {bare_python}")
-
-
-def test_the_error_suggests_a_similar_path_or_a_command(lab: CommandLab, bare_python: Path) -> None:
-    misspelled = bare_python.with_name("PYHTON")
-    assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
-    named = lab.submit("--python", "sh").err.splitlines()[1]
-    assert named.startswith(f"  --python {lab.root / 'sh'}: this file does not exist; did you mean /")
-
-
 def test_an_interpreter_and_an_installed_environment_exclude_each_other(lab: CommandLab) -> None:
     for command in ("jobs", "submit"), ("study", "check"):
         ran = lab.run(*command, lab.study, "--python", sys.executable, MODELOPS_JOB_INSTALL="always")

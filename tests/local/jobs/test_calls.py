@@ -49,8 +49,6 @@ def test_a_sample_is_drawn_from_a_mapping_or_a_file_and_can_be_submitted(project
     assert len(mops.sample({"beta": {"min": 0.1, "max": 0.5, "points": 3}}, method="grid")) == 3
     job = mops.submit(model="model:run", sets=sets, storage="s", settings=Settings(slots=1), local=True)
     assert job.params().to_arrow()["beta"].to_pylist() == sets.to_arrow()["beta"].to_pylist()
-    with pytest.warns(UserWarning, match="power of two"):
-        mops.sample(SPACE, 3)
     with pytest.raises(StudyError, match="the space"):
         mops.sample({"beta": {"min": 0.1}}, 4)
     with pytest.raises(UsageError, match="grid"):

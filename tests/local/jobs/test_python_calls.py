@@ -134,22 +134,25 @@ import logging
 import mops
 from mops.settings import Settings
 
-logging.basicConfig()
+logging.basicConfig(format="HANDLER %(message)s")
 settings = Settings(slots=1)
 job = mops.submit(model="model:run", sets=[{"x": 1}], name="logged", storage="s", settings=settings, local=True)
 print(job.logs())
 logger = logging.getLogger("mops")
-assert (logger.level, logger.propagate, logger.handlers) == (logging.NOTSET, True, [])
+assert (logger.level, logger.propagate, logger.handlers) == (logging.INFO, True, [])
+logger.setLevel(logging.WARNING)
+mops.submit(model="model:run", sets=[{"x": 1}], name="quiet", storage="s", settings=settings, local=True)
 """
 
 
-def test_the_log_has_the_lines_of_mops_and_the_console_does_not(tmp_path: Path) -> None:
+def test_the_log_has_the_lines_of_mops_and_the_program_decides_on_the_console(tmp_path: Path) -> None:
     """A job that Python ran had an empty log."""
     in_project(tmp_path)
     code, out, err = warm().run(["-c", LOGGED], dict(os.environ), tmp_path, timeout_s=120)
     assert code == 0, err
     assert "INFO logged: attempt 1 ends: every simulation has run" in out
-    assert "INFO" not in err
+    assert "HANDLER logged: attempt 1 ends" in err
+    assert "quiet" not in err
 
 
 def test_targets_without_a_list_and_an_unknown_format_are_errors(tmp_path: Path) -> None:

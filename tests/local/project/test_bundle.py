@@ -27,7 +27,7 @@ import pytest
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.project import bundle as bundles
-from mops.project.bundle import BUILT_IN_IGNORE, MARK, TRACKED, Bundle, pack
+from mops.project.bundle import BUILT_IN_IGNORE, RESULTS, TRACKED, Bundle, pack
 from mops.project.bundle_cache import cache_folder, restore, unpack
 from mops.project.difference import differing_files
 from mops.system import folders
@@ -404,12 +404,10 @@ def test_files_that_a_project_asks_for_are_refused_if_they_are_too_big(root: Pat
     assert problems(root) == [f"{name}: has 201.0 MiB; the limit for a file is 200.0 MiB" for name in ("a", "code.py")]
 
 
-def test_exported_results_are_left_out_unless_a_line_includes_them(root: Path) -> None:
-    lay(root, {"sir.py": "", "out/.mops-exported": "# ours\nlosses.csv\ndaily.csv\n"})
-    lay(root, dict.fromkeys(["out/losses.csv", "out/daily.csv", "out/data.csv", "losses.csv"], "x"))
-    assert pack(root).names == ("losses.csv", "out/data.csv", "sir.py")
-    lay(root, {".mopsignore": "!out/daily.csv\n"})
-    assert pack(root).names == (".mopsignore", "losses.csv", "out/daily.csv", "out/data.csv", "sir.py")
+def test_reports_and_folders_of_results_are_left_out(root: Path) -> None:
+    lay(root, {"sir.py": "", "out/.gitignore": RESULTS, "data/.gitignore": "*\n"})
+    lay(root, dict.fromkeys(["out/daily.csv", "out/deep/more.csv", "data/x.csv", "report-a.html", "own.html"], "x"))
+    assert pack(root).names == ("data/.gitignore", "data/x.csv", "own.html", "sir.py")
 
 
 def test_files_and_projects_that_are_too_big_are_refused_with_the_biggest(root: Path) -> None:
@@ -756,12 +754,3 @@ def test_a_storage_inside_the_project_is_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "out" / "jobs").mkdir(parents=True)
     (tmp_path / "out" / "jobs" / "big.parquet").write_bytes(b"x")
     assert pack(tmp_path, tmp_path / "out").names == ("model.py",)
-
-
-def test_a_report_that_mops_made_is_left_out_under_any_name(root: Path) -> None:
-    marked = f"<html>{MARK}</html>"
-    lay(root, {"sir.py": f"# {MARK}", "notes.md": MARK, "own.html": "<html></html>", "empty.png": ""})
-    lay(root, {"a.html": marked, "out/B.HTM": marked, "d.html": "x" * 9000 + MARK})
-    assert pack(root).names == ("empty.png", "notes.md", "own.html", "sir.py")
-    lay(root, {".mopsignore": "!a.html\n"})
-    assert pack(root).names == (".mopsignore", "a.html", "empty.png", "notes.md", "own.html", "sir.py")

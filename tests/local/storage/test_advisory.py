@@ -193,11 +193,11 @@ def test_damaged_samples_are_ignored_and_the_others_read(memory, warnings, chang
     assert len(warnings) == 1
 
 
-def test_a_piece_of_the_log_that_cannot_be_read_is_skipped(memory, warnings):
+def test_a_log_of_which_the_storage_refuses_a_piece_is_left_out(memory, warnings):
     files = Files.open(memory.url)
     interrupted(files)
     texts(files, "job", a1_1="first\n", a1_2="second\n", a1_3="third\n")
-    assert "".join(read_texts(Job(refusing(files, PATHS.text(1, 2)), "job"))) == "first\nthird\n"
+    assert "".join(read_texts(Job(refusing(files, PATHS.text(1, 2)), "job"))) == ""
     assert len(warnings) == 1
 
 

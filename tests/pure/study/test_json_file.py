@@ -1,42 +1,21 @@
-"""JSON files: strict, and decoded whole or one parameter set at a time."""
+"""JSON files are strict."""
 
 import json
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from mops.errors import StudyError, UsageError
-from mops.study.json_file import Elements, read_json, read_text
-from mops.study.study_file import parse_study
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-STUDIES = st.dictionaries(st.sampled_from(["model", "sets", "metadata", "s\nt"]), VALUES, max_size=3)
+from mops.study.json_file import read_json, read_text
 
 
-def faults(text: str, apart: str | None = None) -> list[tuple[str, str]]:
+def faults(text: str) -> list[tuple[str, str]]:
     """Return the path and the message of every problem."""
     with pytest.raises(StudyError) as raised:
-        read_json(text, where="study.json", apart=apart)
+        read_json(text, where="study.json")
     assert raised.value.what in ("the study file is not JSON", "the study file is not strict JSON")
     assert raised.value.where == "study.json"
     return [(problem.path, problem.message) for problem in raised.value.problems]
-
-
-def decoded(text: str, apart: str | None) -> object:
-    """Return the value of the text, or its problems."""
-    try:
-        found = read_json(text, where="study.json", apart=apart)
-    except StudyError as bad:
-        return str(bad), bad.problems
-    if isinstance(found, dict):
-        found = {key: list(value) if isinstance(value, Elements) else value for key, value in found.items()}
-    return repr(found)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -55,7 +34,6 @@ def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(ending: s
     assert "convert it to study.json" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("apart", [None, "sets"])
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
@@ -83,10 +61,8 @@ def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(ending: s
         ('{"sets": [' + "9" * 5000 + "]}", "$", "a number is too long"),
     ],
 )
-def test_text_that_is_not_strict_json_is_refused_with_its_place(
-    text: str, path: str, message: str, apart: str | None
-) -> None:
-    ((found_path, found),) = faults(text, apart)
+def test_text_that_is_not_strict_json_is_refused_with_its_place(text: str, path: str, message: str) -> None:
+    ((found_path, found),) = faults(text)
     assert (found_path, found[: len(message)]) == (path, message)
 
 
@@ -97,47 +73,3 @@ def test_all_problems_are_listed_at_once() -> None:
         ("$.b.c", "Infinity is not JSON; write a finite number"),
     ]
     assert faults(json.dumps([float("nan")] * 30))[-1] == ("$", "and 10 more problems")
-
-
-@given(VALUES | STUDIES, st.sampled_from([None, 2]), st.booleans())
-def test_a_file_decoded_one_element_at_a_time_has_the_same_value(value: object, indent: int, ascii_only: bool):
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    assert decoded(text, "sets") == decoded(text, None)
-
-
-@given(
-    STUDIES, st.integers(0, 200), st.sampled_from(["", ",", "]", "}", "[", "{", '"', "NaN", "\\ud800", " ", "7", ":"])
-)
-@example({"sets": [1, 2]}, 12, ",")
-@example({"sets": [1, 2]}, 13, "7")
-@example({"sets": []}, 10, ",")
-def test_an_error_anywhere_is_the_same_when_decoded_one_element_at_a_time(value: object, place: int, wrong: str):
-    text = json.dumps(value)
-    place %= len(text) + 1
-    for broken in (text[:place] + wrong + text[place:], text[:place] + wrong + text[place + 1 :], text[:place]):
-        assert decoded(broken, "sets") == decoded(broken, None)
-
-
-def test_only_the_array_under_the_top_level_key_is_decoded_one_element_at_a_time():
-    found = read_json('{"metadata": {"sets": [1]}, "sets" :[ 2 , 3 ] }', where="x", apart="sets")
-    assert isinstance(found, dict)
-    assert found["metadata"] == {"sets": [1]}
-    sets = found["sets"]
-    assert isinstance(sets, Elements)
-    assert (len(sets), list(sets), list(sets)) == (2, [2, 3], [2, 3])
-
-
-def test_a_study_decoded_one_element_at_a_time_has_the_same_groups_and_problems():
-    sets = [{"beta": i % 1500, "seed": 1} if i % 2 else {"params": {"beta": i}, "seed": 7} for i in range(3000)]
-    text = json.dumps({"model": "m:f", "parameter_sets": sets, "n_replicates": 3})
-    apart, whole = (parse_study(read_json(text, where="x", apart=key), where="x") for key in ("parameter_sets", None))
-    assert apart.warnings == whole.warnings
-    assert list(apart.groups.groups(range(len(apart.groups)))) == list(whole.groups.groups(range(len(whole.groups))))
-
-    invalid = text.replace('{"beta": 2998', '{"beta": null').replace('{"beta": 2996', '{"beta": [1]')
-    problems = []
-    for key in ("parameter_sets", None):
-        with pytest.raises(StudyError) as caught:
-            parse_study(read_json(invalid, where="x", apart=key), where="x")
-        problems.append(caught.value.problems)
-    assert problems[0] == problems[1]

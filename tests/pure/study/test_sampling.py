@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.errors import StudyError, UsageError
-from mops.study.sampling.draw import Method, draw, notes_on
+from mops.study.sampling.draw import Method, draw
 from mops.study.sampling.space import Choice, Range, parse_space
 
 FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
@@ -196,28 +196,6 @@ def test_a_space_in_which_nothing_varies_is_refused() -> None:
     with pytest.raises(StudyError) as raised:
         sets({"a": 1, "b": {"values": ["x"]}}, "lhs", 5)
     assert str(raised.value.problems[0]) == "$: nothing varies; give ranges, or lists of values"
-
-
-@pytest.mark.parametrize(
-    ("space", "method", "n", "notes"),
-    [
-        (SPACE, "sobol", 1024, []),
-        (SPACE, "sobol", 1000, ["1,000 is not a power of two; Sobol sets are balanced for 512 or 1,024"]),
-        (SPACE, "sobol", 1, []),
-        (SPACE, "lhs", 1000, []),
-        ({"a": {"values": [1, 2]}}, "lhs", 2, []),
-        (
-            {"a": {"values": [1, 2]}, "b": {"min": 1, "max": 2, "type": "int"}},
-            "lhs",
-            100,
-            ["4 of the 100 sets differ; equal ones are one parameter set of the study"],
-        ),
-    ],
-)
-def test_unbalanced_or_equal_sets_are_noted(space: dict[str, Any], method: str, n: int, notes: list[str]) -> None:
-    parsed = parse_space(space, where="space.json")
-    table = draw(parsed, Method(method), n=n, seed=0, where="space.json")
-    assert notes_on(table, parsed, Method(method)) == notes
 
 
 def test_a_million_sets_are_drawn() -> None:

@@ -50,21 +50,6 @@ def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) 
     return sets_at(space, unit_points(space, method, n=n, seed=seed, where=where))
 
 
-def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
-    """Return notes on a valid sample that the user may not have meant."""
-    notes = []
-    n = table.num_rows
-    if method is Method.SOBOL and n & (n - 1):
-        below = 1 << (n.bit_length() - 1)
-        notes.append(f"{n:,} is not a power of two; Sobol sets are balanced for {below:,} or {2 * below:,}")
-    if all(isinstance(entry, Choice) or entry.is_int for entry in space.values()):
-        numbered = table.rename_columns([str(i) for i in range(table.num_columns)])  # pyarrow parses names such as '.5'
-        different = numbered.group_by(numbered.column_names).aggregate([]).num_rows
-        if different < n:
-            notes.append(f"{different:,} of the {n:,} sets differ; equal ones are one parameter set of the study")
-    return notes
-
-
 def varying(space: Space) -> list[str]:
     """Return the names of the parameters that have more than one value: the axes of the unit cube."""
     return [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
@@ -83,7 +68,7 @@ def unit_points(space: Space, method: Method, *, n: int, seed: int, where: str) 
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
         return np.asarray(_qmc().LatinHypercube(n_axes, rng=rng).random(n), dtype=np.float64)
-    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # n is no power of two: the user's choice
         return np.asarray(_qmc().Sobol(n_axes, scramble=True, rng=rng).random(n), dtype=np.float64)
 
 

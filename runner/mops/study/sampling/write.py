@@ -19,7 +19,7 @@ from mops.study.checks import json_path, shown
 from mops.study.json_file import read_json, read_text
 from mops.study.parameter_cells import Cell, invisible_in, read_cell
 from mops.study.parameter_file import fault_of_one_column, faults_of_names
-from mops.study.sampling.draw import Method, draw, notes_on
+from mops.study.sampling.draw import Method, draw
 from mops.study.sampling.space import Space, narrowed, parse_space, space_json
 from mops.study.study_file import parse_study
 
@@ -43,7 +43,6 @@ class Sampled:
     parameters: tuple[str, ...]
     method: Method
     seed: int
-    notes: tuple[str, ...]  # on the sample that the user may not have meant
     space: dict[str, Any]  # from which mops has drawn
 
 
@@ -90,7 +89,6 @@ def sample(
         parameters=tuple(table.column_names),
         method=method,
         seed=seed,
-        notes=drawn.notes,
         space=space_json(drawn.space),
     )
 
@@ -116,7 +114,6 @@ class Drawn:
 
     table: pa.Table
     about: dict[str, Any]  # how they were drawn
-    notes: tuple[str, ...]  # on the sample that the user may not have meant
     space: Space
 
 
@@ -133,7 +130,7 @@ def draw_sets(
     about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
     if around is not None:
         about |= {"around": {"job": around.job, "sets": len(around.sets), "space": space_json(parsed)}}
-    return Drawn(table, about, tuple(notes_on(table, parsed, method)), parsed)
+    return Drawn(table, about, parsed)
 
 
 def _check_ending(out: Path, *, is_study: bool) -> None:
