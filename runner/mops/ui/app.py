@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.util import find_spec
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
@@ -27,13 +26,13 @@ from mops.errors import InternalError, JobError, MopsError, UsageError
 from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
 from mops.jobs.runners import Runners
-from mops.report.render import LIBRARIES, render
+from mops.report.render import render
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.paths import NamePaths
 from mops.ui import pages
 from mops.ui.access import Access, Guard
-from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, SharedReads
+from mops.ui.reading import HAS_REPORT, JobList, JobNow, JobReader, ListQuery, ListReader, SharedReads
 from mops.ui.views import ACTIONS, Action, job_view, jobs_view, list_query
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ _REPORT_SECONDS = 60.0  # the same for a report: it shows also other jobs, if it
 _MOST_JOBS, _MOST_REPORTS, _MOST_CHANGES = 64, 8, 1000
 _MOST_FORM_BYTES = 4096
 _MOPS_BUG = "mops could not make this page: a defect of mops"
-_HAS_REPORT = all(map(find_spec, LIBRARIES))
 _BUG_HINT = "report it, with the traceback that mops ui has printed"
 
 PageParts = Mapping[str, str]
@@ -148,7 +146,7 @@ class Site:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
-            "has_report": _HAS_REPORT,
+            "has_report": HAS_REPORT,
             "causes_error": pages.error_part(now.causes_error),
         }
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}
