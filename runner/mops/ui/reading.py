@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from mops.errors import MopsError
 from mops.jobs.data import JobData
 from mops.jobs.following import last_lines
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
-from mops.jobs.runners import READ_SHARE, Runners, phase_text, with_runner
+from mops.jobs.runners import Runners, phase_text, with_runner
 from mops.jobs.status import Status
 from mops.report.facts import Facts
 from mops.report.render import LIBRARIES
 from mops.storage.files import Files
-from mops.storage.job_records import JOB_RECORDS
 from mops.storage.joblog.log import JobLog
 from mops.storage.progress_record import Progress
-
-T = TypeVar("T")
 
 PAGE_JOBS = 50
 LOG_LINES = 200
@@ -31,7 +28,6 @@ CAUSES_SHOWN = 20
 HAS_REPORT = all(map(find_spec, LIBRARIES))
 GAP = "... (the next commit stores the lines between)"
 
-_RECORD_SECONDS = 10.0  # between two reads of the record of a complete job, which someone may delete
 _SLOW_SHARE = 20  # after a read of the failures and new figures, wait this many times as long
 
 
@@ -81,51 +77,6 @@ class JobList:
     kubernetes_error: MopsError | None = None  # why the phases are missing
 
 
-class SharedReads(Generic[T]):
-    """What was read a short time ago, so that many open pages cost no more reads than one."""
-
-    def __init__(self, seconds: float, most: int):
-        self._seconds, self._most = seconds, most
-        self._entries: dict[Hashable, _Entry[T]] = {}
-        self._changing = threading.Lock()
-
-    def get(self, key: Hashable, read: Callable[[T | None], T]) -> T:
-        """Return the value of a key. Other threads with this key wait while it is read.
-
-        ``read`` gets the value from before; None: there is none, or the last read has failed.
-        """
-        with self._changing:
-            entry = self._entries.pop(key, _Entry())
-            self._entries[key] = entry  # last: the first one is the oldest
-            if len(self._entries) > self._most:
-                del self._entries[next(iter(self._entries))]
-        with entry.lock:
-            start = time.monotonic()
-            if entry.value is None or start >= entry.due:
-                before, entry.value = entry.value, None
-                entry.value = read(before)
-                end = time.monotonic()
-                entry.due = end + max(self._seconds, READ_SHARE * (end - start))
-            return entry.value
-
-    def forget(self) -> None:
-        """Read every value again: a person has changed something."""
-        with self._changing:
-            for key, entry in list(self._entries.items()):
-                if entry.lock.acquire(blocking=False):
-                    entry.due = 0.0
-                    entry.lock.release()
-                else:  # another thread reads it, and may have read it before the change
-                    self._entries[key] = _Entry()
-
-
-@dataclass
-class _Entry(Generic[T]):
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    due: float = 0.0
-    value: T | None = None
-
-
 class ListReader:
     """Reads the list of jobs again and again."""
 
@@ -148,14 +99,14 @@ class ListReader:
 
 
 class JobReader:
-    """Reads a job again and again, each time only what is new. Of a complete job, it reads nothing more."""
+    """Reads a job again and again, each time only what is new. Threads may share it."""
 
     def __init__(self, job: Job, runners: Runners):
         self._job, self._runners = job, runners
         self._files, self._record = job.files, job.record
         self._log = JobLog(self._files, self._record.paths)
         self._now: JobNow | None = None
-        self._record_due = time.monotonic() + _RECORD_SECONDS
+        self._reading = threading.Lock()
         self._figures: list[DrawnFigure] = []
         self._causes: tuple[list[dict[str, Any]], int] = ([], 0)
         self._causes_of = 0
@@ -165,15 +116,12 @@ class JobReader:
         self._lines_of: tuple[object, ...] = ()
         self._slow_of: tuple[object, ...] = ()
 
-    def is_current(self) -> bool:
-        """Tell whether the name still has the job that was opened: a deleted job's name can get another one."""
-        if time.monotonic() < self._record_due and self._log.view.complete:
-            return True
-        self._record_due = time.monotonic() + _RECORD_SECONDS
-        return JOB_RECORDS.read(self._files, self._record.paths.record) == self._record
-
     def look(self) -> JobNow:
-        """Return the job now."""
+        """Return the job now; of a complete job, this reads nothing more."""
+        with self._reading:
+            return self._look()
+
+    def _look(self) -> JobNow:
         if self._now is not None and self._log.view.complete and not self._causes_error:
             return self._now
         phase = self._runners.phases().get(self._job.name)
