@@ -43,7 +43,7 @@ from mops.figures.columns import Floats, cell, numbers
 from mops.figures.fan import MOST_OVERLAID, Fan
 from mops.figures.row_keys import division_text
 from mops.figures.spreads import Spread
-from mops.figures.timeline import Timeline, slot_time
+from mops.figures.timeline import Timeline
 from mops.units import bytes_text, counted, duration, shortened
 
 _LIMIT_SHOWN = 3.0  # times the peak memory: a line much higher would press the curve to the bottom
@@ -287,20 +287,6 @@ def memory(line: Timeline) -> Chart:
         )
         layers += [limit] if is_near else []
     return titled(alt.layer(*layers), "Memory", caption, 420, 200)
-
-
-def slot_times(line: Timeline) -> Chart:
-    """Draw how long a slot was busy for a simulation."""
-    found, (size, x) = slot_time(line.points), _time(line)
-    unit, name = (1e-3, "milliseconds") if found.mean < 1 else (1.0, "seconds")
-    rows = [{"t": row["running_seconds"] / size, "y": row["seconds"] / unit} for row in found.table.to_pylist()]
-    y = alt.Y("y:Q", title=f"{name} per simulation", scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=5))
-    mark = drawn_from(rows).mark_line(color=BLUE, point={"size": 18} if len(rows) < 30 else False)
-    caption = (
-        f"The slots divided by the rate: how long a slot was busy for a simulation, {found.mean:.3g} s on average, "
-        "with the work of mops and with waits. mops does not store the time of each simulation."
-    )
-    return titled(mark.encode(x=x, y=y), "Time per simulation", caption, 420, 200)
 
 
 # Calibrations
