@@ -460,7 +460,7 @@ def _ends(axis: Bins) -> list[tuple[float, str]]:
 
 
 def sensitivity(found: Sensitivity, measure: str) -> Chart:
-    """Draw the rank correlation of each parameter with a measure, with its interval."""
+    """Draw the rank correlation of each parameter with a measure."""
     table = found.table.filter(pc.equal(found.table["measure"], measure)).to_pylist()
     rows = sorted((row for row in table if row["rho"] is not None), key=lambda row: -abs(row["rho"]))
     shown = rows[:_PARAMETERS_SHOWN]
@@ -468,17 +468,13 @@ def sensitivity(found: Sensitivity, measure: str) -> Chart:
     x = alt.X("rho:Q", scale=scale, title="rank correlation", axis=alt.Axis(grid=True, tickCount=5))
     y = _names_y([row["parameter"] for row in shown])
     zero = drawn_from([{"rho": 0}]).mark_rule(color=AXIS).encode(x=x)
-    with_ends = [row for row in shown if row["low"] is not None]
-    lines = (
-        drawn_from(with_ends).mark_rule(color=BLUE, size=2, opacity=0.55).encode(x=with_field(x, "low"), x2="high", y=y)
-    )
     points = drawn_from(shown).mark_point(filled=True, size=60, color=BLUE, opacity=1).encode(x=x, y=y)
     n = max((row["n"] for row in rows), default=0)
-    caption = f"Spearman's rank correlation over {counted(n, 'parameter set')}, with intervals of 95 %."
+    caption = f"Spearman's rank correlation over {counted(n, 'parameter set')}."
     if shown:
         caption += f" {shown[0]['parameter']} has the strongest: {shown[0]['rho']:.2f}."
     title = f"Rank correlations with {shortened(measure, 50)}"
-    return titled(alt.layer(zero, lines, points), title, caption, 300, 24 * len(shown))
+    return titled(alt.layer(zero, points), title, caption, 300, 24 * len(shown))
 
 
 def sobol(found: Sobol, measure: str) -> Chart:
