@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from mops.figures.bins import Bins, is_constant
 from mops.figures.columns import Floats, cell, numbers
-from mops.figures.failures import FailureBins, FailureMap
+from mops.figures.failures import FailureBins
 from mops.figures.fan import linear_below
 from mops.figures.losses import TOTAL, Distribution, ScoredSets, ShownSets, named
 from mops.figures.profiles import Pairs, Parallel, Profile
@@ -460,7 +460,7 @@ def _ends(axis: Bins) -> list[tuple[float, str]]:
 
 
 def sensitivity(found: Sensitivity, measure: str) -> Chart:
-    """Draw the rank correlation of each parameter with a measure, with its interval."""
+    """Draw the rank correlation of each parameter with a measure."""
     table = found.table.filter(pc.equal(found.table["measure"], measure)).to_pylist()
     rows = sorted((row for row in table if row["rho"] is not None), key=lambda row: -abs(row["rho"]))
     shown = rows[:_PARAMETERS_SHOWN]
@@ -468,17 +468,13 @@ def sensitivity(found: Sensitivity, measure: str) -> Chart:
     x = alt.X("rho:Q", scale=scale, title="rank correlation", axis=alt.Axis(grid=True, tickCount=5))
     y = _names_y([row["parameter"] for row in shown])
     zero = drawn_from([{"rho": 0}]).mark_rule(color=AXIS).encode(x=x)
-    with_ends = [row for row in shown if row["low"] is not None]
-    lines = (
-        drawn_from(with_ends).mark_rule(color=BLUE, size=2, opacity=0.55).encode(x=with_field(x, "low"), x2="high", y=y)
-    )
     points = drawn_from(shown).mark_point(filled=True, size=60, color=BLUE, opacity=1).encode(x=x, y=y)
     n = max((row["n"] for row in rows), default=0)
-    caption = f"Spearman's rank correlation over {counted(n, 'parameter set')}, with intervals of 95 %."
+    caption = f"Spearman's rank correlation over {counted(n, 'parameter set')}."
     if shown:
         caption += f" {shown[0]['parameter']} has the strongest: {shown[0]['rho']:.2f}."
     title = f"Rank correlations with {shortened(measure, 50)}"
-    return titled(alt.layer(zero, lines, points), title, caption, 300, 24 * len(shown))
+    return titled(alt.layer(zero, points), title, caption, 300, 24 * len(shown))
 
 
 def sobol(found: Sobol, measure: str) -> Chart:
@@ -532,34 +528,11 @@ def failures(found: FailureBins, name: str) -> Chart:
         line = drawn_from([row for row in rows if row["cause"] == i]).mark_line(point={"size": 22}, strokeWidth=1.5)
         layers.append(line.encode(**centre, y=y, color=colour))
     known = [row for row in any_failure if row["share"] is not None]
-    ends = drawn_from(known).mark_rule(color=INK, size=1)
-    layers.append(ends.encode(**centre, y=with_field(y, "share_low"), y2="share_high"))
     worst = max(known, key=lambda row: row["share"])
     others = len(found.causes) - _CAUSES_WITH_LINES
     few = "One other cause counts" if others == 1 else f"{counted(others, 'other cause')} count"
     caption = (
-        "The share of parameter sets with a failure, of those that have run, with its interval of 95 %. It is "
+        "The share of parameter sets with a failure, of those that have run. It is "
         f"greatest at {worst['label']}: {worst['share']:.0%}.{f' {few} in any failure only.' if others > 0 else ''}"
     )
     return titled(alt.layer(*layers), f"Failures over {shortened(name, 40)}", caption)
-
-
-def failure_map(cells: FailureMap) -> Chart:
-    """Draw the share of failed sets in each cell of two parameters; a cross marks a cell without sets."""
-    rows = celled(cells.x, cells.y, cells.table)
-    full, empty = [row for row in rows if row["sets"]], [row for row in rows if not row["sets"]]
-    texts = ("none", "below 25 %", "below 50 %", "below 75 %", "75 % or more", "all")
-    limits = np.array([1e-9, 0.25, 0.5, 0.75, 1.0])
-    for row in full:
-        row["series"] = texts[int(np.searchsorted(limits, row["share"], side="right"))]
-    axes = {**bin_axis(cells.x, "x"), **bin_axis(cells.y, "y")}
-    colour = coloured(texts, SHARES, columns=3)
-    crosses = drawn_from(empty).mark_text(text="\u00d7", color=GREY, fontSize=10)
-    places = {**bin_axis(cells.x, "x", at=True), **bin_axis(cells.y, "y", at=True)}
-    layers = [drawn_from(full).mark_rect(stroke=CARD).encode(**axes, color=colour), crosses.encode(**places)]
-    n = sorted(row["sets"] for row in full)
-    has = counted(n[0], "set") if n[0] == n[-1] else f"{n[0]:,} to {n[-1]:,} sets"
-    crossed = " A cross marks a cell in which no set has run." if empty else ""
-    caption = f"The share of parameter sets with a failure in each cell. A cell has {has} that have run.{crossed}"
-    title = f"Failures over {shortened(cells.x.name, 24)} and {shortened(cells.y.name, 24)}"
-    return titled(alt.layer(*layers), title, caption)

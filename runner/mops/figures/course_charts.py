@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
@@ -44,7 +43,7 @@ from mops.figures.columns import Floats, cell, numbers
 from mops.figures.fan import MOST_OVERLAID, Fan
 from mops.figures.row_keys import division_text
 from mops.figures.spreads import Spread
-from mops.figures.timeline import Timeline, slot_time
+from mops.figures.timeline import Timeline
 from mops.units import bytes_text, counted, duration, shortened
 
 _LIMIT_SHOWN = 3.0  # times the peak memory: a line much higher would press the curve to the bottom
@@ -107,7 +106,6 @@ def compared(
     under: Fan,
     over: Fan,
     names: tuple[str, str],
-    weights: tuple[Mapping[int, float] | None, Mapping[int, float] | None] = (None, None),
     data: pa.Table | None = None,
     *,
     data_name: str = "",
@@ -116,9 +114,9 @@ def compared(
 ) -> tuple[Any, bool]:
     """Draw a fan in grey and another one in blue above it, for which the axis is; also tell if it cuts the grey one."""
     table = over.table
-    columns = [table["low90"], table["high90"], over.lines["y"], *([data["y"]] if data is not None else [])]
+    columns = [table["low90"], table["high90"], *([data["y"]] if data is not None else [])]
     shown = np.concatenate([numbers(column) for column in columns])
-    drawn = np.concatenate([numbers(under.lines["y"]), *(numbers(under.table[end]) for end in ("low90", "high90"))])
+    drawn = np.concatenate([numbers(under.table[end]) for end in ("low90", "high90")])
     if has_decades and np.any(drawn == 0):
         shown = np.append(shown, 0.0)  # only an axis with a linear part has a place for it
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
@@ -130,8 +128,8 @@ def compared(
     data_names = [] if data is None else [f"data: {shortened(data_name, 60)}"]
     colour = coloured([names[1], names[0], *data_names], [BLUE, GREY, INK])
     both: dict[str, Any] = {"both": True, "inner": has_inner_bands}
-    layers = _bands(under, y, {None: names[0]}, colour, weights=weights[0], dash=(4, 3), **both)
-    layers += _bands(over, y, {None: names[1]}, colour, weights=weights[1], **both)
+    layers = _bands(under, y, {None: names[0]}, colour, dash=(4, 3), **both)
+    layers += _bands(over, y, {None: names[1]}, colour, **both)
     layers += [] if data is None else [_points(data, over, y, colour, data_names[0])]
     is_cut = bool(np.nanmin(drawn) < low or np.nanmax(drawn) > high)
     return alt.layer(*layers), is_cut
@@ -161,55 +159,26 @@ def _bands(
     *,
     both: bool,
     inner: bool = True,
-    weights: Mapping[int, float] | None = None,
     dash: tuple[int, int] = (1, 0),
 ) -> list[Any]:
-    """Return the layers of a fan: bands and medians, and single simulations of small divisions."""
-    x, with_lines = _x_of(found), found.with_lines
+    """Return the layers of a fan: bands and medians."""
+    x = _x_of(found)
 
     def series_of(division: str | None) -> str:
         return names.get(division, names.get(None, "median"))
 
-    rows = [
-        row | {"x": place(row["x"]), "series": series_of(row["division"])}
-        for row in found.table.to_pylist()
-        if row["division"] not in with_lines
-    ]
+    rows = [row | {"x": place(row["x"]), "series": series_of(row["division"])} for row in found.table.to_pylist()]
     layers = []
     ends = [("low90", "high90", 0.18)] * both + [("low50", "high50", 0.3)] * inner
     for low, high, opacity in ends if rows else []:
         area = drawn_from(rows).mark_area(opacity=opacity, clip=True)
         layers.append(area.encode(x=x, y=with_field(y, low), y2=high, color=colour))
-    lines = found.lines.to_pylist()
-    if lines:
-        strength = _strengths(lines, weights)
-        single = [
-            row
-            | {"x": place(row["x"]), "simulation": f"{row['group']} {row['replicate']}"}
-            | {"series": series_of(row["division"]), "opacity": strength[row["group"]]}
-            for row in lines
-        ]
-        shade = alt.Opacity("opacity:Q", scale=None, legend=None)
-        style = {"color": colour, "opacity": shade, "detail": "simulation:N"}
-        is_point = len({row["x"] for row in single}) == 1
-        mark = drawn_from(single).mark_line(strokeWidth=1.4, clip=True, point=is_point)
-        layers.append(mark.encode(x=x, y=with_field(y, "y"), **style))
     if rows:
         median = drawn_from(rows).mark_line(
             strokeWidth=2, strokeDash=list(dash), clip=True, point=len({r["x"] for r in rows}) == 1
         )
         layers.append(median.encode(x=x, y=with_field(y, "median"), color=colour))
     return layers
-
-
-def _strengths(lines: Rows, weights: Mapping[int, float] | None) -> dict[int, float]:
-    """Return the opacity of the lines of each group: those of a group share its weight."""
-    if weights is None:
-        return {row["group"]: _LINE_OPACITY for row in lines}
-    n = Counter(group for group, _ in {(row["group"], row["replicate"]) for row in lines})
-    shares = {group: weights[group] / n[group] for group in n}
-    most = max(shares.values(), default=0.0) or 1.0
-    return {group: max(share / most, _LEAST_OPACITY) for group, share in shares.items()}
 
 
 def spread(found: Spread) -> Chart:
@@ -318,20 +287,6 @@ def memory(line: Timeline) -> Chart:
         )
         layers += [limit] if is_near else []
     return titled(alt.layer(*layers), "Memory", caption, 420, 200)
-
-
-def slot_times(line: Timeline) -> Chart:
-    """Draw how long a slot was busy for a simulation."""
-    found, (size, x) = slot_time(line.points), _time(line)
-    unit, name = (1e-3, "milliseconds") if found.mean < 1 else (1.0, "seconds")
-    rows = [{"t": row["running_seconds"] / size, "y": row["seconds"] / unit} for row in found.table.to_pylist()]
-    y = alt.Y("y:Q", title=f"{name} per simulation", scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=5))
-    mark = drawn_from(rows).mark_line(color=BLUE, point={"size": 18} if len(rows) < 30 else False)
-    caption = (
-        f"The slots divided by the rate: how long a slot was busy for a simulation, {found.mean:.3g} s on average, "
-        "with the work of mops and with waits. mops does not store the time of each simulation."
-    )
-    return titled(mark.encode(x=x, y=y), "Time per simulation", caption, 420, 200)
 
 
 # Calibrations

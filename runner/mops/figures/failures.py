@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mops.figures.bins import Bins, bins_for, bins_of, cells, pair_bins_for
-from mops.figures.columns import Flags, Floats, Integers, nullable
+from mops.figures.bins import Bins, bins_for, bins_of
+from mops.figures.columns import Flags, Integers, nullable
 
 MOST_CAUSES = 8
-_Z95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class FailureBins:
     bins: dict[str, Bins]  # of each parameter with more than one value, over all sets that have run
     # A row for each cause, parameter and bin. Cause ``0`` has the sets with any failure, cause ``i`` is
     # ``causes[i - 1]``, up to the eighth. ``failed`` and ``sets`` count the sets that have such a failure, and all
-    # that have run. ``share`` is failed of sets, and ``share_low`` and ``share_high`` are the ends of its interval of
-    # 95 % (Wilson); null without sets.
+    # that have run. ``share`` is failed of sets; null without sets.
     table: pa.Table
     has_failed: Flags  # whether each group has run and has any failure
     n_sets: int  # all sets that have run
@@ -67,53 +65,8 @@ FAILURE_BINS = pa.schema(
         pa.field("failed", pa.int64()),
         pa.field("sets", pa.int64()),
         pa.field("share", pa.float64()),
-        pa.field("share_low", pa.float64()),
-        pa.field("share_high", pa.float64()),
     ]
 )
-
-
-def wilson(failed: Integers, sets: Integers) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of 95 % of shares, by Wilson's score; NaN without sets."""
-    n = np.where(sets > 0, sets, np.nan)
-    share = failed / n
-    middle = share + _Z95**2 / (2 * n)
-    half = _Z95 * np.sqrt(share * (1 - share) / n + _Z95**2 / (4 * n**2))
-    whole = 1 + _Z95**2 / n
-    low, high = (middle - half) / whole, (middle + half) / whole
-    return np.where(failed == 0, low * 0, low), np.where(failed == sets, high * 0 + 1, high)
-
-
-@dataclass(frozen=True)
-class FailureMap:
-    """The failed sets in each cell of two parameters."""
-
-    x: Bins
-    y: Bins
-    table: pa.Table  # a row for each cell, also without sets, whose ``share`` is null
-
-
-def failure_map(has_failed: Flags, parameters: pa.Table, has_run: Flags, x: str, y: str) -> FailureMap:
-    """Return the failed sets in each cell of two parameters."""
-    # Wider bins than those of one parameter, as for pairs of losses, so that most cells have some sets.
-    most = pair_bins_for(int(has_run.sum()))
-    x_bins, y_bins = (bins_of(name, parameters[name].filter(pa.array(has_run)), most) for name in (x, y))
-    nx, ny = len(x_bins), len(y_bins)
-    rows, cell = cells(x_bins.index(parameters[x]), y_bins.index(parameters[y]), nx, ny)
-    run = has_run[rows]
-    sets = np.bincount(cell[run], minlength=nx * ny).astype(np.int64)
-    failed = np.bincount(cell[run & has_failed[rows]], minlength=nx * ny).astype(np.int64)
-    x_labels, y_labels = x_bins.labels(), y_bins.labels()
-    columns = {
-        "x_bin": pa.array(np.arange(nx * ny) % nx, pa.int32()),
-        "y_bin": pa.array(np.arange(nx * ny) // nx, pa.int32()),
-        "x_label": pa.array(x_labels * ny),
-        "y_label": pa.array([label for label in y_labels for _ in range(nx)]),
-        "failed": pa.array(failed),
-        "sets": pa.array(sets),
-        "share": nullable(np.divide(failed, sets, out=np.full(nx * ny, np.nan), where=sets > 0)),
-    }
-    return FailureMap(x_bins, y_bins, pa.table(columns))
 
 
 def _of_cause(bins: Bins, index: Integers, cause: int, has_failed: Flags) -> pa.Table:
@@ -127,6 +80,5 @@ def _of_cause(bins: Bins, index: Integers, cause: int, has_failed: Flags) -> pa.
         pa.array(failed),
         pa.array(sets),
         nullable(np.divide(failed, sets, out=np.full(len(bins), np.nan), where=sets > 0)),
-        *map(nullable, wilson(failed, sets)),
     ]
     return pa.table(columns, schema=FAILURE_BINS)

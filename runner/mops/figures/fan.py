@@ -24,9 +24,6 @@ from mops.units import counted
 MOST_SETS = 2_000
 MOST_VALUES = 2_000_000  # the most values of one column that are held: 16 bytes each
 
-# Quantiles of fewer simulations would mislead: the 5 % quantile of 5 values is about the least of them.
-LEAST_FOR_BANDS = 10
-
 MOST_OVERLAID = 2  # more divisions on the same axes have no bands of 90 %, which would hide each other
 
 MOST_X = 500
@@ -51,9 +48,6 @@ class Fan:
     # numpy's rule ``linear``. If the sets have weights, the simulations of a set at an ``x`` share its weight equally,
     # and the quantiles are those of weighted_quantiles in figures/calibration.py.
     table: pa.Table
-    # The simulations of each division that has fewer than 10: ``division``, ``group``, ``replicate``, ``x`` and ``y``
-    # (float64), sorted.
-    lines: pa.Table
     by: str | None  # the parameters and the columns of the output that divide the fan; None: it is not divided
     n_sets: int  # that have run
     n_sets_read: int  # those in the sample
@@ -77,14 +71,9 @@ class Fan:
             if self.n_sets_read < self.n_sets:
                 of += f", in a random sample of {self.n_sets_read:,} of {self.n_sets:,}"
         over = f"{counted(self.n_simulations, 'simulation')} of {of}"
-        n_divisions, n_with_lines = len(self.table["division"].unique()), len(self.with_lines)
-        bands = "50 % and 90 % (bands)" if n_divisions <= MOST_OVERLAID else "50 % (band)"
-        if n_with_lines and n_with_lines == n_divisions:
-            text = f"A line for each of {over}: quantiles of fewer than {LEAST_FOR_BANDS} simulations would mislead."
-        else:
-            text = f"Median (line) and the middle {bands} of {over}, each with the same weight."
-            if n_with_lines:
-                text += f" A value of {self.by!r} with fewer than {LEAST_FOR_BANDS} simulations has a line for each."
+        is_overlaid = len(self.table["division"].unique()) <= MOST_OVERLAID
+        bands = "50 % and 90 % (bands)" if is_overlaid else "50 % (band)"
+        text = f"Median (line) and the middle {bands} of {over}, each with the same weight."
         if self.is_binned:
             text += f" {self.x!r} is in {X_BINS} bins, in which each simulation has its mean."
         left_out = f" {counted(self.n_left_out, 'value')} left out, not finite." if self.n_left_out else ""
@@ -100,7 +89,6 @@ class Fan:
         return replace(
             self,
             table=_of(self.table, name),
-            lines=_of(self.lines, name),
             n_sets_shown=n_sets,
             n_simulations=n_simulations,
             n_left_out=n_left_out,
@@ -110,13 +98,7 @@ class Fan:
     @property
     def shown(self) -> Floats:
         """All values in the figure."""
-        return np.concatenate([*(numbers(self.table[name]) for name in BAND_COLUMNS), numbers(self.lines["y"])])
-
-    @property
-    def with_lines(self) -> list[str | None]:
-        """The divisions that have lines instead of bands."""
-        found: list[str | None] = self.lines["division"].unique().to_pylist()
-        return found
+        return np.concatenate([numbers(self.table[name]) for name in BAND_COLUMNS])
 
 
 def sets_text(n_shown: int, n_read: int, n_sets: int) -> str:
@@ -190,11 +172,11 @@ def fans(
     for y in source.ys:
         values = numbers(rows[y])
         points, of_points = _points(columns, values)
-        tables = _bands(points, of_points, weights), _lines(points, of_points)
+        table = _bands(points, of_points, weights)
         is_left_out = ~np.isfinite(values)
         sizes = columns.sizes(is_left_out)
         n_left_out = int(is_left_out.sum())
-        found.append(Fan(source.output, x, y, *tables, source.by, *counts, n_left_out, is_binned, sizes))
+        found.append(Fan(source.output, x, y, table, source.by, *counts, n_left_out, is_binned, sizes))
     return found
 
 
@@ -296,21 +278,6 @@ def _shared(weights: Mapping[int, float], groups: Integers) -> Floats:
     different, which, n = np.unique(groups, return_inverse=True, return_counts=True)
     found: Floats = (np.array([weights[group] for group in different.tolist()]) / n)[which.reshape(-1)]
     return found
-
-
-def _lines(points: _Columns, values: Floats) -> pa.Table:
-    """Return the simulations of divisions with few of them, as :class:`Fan` describes them."""
-    first, _ = points.simulations
-    n_simulations = np.bincount(points.division[first], minlength=len(points.names))
-    shown = np.flatnonzero(n_simulations[points.division] < LEAST_FOR_BANDS)
-    found = {
-        "division": points.named(shown),
-        "group": pa.array(points.group[shown], pa.int32()),
-        "replicate": pa.array(points.replicate[shown], pa.int32()),
-        "x": points.x.take(pa.array(shown)),
-        "y": pa.array(values[shown], pa.float64()),
-    }
-    return pa.table(found)
 
 
 def last_values(rows: pa.Table, output: str, x: str | None, ys: Sequence[str]) -> pa.Table:

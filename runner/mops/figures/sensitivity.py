@@ -9,11 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.figures.columns import Floats, Integers, nullable, numbers
+from mops.figures.columns import Floats, nullable, numbers
 
 LEAST_SETS = 8  # a correlation of fewer parameter sets would mislead
-
-_NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -21,8 +19,7 @@ class Sensitivity:
     """Spearman's rank correlation of each parameter with each measure."""
 
     # A row for each parameter and measure. ``rho`` is the correlation, null if one of the two has fewer than two
-    # values. ``low`` and ``high`` are the ends of its 95 % interval (Bonett and Wright 2000), null with fewer than four
-    # sets. ``n`` counts the sets with both.
+    # values. ``n`` counts the sets with both.
     table: pa.Table
     left_out: tuple[str, ...]  # the parameters that are texts
     n_sets: int
@@ -50,16 +47,11 @@ def sensitivity(sets: pa.Table, parameters: Sequence[str], measures: Sequence[st
     ranked = [name for name in parameters if not pa.types.is_string(sets.schema.field(name).type)]
     columns = {name: numbers(sets[name]) for name in (*ranked, *measures)}
     found = [(p, m, *spearman(columns[p], columns[m])) for p in ranked for m in measures]
-    rhos = np.array([rho for *_, rho, _ in found], dtype=np.float64)
-    ns = np.array([n for *_, n in found], dtype=np.int64)
-    low, high = interval(rhos, ns)
     table = {
         "parameter": pa.array([p for p, *_ in found], pa.string()),
         "measure": pa.array([m for _, m, *_ in found], pa.string()),
-        "rho": nullable(rhos),
-        "low": nullable(low),
-        "high": nullable(high),
-        "n": pa.array(ns),
+        "rho": nullable(np.array([rho for *_, rho, _ in found], dtype=np.float64)),
+        "n": pa.array([n for *_, n in found], pa.int64()),
     }
     return Sensitivity(pa.table(table), tuple(name for name in parameters if name not in ranked), len(sets))
 
@@ -82,12 +74,3 @@ def ranks(values: Floats) -> Floats:
 
     found: Floats = rankdata(values)
     return found
-
-
-def interval(rho: Floats, n: Integers) -> tuple[Floats, Floats]:
-    """Return the ends of the 95 % interval of rank correlations over n pairs; NaN with fewer than four pairs."""
-    enough = (n > 3) & np.isfinite(rho)
-    inside = np.clip(np.where(enough, rho, 0.0), -1 + 1e-12, 1 - 1e-12)
-    half = _NORMAL_95 * np.sqrt((1 + inside**2 / 2) / np.where(enough, n - 3, 1))
-    low, high = np.tanh(np.arctanh(inside) - half), np.tanh(np.arctanh(inside) + half)
-    return np.where(enough, low, np.nan), np.where(enough, high, np.nan)

@@ -21,7 +21,6 @@ LEAST_BLOCKS = 8  # the fewest blocks with which mops calculates indices; with f
 
 _RESAMPLES = 200  # SALib holds the values of all resamples at once
 _ORDERS = ("first", "total")
-_MOST_WITHOUT_VARIANCE = 0.01  # of the bootstrap resamples
 _EQUAL = 1e-12  # a smaller relative difference of values is a rounding error
 
 
@@ -77,8 +76,7 @@ class Sobol:
     # Two rows for each measure and parameter. ``order`` is ``first``: the share of the variance of the measure that the
     # parameter causes alone, or ``total``: together with the other parameters. ``index`` is null if the measure does
     # not vary, or has fewer than 8 complete blocks, in which each set has a finite value. ``low`` and ``high`` are the
-    # ends of the 95 % interval; null with ``index``, or if more than 1 % of the bootstrap resamples have no variance.
-    # ``blocks`` counts the complete blocks.
+    # ends of the 95 % interval; null with ``index``. ``blocks`` counts the complete blocks.
     table: pa.Table
 
     @property
@@ -96,8 +94,7 @@ class Sobol:
 
     def caption(self, measure: str) -> str:
         """Return what the figure of a measure shows."""
-        rows = self.table.filter(pc.equal(self.table["measure"], measure))
-        n = rows["blocks"][0].as_py()
+        n = self.table.filter(pc.equal(self.table["measure"], measure))["blocks"][0].as_py()
         every = self.design.n_blocks
         left_out = (
             f" {every - n:,} of the {every:,} blocks are left out, because a set of them has no value. If these sets "
@@ -107,7 +104,7 @@ class Sobol:
         )
         return (
             f"First-order indices (Saltelli et al. 2010) and total indices (Jansen 1999) over {counted(n, 'block')} of "
-            f"{self.design.size} parameter sets{_interval_note(rows)}{left_out}"
+            f"{self.design.size} parameter sets, with intervals of 95 % by bootstrap.{left_out}"
         )
 
 
@@ -150,8 +147,7 @@ def _of_measure(design: SaltelliDesign, measure: str, blocks: Floats) -> pa.Tabl
             seed=1,
         )
         index = np.concatenate([found["S1"], found["ST"]])
-        if _share_without_variance(own) <= _MOST_WITHOUT_VARIANCE:
-            half = np.concatenate([found["S1_conf"], found["ST_conf"]])
+        half = np.concatenate([found["S1_conf"], found["ST_conf"]])
     columns = [
         pa.array([measure] * 2 * d, pa.string()),
         pa.array(list(design.parameters) * 2, pa.string()),
@@ -162,24 +158,6 @@ def _of_measure(design: SaltelliDesign, measure: str, blocks: Floats) -> pa.Tabl
         pa.array([len(blocks)] * 2 * d, pa.int64()),
     ]
     return pa.table(columns, schema=_SCHEMA)
-
-
-def _share_without_variance(blocks: Floats) -> float:
-    """Return the probability that a bootstrap resample of the blocks has one value in all of its A and B."""
-    # From these resamples, SALib makes an interval too.
-    a, b = blocks[:, 0], blocks[:, -1]
-    _, n = np.unique(a[a == b], return_counts=True)
-    return float(((n / len(blocks)) ** len(blocks)).sum())
-
-
-def _interval_note(rows: pa.Table) -> str:
-    """Return the end of the sentence that says which intervals the indices of a measure have."""
-    if rows["index"].null_count or not rows["low"].null_count:
-        return ", with intervals of 95 % by bootstrap."
-    return (
-        ". They have no intervals, because too few blocks have different values: more than 1 % of the bootstrap "
-        "resamples of the blocks have no variance."
-    )
 
 
 def _salib() -> Callable[..., Mapping[str, Floats]]:

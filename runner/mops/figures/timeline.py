@@ -1,4 +1,4 @@
-"""The progress, rate, memory and time per simulation of a job over time, from its samples."""
+"""The progress, rate and memory of a job over time, from its samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mops.figures.columns import Floats, Integers, numbers
+from mops.figures.columns import Floats, Integers
 
 MOST_POINTS = 500
 
@@ -17,11 +17,11 @@ class Timeline:
     """A job over time."""
 
     # At most about 500 rows, in the order of time. A row stands for ``samples`` consecutive samples of one attempt:
-    # ``time`` (ms, UTC), ``simulations`` (finished so far), ``failed``, ``durable`` (committed), ``in_flight`` and
-    # ``slots`` of the last sample; ``seconds`` since the first sample of the job; ``running_seconds`` without the
-    # pauses between attempts; ``rate`` is the mean, in simulations per second (null: the only sample is the first of
-    # its attempt, before which no time has passed); ``memory_bytes`` (the runner with all its processes) and
-    # ``runner_bytes`` (the runner alone), resident, are the greatest of the samples.
+    # ``time`` (ms, UTC), ``simulations`` (finished so far), ``failed``, ``durable`` (committed) of the last sample;
+    # ``seconds`` since the first sample of the job; ``running_seconds`` without the pauses between attempts; ``rate``
+    # is the mean, in simulations per second (null: the only sample is the first of its attempt, before which no time
+    # has passed); ``memory_bytes`` (the runner with all its processes) and ``runner_bytes`` (the runner alone),
+    # resident, are the greatest of the samples.
     points: pa.Table
     starts: Floats  # the ``running_seconds`` of the first sample of each attempt with samples
     n_simulations: int  # of the whole job
@@ -48,8 +48,6 @@ def timeline(samples: pa.Table, n_simulations: int, limit_bytes: int | None = No
         "rate": _mean_rates(samples["rate"].to_numpy(), starts, first),
         "memory_bytes": pa.array(_greatest(_integers(samples, "memory_bytes"), first)),
         "runner_bytes": pa.array(_greatest(_integers(samples, "runner_bytes"), first)),
-        "in_flight": samples["in_flight"].take(pa.array(last)),
-        "slots": samples["slots"].take(pa.array(last)),
         "samples": pa.array(last - first + 1, pa.int32()),
     }
     return Timeline(pa.table(points), running[starts], n_simulations, limit_bytes)
@@ -89,24 +87,3 @@ def _mean_rates(rates: Floats, starts: Integers, first: Integers) -> pa.Array:
 
 def _greatest(values: Integers, first: Integers) -> Integers:
     return np.maximum.reduceat(values, first) if len(first) else np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class SlotTime:
-    """How long a slot was busy for a simulation: mops does not store the time of each simulation."""
-
-    # A row for each point of a timeline with a rate above 0; ``seconds``: the slots divided by the rate.
-    table: pa.Table
-    mean: float  # the sum of slots times the simulations of each point, divided by these; NaN: no point
-
-
-def slot_time(points: pa.Table) -> SlotTime:
-    """Return how long a slot was busy for a simulation, from the points of a Timeline."""
-    rates, slots = numbers(points["rate"]), numbers(points["slots"])
-    counts = np.flatnonzero((rates > 0) & (slots > 0))
-    seconds = slots[counts] / rates[counts]
-    taken = points.select(["attempt", "running_seconds"]).take(pa.array(counts))
-    # Each point stands for about as many samples as the next, so its simulations are proportional to samples * rate.
-    n = rates[counts] * numbers(points["samples"])[counts]
-    mean = float((seconds * n).sum() / n.sum()) if len(counts) else float("nan")
-    return SlotTime(taken.append_column("seconds", pa.array(seconds, pa.float64())), mean)

@@ -112,7 +112,7 @@ def phase_text(now: SeenJob, phase: Phase | None) -> str:
     return "" if now.state == "running" and (phase.word == "running" or continues_elsewhere) else str(phase)
 
 
-READ_SHARE = 5  # after a slow answer, wait this many times as long: pages of the storage must not wait for Kubernetes
+_READ_SHARE = 5  # after a slow answer, wait this many times as long: pages of the storage must not wait for Kubernetes
 
 
 class Runners:
@@ -123,8 +123,7 @@ class Runners:
         self._service: Service | None = None
         self._phases: Mapping[str, Phase] = {}
         self._due = 0.0
-        self._n_forgotten = 0
-        self._reading, self._changing = threading.Lock(), threading.Lock()
+        self._reading = threading.Lock()
         self.error: MopsError | None = None  # why the last read has failed
 
     def phases(self) -> Mapping[str, Phase]:
@@ -133,7 +132,7 @@ class Runners:
         # interrupted.
         if time.monotonic() < self._due or not self._reading.acquire(blocking=False):
             return self._phases
-        start, n_forgotten = time.monotonic(), self._n_forgotten
+        start = time.monotonic()
         try:
             # The service of the first read: a later ``mops connect`` to another one has no effect.
             self._service = self._service or service_with(self._files, local=self._local)
@@ -143,9 +142,7 @@ class Runners:
             self._phases, self.error = {}, refused
         finally:
             now = time.monotonic()
-            with self._changing:
-                is_newest = self._n_forgotten == n_forgotten
-                self._due = now + max(PHASE_SECONDS, READ_SHARE * (now - start)) if is_newest else 0.0
+            self._due = now + max(PHASE_SECONDS, _READ_SHARE * (now - start))
             self._reading.release()
         return self._phases
 
@@ -153,9 +150,3 @@ class Runners:
     def warning(self) -> str:
         """What a person must know if the last read has failed."""
         return f"Kubernetes does not say which runners are alive, so states are those of the storage: {self.error}"
-
-    def forget(self) -> None:
-        """Read again at the next call, even if another thread reads now: a runner has started or stopped."""
-        with self._changing:
-            self._n_forgotten += 1
-            self._due = 0.0

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from mops.errors import CorruptRecord
 from mops.figures import charts
-from mops.figures.failures import FailureBins, failure_map
+from mops.figures.failures import FailureBins
 from mops.jobs.figure_data import failure_bins_of
 from mops.jobs.summary import shown_cause
 from mops.report.content import Block, Figure, Gallery, Section
@@ -30,21 +30,17 @@ def failures(facts: Facts) -> Section | None:
     rows = [shown_cause(row) for row in causes[:_CAUSES_SHOWN]]
     shown = {"rows": rows, "more": len(causes) - len(rows), "command": facts.command("failures", "--all")}
     parts: list[Gallery | Block] = [Block("causes", shown)]
-    figures = _figures(facts, found) if found.n_failed < found.n_sets else []  # else each share is 100 %
+    figures = _figures(found) if found.n_failed < found.n_sets else []  # else each share is 100 %
     if figures:
         parts.append(Gallery(figures))
     return Section("failures", "Failures", parts, intro)
 
 
-def _figures(facts: Facts, found: FailureBins) -> list[Figure]:
-    """Return a figure for each parameter, those over which the share of failures differs most first, and a map."""
+def _figures(found: FailureBins) -> list[Figure]:
+    """Return a figure for each parameter, those over which the share of failures differs most first."""
     tables = {name: found.table.filter(pc.equal(found.table["parameter"], name)) for name in found.bins}
     shares = {
         name: [share for share in table["share"].to_pylist() if share is not None] for name, table in tables.items()
     }
     order = sorted(found.bins, key=lambda name: min(shares[name], default=0) - max(shares[name], default=0))
-    figures = [Figure(charts.failures(found, name), tables[name]) for name in order[:_PARAMETERS_SHOWN]]
-    if len(order) > 1:
-        cells = failure_map(found.has_failed, facts.data.parameters.next_to(()), facts.data.has_run, order[0], order[1])
-        figures.append(Figure(charts.failure_map(cells), cells.table, height=240))
-    return figures
+    return [Figure(charts.failures(found, name), tables[name]) for name in order[:_PARAMETERS_SHOWN]]

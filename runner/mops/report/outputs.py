@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mops.figures import charts, course_charts
 from mops.figures.choices import IDENTITY, Course, number_columns
 from mops.figures.columns import Floats, cell, numbers
 from mops.figures.course_charts import only_text
-from mops.figures.fan import LEAST_FOR_BANDS, MOST_OVERLAID, Fan, have_decades
+from mops.figures.fan import MOST_OVERLAID, Fan, have_decades
 from mops.figures.losses import TOTAL, ScoredSets, named
 from mops.figures.spreads import LEAST_VALUES, Spread
 from mops.jobs.figure_data import (
@@ -106,8 +106,7 @@ def _figures(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool
 def _fan(fan: Fan, data: Observed | None, width: Width, *, has_decades: bool, shown: Floats | None = None) -> Figure:
     name = data.file if data else ""
     chart = course_charts.fan(fan, points_of(data), data_name=name, has_decades=has_decades, shown=shown)
-    is_lines = set(fan.with_lines) == set(fan.table["division"].unique().to_pylist())
-    return Figure(chart, fan.lines if is_lines else fan.table, width, 290)
+    return Figure(chart, fan.table, width, 290)
 
 
 def best_courses(
@@ -142,30 +141,20 @@ def compared(
     width: Width,
     *,
     rows: tuple[str, str] | None = None,  # what the data call the two fans; None: as `names`
-    weights: tuple[Mapping[int, float] | None, Mapping[int, float] | None] = (None, None),
     has_inner_bands: bool = False,
     has_decades: bool = False,
 ) -> Figure:
     """Return a figure of two fans of a column. Its caption says what does not fit on the axis."""
     options = {"data_name": data.file if data else "", "has_inner_bands": has_inner_bands, "has_decades": has_decades}
-    chart, is_cut = course_charts.compared(under, over, names, weights, points_of(data), **options)  # type: ignore[arg-type]
+    chart, is_cut = course_charts.compared(under, over, names, points_of(data), **options)  # type: ignore[arg-type]
     if is_cut:
-        what = "some lines of the grey one are" if len(under.lines) else "the grey band is"
         fitted = f"{names[1]} and the data" if data else names[1]
-        caption += f" The vertical axis fits {fitted}; {what} cut off."
-    if len(under.lines) or len(over.lines):
-        caption += f" Fewer than {LEAST_FOR_BANDS} simulations are lines instead of bands."
-    tables = [_drawn(fan, name, of) for fan, name, of in zip((under, over), rows or names, weights, strict=True)]
-    return Figure(charts.titled(chart, title, caption), pa.concat_tables(tables, promote_options="default"), width, 290)
-
-
-def _drawn(fan: Fan, name: str, weights: Mapping[int, float] | None) -> pa.Table:
-    """Return the rows that a figure draws: the quantiles of a fan, or the single simulations."""
-    rows = fan.lines if len(fan.lines) else fan.table
-    if len(fan.lines) and weights is not None:
-        of = pa.array([weights[group] for group in rows["group"].to_pylist()], pa.float64())
-        rows = rows.append_column("weight", of)
-    return rows.drop_columns(["division"]).add_column(0, "sets", pa.array([name] * len(rows)))
+        caption += f" The vertical axis fits {fitted}; the grey band is cut off."
+    tables = [
+        fan.table.drop_columns(["division"]).add_column(0, "sets", pa.array([name] * len(fan.table)))
+        for fan, name in zip((under, over), rows or names, strict=True)
+    ]
+    return Figure(charts.titled(chart, title, caption), pa.concat_tables(tables), width, 290)
 
 
 def pairs_of_divisions(under: Fan, over: Fan) -> list[tuple[Fan, Fan]]:

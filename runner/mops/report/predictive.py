@@ -163,24 +163,16 @@ def _figure(
     (earlier, read_earlier, under), (later, read_later, over) = before, after
     within = _within(over, data, later.name) if data is not None and later.is_probability else ""
     bins = f" The values of {over.x!r} are in bins." if over.is_binned else ""
-    are_lines = len(over.lines) and len(set(read_later.weights.values())) > 1
-    lines = " The more weight a simulation has, the stronger is its line." if are_lines else ""
     shared = "The replicates of a set share its weight." if later.is_probability else "Each set has the same weight."
     caption = (
         f"Median (lines) and the middle 50 % and 90 % (bands). {earlier.name.capitalize()}: "
         f"{_sets(read_earlier, under)} {earlier.text}. {later.name.capitalize()}: {_sets(read_later, over)} "
         f"{later.text}. "
-        f"{shared} The bands include the randomness of the model, and no errors of measurement.{bins}{lines}{within}"
+        f"{shared} The bands include the randomness of the model, and no errors of measurement.{bins}{within}"
     )
     title = f"{shortened(over.y, 40)}: {earlier.name} and {later.name} ({shortened(over.output, 30)}){only_text(over)}"
-    weights = _unequal(read_earlier), _unequal(read_later)
-    options = {"weights": weights, "has_inner_bands": True, "has_decades": has_decades}
+    options = {"has_inner_bands": True, "has_decades": has_decades}
     return compared(under, over, (earlier.name, later.name), data, title, caption, width, **options)  # type: ignore[arg-type]
-
-
-def _unequal(read: TrialRows) -> dict[int, float] | None:
-    """Return the weights of the sets, which their lines show; None: all are the same."""
-    return read.weights if len(set(read.weights.values())) > 1 else None
 
 
 def _sets(read: TrialRows, fan: Fan) -> str:
@@ -192,9 +184,7 @@ def _sets(read: TrialRows, fan: Fan) -> str:
 
 
 def _within(fan: Fan, data: Observed, name: str) -> str:
-    """Return how many data are in the middle 90 %, of those at an x of the fan; empty: none is, or it has no bands."""
-    if len(fan.lines):
-        return ""
+    """Return how many data are in the middle 90 %, of those at an x of the fan; empty: none is."""
     ends = {place(row["x"]): (row["low90"], row["high90"]) for row in fan.table.to_pylist()}
     pairs = zip(data.table[data.x].to_pylist(), data.table[data.y].to_pylist(), strict=True)
     known = [(y, ends[place(x)]) for x, y in pairs if x is not None and y is not None and place(x) in ends]

@@ -1,9 +1,8 @@
-"""Progress, rate, memory and time per simulation, over the time of the job."""
+"""Progress, rate and memory, over the time of the job."""
 
 from __future__ import annotations
 
 from mops.figures import course_charts
-from mops.figures.timeline import slot_time
 from mops.jobs.figure_data import timeline_of
 from mops.report.content import Block, Figure, Gallery, Section
 from mops.report.facts import Facts
@@ -20,22 +19,14 @@ def progress(facts: Facts) -> Section:
         text = f"The progress record of this job has {counted(n, 'sample')}, and a figure needs {_LEAST_SAMPLES}. "
         every = "A runner takes a sample about every 10 s."
         return Section("progress", "Progress and memory", [Block("note", f"{text}{every}")])
-    at, times = ["attempt", "running_seconds"], slot_time(points).table
-    rates = points.select([*at, "rate", "slots"])
+    at, n_rates = ["attempt", "running_seconds"], len(points) - points["rate"].null_count
     figures = [
         Figure(course_charts.progress(line), points, "half", 230),
         Figure(course_charts.memory(line), points.select([*at, "memory_bytes", "runner_bytes"]), "half", 230),
     ]
-    missing = []
-    for name, n_known, draw, data in (
-        ("the rate", len(points) - points["rate"].null_count, course_charts.rate, rates),
-        ("the time per simulation", times.num_rows, course_charts.slot_times, times),
-    ):
-        if n_known < _LEAST_SAMPLES:
-            missing.append(f"{name} ({n_known})")
-        else:
-            figures.append(Figure(draw(line), data, "half", 230))
     intro = f"The runner took {n:,} samples over {duration(points['running_seconds'][-1].as_py())} of running time."
-    if missing:
-        intro += f" Too few samples for a figure of {' and of '.join(missing)}: it needs {_LEAST_SAMPLES}."
+    if n_rates < _LEAST_SAMPLES:
+        intro += f" Too few samples for a figure of the rate ({n_rates}): it needs {_LEAST_SAMPLES}."
+    else:
+        figures.append(Figure(course_charts.rate(line), points.select([*at, "rate"]), "half", 230))
     return Section("progress", "Progress and memory", [Gallery(figures)], intro)

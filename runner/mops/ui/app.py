@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import secrets
-import threading
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import lru_cache
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
@@ -27,13 +25,13 @@ from mops.errors import InternalError, JobError, MopsError, UsageError
 from mops.jobs.compare import Comparison, compare
 from mops.jobs.job import Job
 from mops.jobs.runners import Runners
-from mops.report.render import LIBRARIES, render
+from mops.report.render import render
 from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.paths import NamePaths
 from mops.ui import pages
 from mops.ui.access import Access, Guard
-from mops.ui.reading import JobList, JobNow, JobReader, ListQuery, ListReader, SharedReads
+from mops.ui.reading import HAS_REPORT, JobList, JobNow, JobReader, ListQuery, ListReader
 from mops.ui.views import ACTIONS, Action, job_view, jobs_view, list_query
 
 logger = logging.getLogger(__name__)
@@ -47,12 +45,10 @@ REPORT_HEADERS = {
     # With another value, the HTML standard makes a page with a sandbox a network error.
     "Cross-Origin-Opener-Policy": "unsafe-none",
 }
-_READ_SECONDS = 1.0  # what was read less long ago is not read again, for another page of the same job
-_REPORT_SECONDS = 60.0  # the same for a report: it shows also other jobs, if its job is a round of a calibration
-_MOST_JOBS, _MOST_REPORTS, _MOST_CHANGES = 64, 8, 1000
+_REPORT_SECONDS = 60.0  # a report is not kept longer: it shows also other jobs of a calibration
+_MOST_JOBS, _MOST_REPORTS = 64, 8
 _MOST_FORM_BYTES = 4096
 _MOPS_BUG = "mops could not make this page: a defect of mops"
-_HAS_REPORT = all(map(find_spec, LIBRARIES))
 _BUG_HINT = "report it, with the traceback that mops ui has printed"
 
 PageParts = Mapping[str, str]
@@ -68,11 +64,9 @@ class Site:
 
     def __post_init__(self) -> None:
         self.runners = Runners(self.files, local=self.local)
-        self._list_reader = ListReader(self.files, self.runners)
-        self._lists: SharedReads[JobList] = SharedReads(_READ_SECONDS, _MOST_JOBS)
-        self._jobs: SharedReads[tuple[JobReader, JobNow]] = SharedReads(_READ_SECONDS, _MOST_JOBS)
-        self._reports: SharedReads[str] = SharedReads(_REPORT_SECONDS, _MOST_REPORTS)
-        self._changes, self._changing = dict[tuple[str, str, str], Future[str]](), threading.Lock()
+        self._lists = ListReader(self.files, self.runners)
+        self._reader = lru_cache(_MOST_JOBS)(self._new_reader)
+        self._report = lru_cache(_MOST_REPORTS)(self._new_report)
 
     def page(self, template: str, status: int = 200, **variables: object) -> Response:
         """Return a page with what all pages show."""
@@ -94,7 +88,7 @@ class Site:
     def jobs(self, request: Request) -> Response:
         """Return the list of jobs."""
         query = _list_query(request)
-        found = self._list(query)
+        found = self._lists.read(query)
         parts = f"/parts?{list_query(query, query.page)}"
         return self.page("jobs.html.j2", view=jobs_view(found, query), parts=_list_parts(query, found), polled=parts)
 
@@ -102,13 +96,10 @@ class Site:
         """Return the parts of the list of jobs that change."""
         query = _list_query(request)
         try:
-            parts = _list_parts(query, self._list(query))
+            parts = _list_parts(query, self._lists.read(query))
         except Exception as error:  # noqa: BLE001 - _explained logs defects
             parts = {"jobs": pages.error_part(_explained(error))}
         return _parts_response(request, parts)
-
-    def _list(self, query: ListQuery) -> JobList:
-        return self._lists.get(query, lambda _: self._list_reader.read(query))
 
     # One job
 
@@ -131,24 +122,25 @@ class Site:
 
     def report(self, request: Request) -> Response:
         """Return the report of a job: a page for itself, which gets no access to the other pages."""
-        job = self._job(_job_name(request))
-        key = job.record.id, self._now(job.name).version  # what `_now` returns may be of a deleted job, for 10 s
-        return HTMLResponse(self._reports.get(key, lambda _: render(job)), headers=REPORT_HEADERS)
+        name = _job_name(request)
+        minute = time.monotonic() // _REPORT_SECONDS
+        return HTMLResponse(self._report(name, self._now(name).version, minute), headers=REPORT_HEADERS)
+
+    def _new_report(self, name: str, _version: tuple[object, ...], _minute: float) -> str:
+        return render(self._job(name))
 
     def _now(self, name: str) -> JobNow:
-        def read(before: tuple[JobReader, JobNow] | None) -> tuple[JobReader, JobNow]:
-            # The reader is made again after an error, and when the name has got another job.
-            reader = before[0] if before and before[0].is_current() else None
-            reader = reader or JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
-            return reader, reader.look()
+        # The record is read each time: the name of a deleted job can get another job.
+        return self._reader(name, Job(self.files.brief(), name).record.id).look()
 
-        return self._jobs.get(name, read)[1]
+    def _new_reader(self, name: str, _id: str) -> JobReader:
+        return JobReader(Job(self.files.brief(), name, local=self.local), self.runners)
 
     def _job_parts(self, now: JobNow) -> PageParts:
         view = job_view(now, "--storage", self.files.url, *(["--local"] if self.local else []))
         shown = {
             "read_only": self.access.read_only,
-            "has_report": _HAS_REPORT,
+            "has_report": HAS_REPORT,
             "causes_error": pages.error_part(now.causes_error),
         }
         parts = {name: pages.part(name, view=view, **shown) for name in pages.JOB_PARTS}
@@ -189,33 +181,16 @@ class Site:
         """Change a job, and go to the page that shows what happens next."""
         action = _action(request)
         form = await _form(request)
-        value = form.get("one_time", "")
-        if not (value and self.access.is_form_token(form.get("form_token", ""))):
+        if not self.access.is_form_token(form.get("form_token", "")):
             raise HTTPException(403, "This form is out of date.")
-        return await run_in_threadpool(self._changed, action, self._job(_job_name(request)), value)
+        return await run_in_threadpool(self._changed, action, self._job(_job_name(request)))
 
-    def _changed(self, action: Action, job: Job, value: str) -> Response:
+    def _changed(self, action: Action, job: Job) -> Response:
         try:
-            shown = self.once((job.name, action.verb, value), lambda: _CHANGES[action.verb](job))
+            shown = _CHANGES[action.verb](job)
         except MopsError as error:
             return self._confirmation(action, job, error)
-        for known in (self.runners, self._lists, self._jobs):
-            known.forget()
         return RedirectResponse(f"/jobs/{quote(shown)}", 303)
-
-    def once(self, key: tuple[str, str, str], change: Callable[[], str]) -> str:
-        """Make a change, or wait for the same change: a browser may send its form twice. Return or raise its result."""
-        with self._changing:
-            is_first = key not in self._changes
-            result = self._changes.setdefault(key, Future())
-            if len(self._changes) > _MOST_CHANGES:
-                del self._changes[next(iter(self._changes))]
-        if is_first:
-            try:
-                result.set_result(change())
-            except BaseException as error:  # noqa: BLE001 - raised below, here and for the others
-                result.set_exception(error)
-        return result.result()
 
     def _job(self, name: str) -> Job:
         return Job(self.files, name, local=self.local)
@@ -229,7 +204,6 @@ class Site:
             state=job.status().state,
             error=pages.error_part(error),
             form_token=self.access.form_token,
-            one_time=secrets.token_urlsafe(),
         )
 
 

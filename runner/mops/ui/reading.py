@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
 
 from mops.errors import MopsError
+from mops.jobs.data import JobData
 from mops.jobs.following import last_lines
 from mops.jobs.job import Job
 from mops.jobs.listing import JobLists, Listed
-from mops.jobs.runners import READ_SHARE, Runners, phase_text, with_runner
-from mops.jobs.status import JobMoment, Status
+from mops.jobs.runners import Runners, phase_text, with_runner
+from mops.jobs.status import Status
+from mops.report.facts import Facts
+from mops.report.render import LIBRARIES
 from mops.storage.files import Files
-from mops.storage.job_records import JOB_RECORDS
 from mops.storage.joblog.log import JobLog
 from mops.storage.progress_record import Progress
-from mops.storage.samples import read_samples
-
-T = TypeVar("T")
 
 PAGE_JOBS = 50
 LOG_LINES = 200
 CAUSES_SHOWN = 20
+HAS_REPORT = all(map(find_spec, LIBRARIES))
 GAP = "... (the next commit stores the lines between)"
 
-_RECORD_SECONDS = 10.0  # between two reads of the record of a complete job, which someone may delete
-_SAMPLE_FILES = 60  # each of about a minute
-_MOST_POINTS = 720
-_CAUSES_SHARE = 20  # after a read of the failures, wait this many times as long
-_GAP_SECONDS = 120.0  # without a point: a runner stores samples about once a minute
+_SLOW_SHARE = 20  # after a read of the failures and new figures, wait this many times as long
 
 
 @dataclass(frozen=True)
-class Point:
-    """Rate (simulations per second; None: unknown) and memory of a job at a moment (s since the epoch)."""
+class DrawnFigure:
+    """A figure, as the report has it."""
 
-    at: float
-    rate: float | None
-    memory_bytes: int
+    title: str
+    svg: str
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class JobNow:
 
     status: Status
     time_s: float  # since the epoch
-    points: Sequence[Point]  # rate and memory over the last hour
+    figures: Sequence[DrawnFigure]  # of its progress, at the last commit
     causes: Sequence[dict[str, Any]]  # the first rows of ``Job.causes``
     n_causes: int
     log: Sequence[str]  # the last lines
@@ -80,51 +77,6 @@ class JobList:
     kubernetes_error: MopsError | None = None  # why the phases are missing
 
 
-class SharedReads(Generic[T]):
-    """What was read a short time ago, so that many open pages cost no more reads than one."""
-
-    def __init__(self, seconds: float, most: int):
-        self._seconds, self._most = seconds, most
-        self._entries: dict[Hashable, _Entry[T]] = {}
-        self._changing = threading.Lock()
-
-    def get(self, key: Hashable, read: Callable[[T | None], T]) -> T:
-        """Return the value of a key. Other threads with this key wait while it is read.
-
-        ``read`` gets the value from before; None: there is none, or the last read has failed.
-        """
-        with self._changing:
-            entry = self._entries.pop(key, _Entry())
-            self._entries[key] = entry  # last: the first one is the oldest
-            if len(self._entries) > self._most:
-                del self._entries[next(iter(self._entries))]
-        with entry.lock:
-            start = time.monotonic()
-            if entry.value is None or start >= entry.due:
-                before, entry.value = entry.value, None
-                entry.value = read(before)
-                end = time.monotonic()
-                entry.due = end + max(self._seconds, READ_SHARE * (end - start))
-            return entry.value
-
-    def forget(self) -> None:
-        """Read every value again: a person has changed something."""
-        with self._changing:
-            for key, entry in list(self._entries.items()):
-                if entry.lock.acquire(blocking=False):
-                    entry.due = 0.0
-                    entry.lock.release()
-                else:  # another thread reads it, and may have read it before the change
-                    self._entries[key] = _Entry()
-
-
-@dataclass
-class _Entry(Generic[T]):
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    due: float = 0.0
-    value: T | None = None
-
-
 class ListReader:
     """Reads the list of jobs again and again."""
 
@@ -147,50 +99,44 @@ class ListReader:
 
 
 class JobReader:
-    """Reads a job again and again, each time only what is new. Of a complete job, it reads nothing more."""
+    """Reads a job again and again, each time only what is new. Threads may share it."""
 
     def __init__(self, job: Job, runners: Runners):
         self._job, self._runners = job, runners
         self._files, self._record = job.files, job.record
         self._log = JobLog(self._files, self._record.paths)
         self._now: JobNow | None = None
-        self._record_due = time.monotonic() + _RECORD_SECONDS
-        self._points = self._stored_points()
+        self._reading = threading.Lock()
+        self._figures: list[DrawnFigure] = []
         self._causes: tuple[list[dict[str, Any]], int] = ([], 0)
-        self._causes_of, self._causes_due = 0, 0.0
+        self._causes_of = 0
+        self._slow_due = 0.0
         self._causes_error: MopsError | None = None
         self._lines: list[str] = []
         self._lines_of: tuple[object, ...] = ()
-
-    def is_current(self) -> bool:
-        """Tell whether the name still has the job that was opened: a deleted job's name can get another one."""
-        if time.monotonic() < self._record_due and self._log.view.complete:
-            return True
-        self._record_due = time.monotonic() + _RECORD_SECONDS
-        return JOB_RECORDS.read(self._files, self._record.paths.record) == self._record
+        self._slow_of: tuple[object, ...] = ()
 
     def look(self) -> JobNow:
-        """Return the job now."""
+        """Return the job now; of a complete job, this reads nothing more."""
+        with self._reading:
+            return self._look()
+
+    def _look(self) -> JobNow:
         if self._now is not None and self._log.view.complete and not self._causes_error:
             return self._now
         phase = self._runners.phases().get(self._job.name)
-        moment = JobMoment.after(self._files, self._record, self._log)
+        moment = JobData.after(self._files, self._record, self._log)
         now = with_runner(moment.status, phase)
-        if now.live is not None and self._points and now.live.at > self._points[-1].at + _GAP_SECONDS:
-            self._points = self._stored_points()  # no page was open
-        if now.live is not None and (not self._points or now.live.at > self._points[-1].at):
-            newest = Point(now.live.at, now.live.rate, now.live.memory_bytes)
-            self._points = [*self._points[-_MOST_POINTS + 1 :], newest]
-        self._read_causes(now)
         # A runner stores its log with each commit.
         version = (self._record.id, moment.view.k, now.state)
+        self._read_slow_parts(moment, now, version)
         if version != self._lines_of:
             self._lines = last_lines(self._files, self._record.paths, LOG_LINES).splitlines()
             self._lines_of = version
         self._now = JobNow(
             now,
             time.time(),
-            tuple(self._points),
+            self._figures,
             *self._causes,
             joined_tail(self._lines, now.live.lines if now.live else [], LOG_LINES),
             phase_text(now, phase),
@@ -201,27 +147,33 @@ class JobReader:
         )
         return self._now
 
-    def _stored_points(self) -> list[Point]:
-        samples = read_samples(self._files, self._record.paths, _SAMPLE_FILES)
-        attempts = [0, *(attempt for attempt, _ in samples)]
-        return [  # before the first sample of an attempt, no time has passed
-            Point(one.at, one.rate if attempt == before else None, one.memory_bytes)
-            for before, (attempt, one) in zip(attempts, samples, strict=False)
-        ]
-
-    def _read_causes(self, now: Status) -> None:
-        """Read the causes again if failures were committed, and if the last read does not take much of the time."""
-        is_new = now.counts.failed != self._causes_of
-        if not is_new or (time.monotonic() < self._causes_due and not self._log.view.complete):
+    def _read_slow_parts(self, moment: JobData, now: Status, version: tuple[object, ...]) -> None:
+        """Read causes and draw figures again after a commit, if this does not take much of the time."""
+        is_new, is_due = version != self._slow_of, time.monotonic() >= self._slow_due
+        if not (is_new and self._log.view.complete) and not (is_due and (is_new or self._causes_error)):
             return
         start = time.monotonic()
-        try:
-            table = self._job.causes().to_arrow()
-            self._causes = table.slice(0, CAUSES_SHOWN).to_pylist(), table.num_rows
-            self._causes_of, self._causes_error = now.counts.failed, None
-        except MopsError as unreadable:  # the other parts of the page need no causes
-            self._causes_error = unreadable
-        self._causes_due = time.monotonic() + _CAUSES_SHARE * (time.monotonic() - start)
+        if HAS_REPORT:
+            self._figures = _drawn(moment)
+        if now.counts.failed != self._causes_of:
+            try:
+                table = self._job.causes().to_arrow()
+                self._causes = table.slice(0, CAUSES_SHOWN).to_pylist(), table.num_rows
+                self._causes_of, self._causes_error = now.counts.failed, None
+            except MopsError as unreadable:  # the other parts of the page need no causes
+                self._causes_error = unreadable
+        self._slow_of, end = version, time.monotonic()
+        self._slow_due = end + _SLOW_SHARE * (end - start)
+
+
+def _drawn(moment: JobData) -> list[DrawnFigure]:
+    """Return the figures of the report's section on progress."""
+    from mops.report.content import Gallery  # noqa: PLC0415 - an optional extra, which takes 0.5 s
+    from mops.report.progress import progress  # noqa: PLC0415 - the same
+
+    found = [part for part in progress(Facts(moment)).parts if isinstance(part, Gallery)]
+    thirds = [replace(figure, width="third") for gallery in found for figure in gallery.figures]
+    return [DrawnFigure(figure.title, figure.svgs[0], figure.caption) for figure in thirds]
 
 
 def joined_tail(stored: Sequence[str], live: Sequence[str], n: int) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import urlencode
 
 from mops import units
 from mops.jobs.listing import STATES, Listed
 from mops.jobs.summary import JobSummary, ShownCause, reasons_in, shown_cause, summary_of, tone_of
-from mops.ui.reading import CAUSES_SHOWN, JobList, JobNow, ListQuery
+from mops.ui.reading import CAUSES_SHOWN, DrawnFigure, JobList, JobNow, ListQuery
 from mops.verdicts import Counts
 
 # The list of jobs
@@ -137,25 +136,6 @@ def actions_for(state: str) -> list[Action]:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """One series over time, as texts."""
-
-    name: str
-    value: str  # the newest
-    top: str  # the greatest
-    line: str  # of an SVG of 100 x 100, which the page stretches; empty: fewer than two points
-    area: str
-    start: str
-    end: str
-    colour: str  # the class of its colour
-
-    @property
-    def text(self) -> str:
-        """The chart in words, for people who do not see it."""
-        return f"{self.name} from {self.start} to {self.end}: now {self.value}, at most {self.top}"
-
-
-@dataclass(frozen=True)
 class JobView:
     """The contents of the page of a job."""
 
@@ -168,7 +148,7 @@ class JobView:
     parent: str | None
     mixed_code: Sequence[str]
     slow: Sequence[str]
-    charts: Sequence[Chart]
+    figures: Sequence[DrawnFigure]
     causes: Sequence[ShownCause]
     more_causes: int  # the number of causes that the page leaves out
     pending: str  # failures by verdict that are not committed yet, so that their causes are unknown
@@ -191,45 +171,13 @@ def job_view(now: JobNow, *where: str) -> JobView:
         parent=status.parent,
         mixed_code=status.mixed_code,
         slow=status.slow_texts,
-        charts=_charts(now),
+        figures=now.figures,
         causes=[shown_cause(row) for row in now.causes],
         more_causes=max(now.n_causes - CAUSES_SHOWN, 0),
         pending=_verdicts(status.finished - status.counts),
         log=now.log,
         actions=[] if status.state == "running" and status.cancel_requested else actions_for(status.state),
     )
-
-
-def _charts(now: JobNow) -> list[Chart]:
-    if not now.points:
-        return []
-    rates = [(point.at, point.rate) for point in now.points if point.rate is not None]
-    memory = [(point.at, float(point.memory_bytes)) for point in now.points]
-
-    def size(value: float) -> str:
-        return units.bytes_text(round(value))
-
-    series = (("Simulations per second", rates, units.rate, "blue"), ("Memory", memory, size, "purple"))
-    return [_chart(name, points, text, colour) for name, points, text, colour in series if points]
-
-
-def _chart(name: str, points: Sequence[tuple[float, float]], text: Callable[[float], str], colour: str) -> Chart:
-    times, values = zip(*points, strict=True)
-    start, end = (f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}" for at in (times[0], times[-1]))
-    return Chart(name, text(values[-1]), text(max(values)), *line_and_area(times, values), start, end, colour)
-
-
-def line_and_area(times: Sequence[float], values: Sequence[float]) -> tuple[str, str]:
-    """Return the paths of an SVG of 100 x 100: the line through the points, and the area below it, from 0."""
-    if len(times) < 2 or times[-1] <= times[0]:
-        return "", ""
-    span, top = times[-1] - times[0], (max(values) or 1.0) * 1.08  # the highest point stays below the frame
-    points = [
-        f"{100 * (at - times[0]) / span:.2f} {100 * (1 - value / top):.2f}"
-        for at, value in zip(times, values, strict=True)
-    ]
-    line = "M" + " L".join(points)
-    return line, f"{line} L100 100 L0 100 Z"
 
 
 def _verdicts(counts: Counts) -> str:

@@ -208,7 +208,7 @@ def client(finished_url: str) -> Iterator[httpx.Client]:
 def form(client: httpx.Client, path: str = "/jobs/done/cancel") -> dict[str, str]:
     """Return the hidden fields of a confirmation."""
     fields = dict(re.findall(r'name="(\w+)" value="([\w-]+)"', client.get(path).text))
-    assert set(fields) == {"form_token", "one_time"}
+    assert set(fields) == {"form_token"}
     return fields
 
 
@@ -239,10 +239,8 @@ def test_a_form_of_another_site_is_refused(client: httpx.Client, origin: str) ->
 
 def test_a_form_without_its_token_is_refused(client: httpx.Client, finished_url: str) -> None:
     origin = {"Origin": address(finished_url, "")}
-    fields = form(client)
-    for wrong in ({"form_token": "wrong"}, {"one_time": ""}):
-        assert client.post("/jobs/done/cancel", data=fields | wrong, headers=origin).status_code == 403
-    assert client.post("/jobs/done/cancel", data=fields | {"more": "x" * 5000}, headers=origin).status_code == 413
+    assert client.post("/jobs/done/cancel", data={"form_token": "wrong"}, headers=origin).status_code == 403
+    assert client.post("/jobs/done/cancel", data=form(client) | {"more": "x" * 5000}, headers=origin).status_code == 413
 
 
 def test_a_cancel_of_a_job_that_has_ended_says_so(client: httpx.Client, finished_url: str) -> None:
@@ -264,20 +262,16 @@ def partial_lab(lab: CommandLab) -> CommandLab:
     return lab
 
 
-def test_a_retry_that_is_sent_twice_makes_one_job_without_more_libraries(partial_lab: CommandLab) -> None:
+def test_a_double_click_on_retry_makes_one_job_without_more_libraries(partial_lab: CommandLab, page: Page) -> None:
     partial_lab.write("sitecustomize.py", "import sys\nsys.modules['python_multipart'] = None\n")
-    with (
-        served(partial_lab, PYTHONPATH=str(partial_lab.project)) as url,
-        httpx.Client(base_url=address(url, ""), trust_env=False, timeout=60) as client,
-    ):
-        client.get(url)
-        fields, origin = form(client, "/jobs/job/retry"), {"Origin": address(url, "")}
-        answers = [client.post("/jobs/job/retry", data=fields, headers=origin) for _ in range(2)]
-        assert [answer.status_code for answer in answers] == [303, 303]
-        name = answers[0].headers["location"].rpartition("/")[2]
-        assert answers[1].headers["location"] == answers[0].headers["location"]
-        assert {one.name for one in (partial_lab.storage / "jobs").iterdir()} == {"job", name}
-        until(lambda: open_job(name, str(partial_lab.storage)).status().state == "partial")
+    with served(partial_lab, PYTHONPATH=str(partial_lab.project)) as url:
+        enter(page, url)
+        page.goto(address(url, "/jobs/job/retry"))
+        page.get_by_role("button", name="Retry in a new job").dblclick()
+        shows(page, "head", "takes over results of job")
+        shows(page, "state", "partial")
+        assert len(list((partial_lab.storage / "jobs").iterdir())) == 2
+        leave(page)
 
 
 @pytest.mark.parametrize("damaged", ["params.parquet", "failures"])

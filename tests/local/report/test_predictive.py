@@ -28,7 +28,7 @@ from mops.settings import Settings
 from mops.storage.calibration_records import Outcome
 
 from .report_lab import MODEL as OTHER_MODEL
-from .report_lab import design, layers_of, submit
+from .report_lab import design, submit
 from .test_report import csv_of, damaged
 
 MODEL = """
@@ -198,23 +198,6 @@ def test_rounds_that_failed_leave_the_prior_to_the_next_ones(tmp_path: Path) -> 
     assert caption in page
     table = pd.DataFrame(csv_of(page, "fit-r2-cases-prior-predictive-and-posterior-predictive-daily.csv"))
     assert set(table[table["sets"] == "prior predictive"]["n"]) == {"64"}
-
-
-def test_few_simulations_are_lines_as_strong_as_their_weight(fit: Calibration, facts: Facts) -> None:
-    weights: list[float | None] = [0.0] * len(fit.weights)
-    heavy = np.argsort([weight or 0.0 for weight in fit.weights])[-3:]
-    for place, weight in zip(heavy, (0.2, 0.3, 0.5), strict=True):
-        weights[place] = weight
-    (gallery,) = predictive(facts, replace(fit, weights=weights, least_ess=2))
-    assert isinstance(gallery, Gallery)
-    (figure,) = gallery.figures
-    assert "The more weight a simulation has, the stronger is its line." in figure.caption
-    lines = [layer["rows"] for layer in layers_of(figure) if "detail" in layer["encoding"]][-1]
-    assert {round(row["opacity"], 6) for row in lines} == {0.4, 0.6, 1.0}
-    shown = figure.data.filter(pc.equal(figure.data["sets"], "posterior predictive"))
-    assert {round(weight, 6) for weight in shown["weight"].to_pylist()} == {0.2, 0.3, 0.5}, "the data are the lines"
-    assert shown["y"].null_count == 0
-    assert "data points lie in" not in figure.caption, "few simulations have no bands"
 
 
 def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, facts: Facts) -> None:

@@ -237,24 +237,6 @@ def test_more_than_two_divisions_have_a_figure_each_with_the_same_axis(tmp_path:
     assert axes[0]["domain"][1] == pytest.approx(upper)
 
 
-def test_fewer_than_ten_simulations_are_single_lines(tmp_path: Path) -> None:
-    """Quantiles of 8 values were drawn as bands."""
-    job = submit(tmp_path, design(4))
-    section = outputs(Facts.of(job))
-    assert section is not None
-    (figure,) = next(part for part in section.parts if isinstance(part, Gallery)).figures
-    raw = pd.concat(map(pd.read_parquet, (folder_of(job.files.url, "waves") / "outputs/daily").glob("*.parquet")))
-    raw = raw.merge(job.params().to_pandas()[["group", "policy"]], on="group")
-    expected = raw.sort_values(["policy", "group", "replicate", "day"])["cases"].tolist()
-    assert figure.data["y"].to_pylist() == expected
-    shown = [row["y"] for layer in layers_of(figure) for row in layer["rows"]]
-    assert shown == expected, "no band and no median"
-    assert figure.caption == (
-        "A line for each of 6 simulations of 3 of 4 parameter sets (1 has no rows here): quantiles of fewer than 10 "
-        "simulations would mislead."
-    )
-
-
 def test_the_head_says_the_best_set_and_the_fixed_parameters(tmp_path: Path) -> None:
     sets = [one | {"rate": 1.5, "policy": "ab"[i % 2]} for i, one in enumerate(design(12))]
     job = submit(tmp_path, sets)

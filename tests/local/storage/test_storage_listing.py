@@ -23,7 +23,10 @@ from mops.storage.files import Files
 from mops.storage.job_records import job_names
 from mops.storage.json_records import FORMAT
 from mops.storage.paths import JobPaths, NamePaths
+from mops.storage.progress_record import Progress
+from mops.storage.samples import write_samples
 from mops.ui.reading import JobReader, ListQuery, ListReader
+from mops.verdicts import Counts
 
 AT = "2026-01-0{}T00:00:00+00:00"
 
@@ -214,12 +217,29 @@ def test_a_page_that_is_open_reads_only_what_is_new(memory):
         reader = JobReader(Job(counted, name, local=True), Runners(files, local=True))
         reader.look()
         requests.clear()
-        assert reader.is_current()
         reader.look()
         n_reads[name] = len(requests)
-    assert n_reads == {"whole": 0, "open": 3}, "the record, the next record of the log, and the sign of life"
+    assert n_reads == {"whole": 0, "open": 2}, "the next record of the log, and the sign of life"
     commit(files, log, "open", 0)
     assert reader.look().status.groups == 1
+
+
+def test_a_page_has_the_figures_of_the_report_about_progress_which_are_rarely_drawn_again(memory):
+    files = Files.open(memory.url)
+    record = created(files, "open")
+    log = claimed(files, "open", at=time.time())
+    samples = [Progress(100.0 + n, Counts(n), rate=1.0, memory_bytes=1 << 20) for n in range(9)]
+    write_samples(files, JobPaths("open", ID), 1, 1, samples)
+    reader = JobReader(Job(files, "open", local=True), Runners(files, local=True))
+    first = reader.look().figures
+    assert [figure.title for figure in first] == ["Progress", "Memory", "Rate"]
+    assert reader.look().figures is first
+    commit(files, log, "open", 0)
+    assert reader.look().figures is first, "the next time is after 20 times as long as the drawing took"
+    commit(files, log, "open", 1)
+    commit(files, log, "open", 2)
+    ended(files, log, record, "succeeded")
+    assert reader.look().figures is not first
 
 
 @on_disk

@@ -136,34 +136,6 @@ def test_a_measure_that_does_not_vary_has_no_indices(y: np.ndarray) -> None:
     assert np.isnan(columns_of(design, y)).all()
 
 
-def outbreaks(*blocks: int) -> np.ndarray:
-    """Return 0 for each of 64 blocks, and for some blocks 1 in A and in the set with the first parameter of B."""
-    y = np.zeros((64, 5))
-    y[blocks, :2] = 1
-    return y.ravel()
-
-
-def test_a_rare_result_has_indices_without_intervals() -> None:
-    """Most bootstrap resamples of the blocks have no variance, and from them SALib makes intervals such as [0, 0]."""
-    design = SaltelliDesign(tuple(NAMES), 64, 5)
-    index, low, high = columns_of(design, outbreaks(7))
-    assert np.isfinite(index).all()
-    assert np.isnan([low, high]).all()
-    caption = sobol(design, measured(outbreaks(7)), ["y"]).caption("y")
-    assert caption.endswith(
-        "They have no intervals, because too few blocks have different values: more than 1 % of the "
-        "bootstrap resamples of the blocks have no variance."
-    )
-
-
-def test_few_resamples_without_variance_leave_the_intervals() -> None:
-    design, y = SaltelliDesign(tuple(NAMES), 64, 5), outbreaks(7, 20, 33, 40, 51)
-    assert 0 < (59 / 64) ** 64 < 0.01, "else this test shows nothing"
-    index, low, high = columns_of(design, y)
-    assert ((low <= index) & (index <= high)).all()
-    assert sobol(design, measured(y), ["y"]).caption("y").endswith(", with intervals of 95 % by bootstrap.")
-
-
 def test_few_blocks_give_no_indices() -> None:
     for n, has in ((LEAST_BLOCKS - 1, False), (LEAST_BLOCKS, True)):
         points = sample(LEAST_BLOCKS)[: 5 * n]

@@ -12,8 +12,8 @@ from mops.jobs.status import Status
 from mops.jobs.summary import TONES, Reason, summary_of
 from mops.k8s.job_phase import Phase
 from mops.storage.progress_record import BestLoss, Progress, RunnerError
-from mops.ui.reading import GAP, JobList, JobNow, ListQuery, Point, joined_tail
-from mops.ui.views import ACTIONS, actions_for, job_view, jobs_view, line_and_area
+from mops.ui.reading import GAP, JobList, JobNow, ListQuery, joined_tail
+from mops.ui.views import ACTIONS, actions_for, job_view, jobs_view
 from mops.verdicts import Counts
 
 ENDED = Status("waves", "partial", 1, 10, 10, 30, Counts(27, 3, 0, 0, {"error": 3}), "2026-11-25T09:00:00+00:00", None)
@@ -31,7 +31,7 @@ RUNNING = replace(ENDED, state="running", groups=2, counts=Counts(5, 1, verdicts
 
 
 def seen(status: Status) -> JobNow:
-    return JobNow(status, 103.0, (Point(90.0, 1.0, 5), Point(100.0, 2.0, 10)), (), 0, ("a line",))
+    return JobNow(status, 103.0, (), (), 0, ("a line",))
 
 
 def test_a_running_job_shows_what_has_finished_and_the_time_to_go() -> None:
@@ -139,18 +139,6 @@ def test_actions_fit_the_state() -> None:
     assert found["partial"] == ["retry"]
     assert found["succeeded"] == []
     assert all(state in TONES for action in ACTIONS.values() for state in action.states)
-
-
-def test_a_chart_goes_from_zero_to_its_greatest_value() -> None:
-    line, area = line_and_area([0.0, 5.0, 10.0], [0.0, 54.0, 108.0])
-    top = 100 * (1 - 1 / 1.08)
-    assert line == f"M0.00 100.00 L50.00 {50 + top / 2:.2f} L100.00 {top:.2f}"
-    assert area.endswith("L100 100 L0 100 Z")
-
-
-def test_a_chart_without_a_span_of_time_has_no_line() -> None:
-    assert line_and_area([], []) == line_and_area([1.0], [2.0]) == line_and_area([1.0, 1.0], [2.0, 2.0]) == ("", "")
-    assert line_and_area([0.0, 1.0], [0.0, 0.0])[0] == "M0.00 100.00 L100.00 100.00"
 
 
 def test_a_running_job_that_was_cancelled_says_so_and_offers_no_other_cancel() -> None:
