@@ -20,7 +20,7 @@ from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
 from mops.jobs.prepare import listed_files, with_sets
 from mops.jobs.runners import Phases
-from mops.jobs.submit import differing_code, resume, submit_prepared
+from mops.jobs.submit import resume, submit_prepared
 from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.storage.job_records import job_exists
 
@@ -147,7 +147,7 @@ class _Rounds:
             if job.status().state not in _ENDED:
                 return self._calibration(stopped=job.name)
             outcomes = outcomes_in(job, asked.sets)
-            records.tell(asked, outcomes)
+            records.tell(asked, job.record.bundle, outcomes)
             now = self._calibration()
             self.progress.round_ended(now)
             _check_losses(now.rounds[-1], outcomes, job)
@@ -194,7 +194,7 @@ class _Rounds:
             reuse = bool(asked.kept_seeds) and record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
             return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
-        if different := differs_from_round(job, record, asked) or differing_code(job, begun.prepared):
+        if different := differs_from_round(job, record, asked):
             raise JobError(
                 f"job {job.name!r} exists and is not round {asked.k} of calibration {record.calibration!r}; "
                 f"what differs: {listed_files(different)}",

@@ -361,7 +361,7 @@ class _Derivation:
             n_simulations=groups.n_simulations if groups else record.n_simulations,
         )
         its = DerivedFiles(params, code.bundle if code else None, copied.table)
-        unpacked(files, derived)
+        unpacked(files, derived.bundle)
 
         def write() -> None:
             create_derived(files, derived, record.paths, its)

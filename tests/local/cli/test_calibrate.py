@@ -296,6 +296,14 @@ def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: Comma
     assert ran.code == 2
     assert "files have changed since the earlier rounds of calibration 'fit': data.csv" in ran.err
     assert "--trust-data" in ran.err
+    assert lab.run(*arguments, "--rounds", 2, "--trust-data", cwd=lab.project).code == 0
+    lab.write("model.py", "# A comment.\n" + MODEL)
+    assert lab.run(*arguments, "--rounds", 3, cwd=lab.project).code == 0, "later calls compare with the accepted data"
+    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
+    assert ran.code == 2
+    assert "exists and fits something else; what differs: the file model.py" in ran.err, "the target has changed"
+    lab.write("model.py", MODEL)
     lab.write("space.json", json.dumps({"x": {"min": 0, "max": 11}}))
     ran = lab.run(*arguments, "--seed", 1, cwd=lab.project)
     assert ran.code == 2

@@ -12,7 +12,7 @@ import pytest
 from mops.calibration import calibrate
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import CalibrateOptions, Method, Plan, plan_of
-from mops.calibration.prepare import Begun, changed_code, changed_data
+from mops.calibration.prepare import Begun
 from mops.calibration.rounds import NO_LOSS, TotalLoss, outcomes_of
 from mops.calibration.stored import Fitted
 from mops.errors import JobError, UsageError
@@ -152,7 +152,7 @@ def rounds_of(*rounds: tuple[Outcome, ...]) -> list[Round]:
 
 
 def fitted_of(plan: Plan) -> Fitted:
-    record = CalibrationRecord("f", "2026-11-25", plan.method.value, plan.seed, {}, SPEC, 1, {})
+    record = CalibrationRecord("f", "2026-11-25", plan.method.value, plan.seed, {}, SPEC, 1)
     records = CalibrationRecords(Files.open(f"memory://{uuid.uuid4().hex}"), "f")
     return Fitted(records, record, parse_space({"x": {"min": 0, "max": 8}}, where="s"), plan.scoring)
 
@@ -193,33 +193,6 @@ def test_a_round_that_has_begun_ends_unless_the_rounds_are_fewer(rounds: int, ha
     if has_begun:
         fitted.records.ask(Asked(2, "f-r2", ({"x": 1.0},), {}))
     unused: Any = None
-    begun = Begun(fitted, {}, {}, unused, None)
+    begun = Begun(fitted, [], {}, unused, None)
     now = fitted.calibration(rounds_of((Outcome({"a": 1.0}),) * 2))
     assert calibrate._Rounds(begun, plan, {}, calibrate.RoundProgress())._is_over(now) is is_over
-
-
-def test_changed_and_removed_data_count_and_new_data_do_not() -> None:
-    before = {"model.py": "1", "data.csv": "1", "old.csv": "1", "same.csv": "1"}
-    now = {"model.py": "2", "data.csv": "2", "new.csv": "1", "same.csv": "1", "more.py": "1"}
-    assert changed_data(before, now) == ["data.csv", "old.csv"]
-    assert changed_code(before, now) == ["model.py", "more.py"]
-
-
-def test_a_new_round_needs_the_data_of_the_earlier_ones_or_the_trust_of_the_user() -> None:
-    records = CalibrationRecords(Files.open("memory://data"), "f")
-    record = CalibrationRecord("f", "2026-11-25", "abc", 0, {}, SPEC, 1, {"data.csv": "1", "model.py": "1"})
-
-    def call(checksum: str, *, trust: bool = False) -> None:
-        unused: Any = None
-        files = {"data.csv": checksum, "model.py": "1"}
-        Begun(Fitted(records, record, OF_X, unused), files, {}, unused, unused).require_data(trust=trust)
-
-    call("2")  # no round has begun
-    records.ask(Asked(1, "f-r1", SETS, {}))
-    call("2")
-    with pytest.raises(JobError, match=r"(?s)earlier rounds of calibration 'f': data\.csv.*--trust-data"):
-        call("3")
-    call("3", trust=True)
-    call("3")
-    with pytest.raises(JobError, match=r"data\.csv"):
-        call("2")
