@@ -140,9 +140,9 @@ class _Rounds:
     progress: RoundProgress
 
     def to_the_end(self) -> Calibration:
-        records, now = self.begun.fitted.records, self._calibration()
+        records, now = self.begun.calibration.records, self._calibration()
         while not self._is_over(now):
-            asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
+            asked = records.asked(len(now.rounds) + 1) or self._ask(now)
             job = self._run(asked)
             if job.status().state not in _ENDED:
                 return self._calibration(stopped=job.name)
@@ -158,30 +158,29 @@ class _Rounds:
         k = len(now.rounds) + 1
         if k > self.plan.rounds:
             return True
-        if k == 1 or self.begun.fitted.records.asked(k) is not None:
+        if k == 1 or self.begun.calibration.records.asked(k) is not None:
             return False
-        return self.begun.fitted.fitting(now.rounds).is_over(now.rounds, self.plan.scoring.ess)
+        return now.fitting.is_over(now.rounds, self.plan.scoring.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, and store how this call weighs its sets."""
-        fitted = self.begun.fitted
-        history = self.plan.comparable(fitted.records.rounds())
+        empty = self.begun.calibration
+        history = self.plan.comparable(empty.records.rounds())
         if history:
-            fitted.records.keep_scoring(fitted.scoring)
-        return fitted.calibration(history, stopped)
+            empty.records.keep_scoring(empty.scoring)
+        return empty.with_rounds(history, stopped)
 
-    def _ask(self, history: Sequence[Round]) -> Asked:
+    def _ask(self, now: Calibration) -> Asked:
         self.begun.require_data(trust=self.plan.trust_data)
-        records, k = self.begun.fitted.records, len(history) + 1
-        draw = self.begun.fitted.fitting(history).ask(history, self.plan.n_sets)
-        asked = Asked(k, records.job(k), tuple(draw.sets), draw.state, kept_seeds(history, draw.sets))
-        records.ask(asked)
+        k, draw = len(now.rounds) + 1, now.fitting.ask(now.rounds, self.plan.n_sets)
+        asked = Asked(k, now.records.job(k), tuple(draw.sets), draw.state, kept_seeds(now.rounds, draw.sets))
+        now.records.ask(asked)
         return asked
 
     def _run(self, asked: Asked) -> Job:
         """Run the job of a round, or what is left of it; raise JobError if its name belongs to another job."""
-        begun, record, launch = self.begun, self.begun.fitted.record, self.begun.launch
-        job = Job(begun.fitted.records.files, asked.job, local=launch.service is None)
+        begun, record, launch = self.begun, self.begun.calibration.record, self.begun.launch
+        job = Job(begun.calibration.records.files, asked.job, local=launch.service is None)
 
         def starts(*_: object) -> None:
             self.progress.round_starts(asked, job)

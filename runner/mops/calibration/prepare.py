@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from mops.calibration.calibration import Calibration
 from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
-from mops.calibration.stored import Fitted
 from mops.errors import JobError, UsageError
 from mops.jobs.launch import Launch, ModelParts
 from mops.jobs.location import path_text
@@ -35,7 +35,7 @@ _NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
 class Begun:
     """A calibration that exists."""
 
-    fitted: Fitted
+    calibration: Calibration  # without its rounds
     changed_data: list[str]  # the files other than code that have changed since the last round
     study: dict[str, Any]  # without its sets
     prepared: PreparedStudy  # the study with one set, and the files: all rounds that this call starts run these
@@ -43,7 +43,7 @@ class Begun:
 
     def require_data(self, *, trust: bool) -> None:
         """Raise JobError if data files have changed since the earlier rounds, unless the user trusts them."""
-        records, changed = self.fitted.records, self.changed_data
+        records, changed = self.calibration.records, self.changed_data
         if changed and not trust:
             raise JobError(
                 f"files have changed since the earlier rounds of calibration {records.name!r}: {listed_files(changed)}",
@@ -101,7 +101,7 @@ def begin(
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
     launch = replace(launch, location=replace(launch.location, storage=records.files.url))
-    return Begun(Fitted(records, old or new, parsed, plan.scoring), changed_data, fields, prepared, launch)
+    return Begun(Calibration(records, old or new, parsed, plan.scoring), changed_data, fields, prepared, launch)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
