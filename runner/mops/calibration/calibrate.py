@@ -14,11 +14,11 @@ from typing import Any, Unpack, cast
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import CalibrateOptions, Plan, plan_of
 from mops.calibration.prepare import Begun, begin
-from mops.calibration.rounds import differs_from_round, entries_of, kept_seeds, outcomes_in
+from mops.calibration.rounds import entries_of, kept_seeds, outcomes_in
 from mops.errors import JobError, JobFailed
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
-from mops.jobs.prepare import listed_files, with_sets
+from mops.jobs.prepare import with_sets
 from mops.jobs.runners import Phases
 from mops.jobs.submit import resume, submit_prepared
 from mops.storage.calibration_records import Asked, Outcome, Round
@@ -192,11 +192,12 @@ class _Rounds:
             # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
             reuse = bool(asked.kept_seeds) and record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
-            return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
-        if different := differs_from_round(job, record, asked):
+            return submit_prepared(
+                pending, asked.job, launch, job.files, reuse=reuse, round_of=record.calibration, on_start=starts
+            )
+        if job.record.round_of != record.calibration:
             raise JobError(
-                f"job {job.name!r} exists and is not round {asked.k} of calibration {record.calibration!r}; "
-                f"what differs: {listed_files(different)}",
+                f"job {job.name!r} exists and is not a round of calibration {record.calibration!r}",
                 where=job.files.url,
                 hint="give the calibration another name, or delete the job if you do not need it",
             )

@@ -149,14 +149,15 @@ def _checked_name(name: str | None, prepared: PreparedStudy) -> str:
 
 def _changed(records: CalibrationRecords, prepared: PreparedStudy, space: object) -> tuple[list[str], list[str]]:
     """Return the code and the other files of the project that have changed since the last round."""
-    last, rounds = records.open_job(), records.rounds()
-    if last is not None and job_exists(records.files, last):
-        bundle = load_job(records.files, last).bundle
+    files, rounds, opened = records.files, records.rounds(), records.open_job()
+    job = load_job(files, opened) if opened is not None and job_exists(files, opened) else None
+    if job is not None and job.round_of == records.name:
+        bundle = job.bundle
     elif rounds:
         bundle = rounds[-1].bundle
     else:
         return [], []
-    code, data = changed_inputs(records.files, bundle, prepared)
+    code, data = changed_inputs(files, bundle, prepared)
     # The space is compared by itself, and this process may print into a file of the project.
     own = [*([space] if isinstance(space, str | Path) else []), "/dev/stdout", "/dev/stderr"]
     not_inputs = {os.path.realpath(path) for path in own}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.rounds import comparable, differs_from_round, outcomes_of
+from mops.calibration.rounds import comparable, outcomes_of
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
 from mops.storage.calibration_records import (
@@ -13,7 +13,7 @@ from mops.storage.calibration_records import (
     calibration_names,
 )
 from mops.storage.files import Files
-from mops.storage.job_records import job_names
+from mops.storage.job_records import job_names, load_job
 from mops.study.sampling.space import parse_space
 
 
@@ -21,12 +21,10 @@ def calibration_with(job: Job) -> Calibration | None:
     """Return the calibration of which a job is a round; None: of none, or no round has ended."""
     # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
     # counts.
-    name, _, k = job.name.rpartition("-r")
-    if not (name and k.isdecimal()):
-        return None
+    name = job.record.round_of
     records = CalibrationRecords(job.files, name)
-    record, asked = records.calibration(), records.asked(int(k))
-    if record is None or asked is None or differs_from_round(job, record, asked):
+    record = records.calibration() if name else None
+    if record is None:
         return None
     rounds, scoring = records.rounds(), records.scoring()
     if not rounds or scoring is None:
@@ -81,16 +79,13 @@ def stored_calibration(files: Files, name: str) -> CalibrationRecords:
 
 def jobs_of(records: CalibrationRecords) -> list[str]:
     """Return the jobs of the rounds that exist."""
-    # A round's job may have been deleted before, or its name may belong to another job, which only readable records
-    # tell.
+    # A round's job may have been deleted before, or its name may belong to another job.
     existing = set(job_names(records.files))
     return [records.job(k) for k in records.begun() if records.job(k) in existing and not _is_other_job(records, k)]
 
 
 def _is_other_job(records: CalibrationRecords, k: int) -> bool:
     try:
-        record, asked = records.calibration(), records.asked(k)
-        job = Job(records.files, records.job(k))
-        return record is not None and asked is not None and bool(differs_from_round(job, record, asked))
-    except MopsError:  # damaged records, or a damaged job
+        return load_job(records.files, records.job(k)).round_of != records.name
+    except MopsError:  # a damaged job
         return False

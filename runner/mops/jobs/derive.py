@@ -346,6 +346,7 @@ class _Derivation:
             record,
             job=name,
             id=new_job_id(),
+            round_of="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             parent=record.job,
             sources=sources_of(record, choice),

@@ -201,13 +201,14 @@ def submit_prepared(
     files: Files,
     *,
     reuse: bool = False,
+    round_of: str = "",  # a calibration
     on_start: Started = None,
 ) -> Job:
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
     record = make_record(name, prepared, launch.options, launch.owner)
     found = find_reuse(files, record, prepared) if reuse else Found()
-    record = replace(record, reuse=found.reuse)
+    record = replace(record, reuse=found.reuse, round_of=round_of)
     notes, parameters = list(prepared.study.warnings), prepared.parameters
     del prepared
 
