@@ -14,13 +14,13 @@ from typing import Any, Unpack, cast
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import CalibrateOptions, Plan, plan_of
 from mops.calibration.prepare import Begun, begin
-from mops.calibration.rounds import differs_from_round, entries_of, kept_seeds, outcomes_in
+from mops.calibration.rounds import entries_of, kept_seeds, outcomes_in
 from mops.errors import JobError, JobFailed
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunnerOptions, RunOptions, shows_options
-from mops.jobs.prepare import listed_files, with_sets
+from mops.jobs.prepare import with_sets
 from mops.jobs.runners import Phases
-from mops.jobs.submit import differing_code, resume, submit_prepared
+from mops.jobs.submit import resume, submit_prepared
 from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.storage.job_records import job_exists
 
@@ -140,14 +140,14 @@ class _Rounds:
     progress: RoundProgress
 
     def to_the_end(self) -> Calibration:
-        records, now = self.begun.fitted.records, self._calibration()
+        records, now = self.begun.calibration.records, self._calibration()
         while not self._is_over(now):
-            asked = records.asked(len(now.rounds) + 1) or self._ask(now.rounds)
+            asked = records.asked(len(now.rounds) + 1) or self._ask(now)
             job = self._run(asked)
             if job.status().state not in _ENDED:
                 return self._calibration(stopped=job.name)
             outcomes = outcomes_in(job, asked.sets)
-            records.tell(asked, outcomes)
+            records.tell(asked, job.record.bundle, outcomes)
             now = self._calibration()
             self.progress.round_ended(now)
             _check_losses(now.rounds[-1], outcomes, job)
@@ -158,30 +158,29 @@ class _Rounds:
         k = len(now.rounds) + 1
         if k > self.plan.rounds:
             return True
-        if k == 1 or self.begun.fitted.records.asked(k) is not None:
+        if k == 1 or self.begun.calibration.records.asked(k) is not None:
             return False
-        return self.begun.fitted.fitting(now.rounds).is_over(now.rounds, self.plan.scoring.ess)
+        return now.fitting.is_over(now.rounds, self.plan.scoring.ess)
 
     def _calibration(self, stopped: str | None = None) -> Calibration:
         """Return the calibration so far, and store how this call weighs its sets."""
-        fitted = self.begun.fitted
-        history = self.plan.comparable(fitted.records.rounds())
+        empty = self.begun.calibration
+        history = self.plan.comparable(empty.records.rounds())
         if history:
-            fitted.records.keep_scoring(fitted.scoring)
-        return fitted.calibration(history, stopped)
+            empty.records.keep_scoring(empty.scoring)
+        return empty.with_rounds(history, stopped)
 
-    def _ask(self, history: Sequence[Round]) -> Asked:
+    def _ask(self, now: Calibration) -> Asked:
         self.begun.require_data(trust=self.plan.trust_data)
-        records, k = self.begun.fitted.records, len(history) + 1
-        draw = self.begun.fitted.fitting(history).ask(history, self.plan.n_sets)
-        asked = Asked(k, records.job(k), tuple(draw.sets), draw.state, kept_seeds(history, draw.sets))
-        records.ask(asked)
+        k, draw = len(now.rounds) + 1, now.fitting.ask(now.rounds, self.plan.n_sets)
+        asked = Asked(k, now.records.job(k), tuple(draw.sets), draw.state, kept_seeds(now.rounds, draw.sets))
+        now.records.ask(asked)
         return asked
 
     def _run(self, asked: Asked) -> Job:
         """Run the job of a round, or what is left of it; raise JobError if its name belongs to another job."""
-        begun, record, launch = self.begun, self.begun.fitted.record, self.begun.launch
-        job = Job(begun.fitted.records.files, asked.job, local=launch.service is None)
+        begun, record, launch = self.begun, self.begun.calibration.record, self.begun.launch
+        job = Job(begun.calibration.records.files, asked.job, local=launch.service is None)
 
         def starts(*_: object) -> None:
             self.progress.round_starts(asked, job)
@@ -193,11 +192,12 @@ class _Rounds:
             # A deterministic model: the jobs of earlier rounds have simulations with the same seeds.
             reuse = bool(asked.kept_seeds) and record.spec.outputs is None
             launch = launch.with_limits(begun.prepared.limits)
-            return submit_prepared(pending, asked.job, launch, job.files, reuse=reuse, on_start=starts)
-        if different := differs_from_round(job, record, asked) or differing_code(job, begun.prepared):
+            return submit_prepared(
+                pending, asked.job, launch, job.files, reuse=reuse, round_of=record.calibration, on_start=starts
+            )
+        if job.record.round_of != record.calibration:
             raise JobError(
-                f"job {job.name!r} exists and is not round {asked.k} of calibration {record.calibration!r}; "
-                f"what differs: {listed_files(different)}",
+                f"job {job.name!r} exists and is not a round of calibration {record.calibration!r}",
                 where=job.files.url,
                 hint="give the calibration another name, or delete the job if you do not need it",
             )

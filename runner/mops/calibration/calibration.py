@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,16 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.calibration.optimiser import Optimiser
 from mops.calibration.options import Method
 from mops.calibration.rounds import (
+    Fitting,
     TotalLoss,
     draws_that_tell,
     labels_of,
     outcomes_of,
     sample_size,
 )
+from mops.calibration.weighing import AbcSmc, ImportanceResampling
 from mops.errors import JobError
-from mops.storage.calibration_records import Round
+from mops.storage.calibration_records import CalibrationRecord, CalibrationRecords, Round, Scoring
 from mops.storage.params_file import free_names
 from mops.study.ids_and_seeds import param_id
 from mops.study.sampling.draw import Floats, column_of, varying
@@ -56,35 +59,76 @@ class Calibration:
 
     Parameters
     ----------
-    storage
-        The storage of the records and of the rounds' jobs.
+    record, scoring
+        What the calibration fits, and how the last call weighs its sets.
     space
         The space: the prior of each parameter.
-    least_ess
-        The smallest effective sample size for a posterior.
+    rounds
+        The rounds that have ended, comparable by the losses that count.
+    weights
+        The posterior weight of each set; None: it has failed, or the method is an optimiser.
     stopped
         The job in which the calibration was stopped; None: all rounds have ended that the call asked for.
-    objectives
-        The losses that are objectives by themselves; empty: the total loss is the only objective.
-    temperature
-        The total loss is divided by it, with the method importance.
     """
 
-    name: str
-    storage: str
-    rounds: Sequence[Round]
+    records: CalibrationRecords
+    record: CalibrationRecord
     space: Space
-    loss: TotalLoss
-    weights: Sequence[float | None]
-    least_ess: float
+    scoring: Scoring
+    rounds: Sequence[Round] = ()
+    weights: Sequence[float | None] = ()
     stopped: str | None = None
-    method: Method = Method.IMPORTANCE
-    objectives: tuple[str, ...] = ()
-    temperature: float = 1.0
 
     def __repr__(self) -> str:
         rounds, sets = counted(len(self.rounds), "round"), f"{self.n_scored:,} sets scored, {self.n_failed:,} failed"
         return f"{type(self).__name__}({self.name!r}, method={self.method.value!r}, {rounds}, {sets})"
+
+    def with_rounds(self, rounds: Sequence[Round], stopped: str | None = None) -> Calibration:
+        """Return the calibration with these rounds and the weights of their sets."""
+        found = replace(self, rounds=rounds, stopped=stopped)
+        return replace(found, weights=found.fitting.weights(rounds)) if rounds else found
+
+    @property
+    def fitting(self) -> Fitting:
+        """The method with its options."""
+        seed = self.record.seed
+        if self.method is Method.IMPORTANCE:
+            return ImportanceResampling(self.space, seed, self.loss, self.scoring.temperature)
+        if self.method is Method.ABC:
+            return AbcSmc(self.space, seed, self.loss)
+        return Optimiser(self.space, self.method, seed, self.loss, self.objectives)
+
+    @property
+    def name(self) -> str:
+        """The name of the calibration."""
+        return self.records.name
+
+    @property
+    def storage(self) -> str:
+        """The storage of the records and of the rounds' jobs."""
+        return self.records.files.url
+
+    @property
+    def method(self) -> Method:
+        """How mops chooses sets."""
+        return Method(self.record.method)
+
+    @property
+    def loss(self) -> TotalLoss:
+        """The weighted sum of the losses."""
+        return TotalLoss(self.scoring.weights)
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The losses that are objectives by themselves; empty: the total loss is the only objective."""
+        if self.method is Method.NSGA2 and not self.scoring.objectives:
+            return tuple(labels_of(self.rounds))
+        return self.scoring.objectives
+
+    @property
+    def least_ess(self) -> float:
+        """The smallest effective sample size for a posterior."""
+        return self.scoring.ess
 
     @property
     def varying(self) -> tuple[str, ...]:

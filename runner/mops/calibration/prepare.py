@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from mops.calibration.calibration import Calibration
 from mops.calibration.optimiser import check_optimiser
 from mops.calibration.options import CalibrateOptions, Plan
-from mops.calibration.stored import Fitted
 from mops.errors import JobError, UsageError
 from mops.jobs.launch import Launch, ModelParts
 from mops.jobs.location import path_text
-from mops.jobs.prepare import PreparedStudy, checked_name, job_name, listed_files, prepare
+from mops.jobs.prepare import PreparedStudy, changed_inputs, checked_name, job_name, listed_files, prepare
 from mops.jobs.trial import check_model
-from mops.project.bundle import checksums
 from mops.project.project import find_root
-from mops.storage.calibration_records import AcceptedData, CalibrationRecord, CalibrationRecords
+from mops.storage.calibration_records import CalibrationRecord, CalibrationRecords
+from mops.storage.job_records import job_exists, load_job
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import sets_at, varying
 from mops.study.sampling.space import Space, parse_space
@@ -37,25 +35,21 @@ _NAME_LIMIT = 52  # the names of the rounds' jobs must not be too long
 class Begun:
     """A calibration that exists."""
 
-    fitted: Fitted
-    files: dict[str, str]  # checksums of the project's present files, like those of the record
+    calibration: Calibration  # without its rounds
+    changed_data: list[str]  # the files other than code that have changed since the last round
     study: dict[str, Any]  # without its sets
     prepared: PreparedStudy  # the study with one set, and the files: all rounds that this call starts run these
     launch: Launch  # where the rounds run, and with which options
 
     def require_data(self, *, trust: bool) -> None:
         """Raise JobError if data files have changed since the earlier rounds, unless the user trusts them."""
-        records, accepted = self.fitted.records, self.fitted.records.accepted_data()
-        changed = changed_data(accepted.files if accepted else self.fitted.record.files, self.files)
-        if not changed:
-            return
-        if records.begun() and not trust:
+        records, changed = self.calibration.records, self.changed_data
+        if changed and not trust:
             raise JobError(
                 f"files have changed since the earlier rounds of calibration {records.name!r}: {listed_files(changed)}",
                 where=f"{records.files.url}/{records.folder}",
                 hint="use another --name; or add --trust-data if the losses of all rounds still compare",
             )
-        records.accept_data(AcceptedData(self.files))
 
 
 def begin(
@@ -75,7 +69,7 @@ def begin(
     if study is None and "model" not in fields:
         hint = "name a study: --study study.json; or a model and targets: --model and --target MODULE:FUNCTION"
         raise UsageError("the calibration has no model", where="the options", hint=hint)
-    sets = fields.pop("parameter_sets", None)
+    fields.pop("parameter_sets", None)
     root = Path(project) if project is not None else find_root(where or Path.cwd() / "study.json")
     one_set = sets_at(parsed, np.full((1, len(varying(parsed))), 0.5)).to_pylist()
     prepared = prepare(fields | {"parameter_sets": one_set}, root, launch.location.storage)
@@ -95,18 +89,19 @@ def begin(
         space=raw,
         spec=prepared.spec,
         n_replicates=len(prepared.study.groups.group(0).seeds),
-        files=_files(prepared, space, where, sets),
     )
     records = CalibrationRecords(launch.location.open(root), new.calibration)
     old = records.calibration()
+    changed_data: list[str] = []
     if old is not None:
-        _refuse_other(records, old, new)
+        changed_code, changed_data = _changed(records, prepared, space)
+        _refuse_other(records, old, new, changed_code)
     else:
         # Before the first record, so that the same name can begin again after a mistake in the model.
         check_model(prepared, launch.settings, launch.child, other_packages=launch.service is not None)
         records.begin(new)
     launch = replace(launch, location=replace(launch.location, storage=records.files.url))
-    return Begun(Fitted(records, old or new, parsed, plan.scoring), new.files, fields, prepared, launch)
+    return Begun(Calibration(records, old or new, parsed, plan.scoring), changed_data, fields, prepared, launch)
 
 
 def _space(space: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Space]:
@@ -140,29 +135,6 @@ def _study(
     return found, near
 
 
-def _files(prepared: PreparedStudy, space: object, study: Path | None, sets: object) -> dict[str, str]:
-    """Return a checksum of each file of the project that a model or target may read."""
-    # The files of the space and of the study do not count, because their contents are compared by themselves, and the
-    # parameter sets of the study have no effect. Neither do files to which this process prints.
-    inputs = [Path(space)] if isinstance(space, str | Path) else []
-    inputs += [study] if study is not None else []
-    inputs += [study.parent / sets] if study is not None and isinstance(sets, str) else []
-    own = {os.path.realpath(path) for path in inputs}
-    printed: list[os.stat_result] = []
-    for descriptor in (1, 2):
-        with suppress(OSError):  # closed
-            printed.append(os.fstat(descriptor))
-    printed = [one for one in printed if stat.S_ISREG(one.st_mode)]
-
-    def counts(name: str) -> bool:
-        path = prepared.root / name
-        if os.path.realpath(path) in own:
-            return False
-        return not (printed and path.exists() and any(os.path.samestat(path.stat(), one) for one in printed))
-
-    return {name: checksum for name, checksum in checksums(prepared.bundle).items() if counts(name)}
-
-
 def _checked_name(name: str | None, prepared: PreparedStudy) -> str:
     if name is None:
         return job_name(prepared, datetime.now(UTC))
@@ -175,13 +147,32 @@ def _checked_name(name: str | None, prepared: PreparedStudy) -> str:
     return name
 
 
-def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: CalibrationRecord) -> None:
+def _changed(records: CalibrationRecords, prepared: PreparedStudy, space: object) -> tuple[list[str], list[str]]:
+    """Return the code and the other files of the project that have changed since the last round."""
+    files, rounds, opened = records.files, records.rounds(), records.open_job()
+    job = load_job(files, opened) if opened is not None and job_exists(files, opened) else None
+    if job is not None and job.round_of == records.name:
+        bundle = job.bundle
+    elif rounds:
+        bundle = rounds[-1].bundle
+    else:
+        return [], []
+    code, data = changed_inputs(files, bundle, prepared)
+    # The space is compared by itself, and this process may print into a file of the project.
+    own = [*([space] if isinstance(space, str | Path) else []), "/dev/stdout", "/dev/stderr"]
+    not_inputs = {os.path.realpath(path) for path in own}
+    return code, [name for name in data if os.path.realpath(prepared.root / name) not in not_inputs]
+
+
+def _refuse_other(
+    records: CalibrationRecords, old: CalibrationRecord, new: CalibrationRecord, changed_code: list[str]
+) -> None:
     names = {"method": "the method", "seed": "the seed", "space": "the space", "n_replicates": "the replicates"}
     before, now = asdict(old), asdict(new)
     different = [
         *(text for key, text in names.items() if before[key] != now[key]),
         *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
-        *(f"the file {name}" for name in changed_code(old.files, new.files)),
+        *changed_code,
     ]
     if different:
         raise JobError(
@@ -189,15 +180,3 @@ def _refuse_other(records: CalibrationRecords, old: CalibrationRecord, new: Cali
             where=f"{records.files.url}/{records.folder}",
             hint="give the new calibration another name; name files that the model does not use in .mopsignore",
         )
-
-
-def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the Python files that differ, were added or were removed."""
-    names = sorted(name for name in before.keys() | now.keys() if name.endswith(".py"))
-    return [name for name in names if before.get(name) != now.get(name)]
-
-
-def changed_data(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the other files that differ or were removed."""
-    # An added file is no input: no code has changed to read it.
-    return [name for name in sorted(before) if not name.endswith(".py") and before[name] != now.get(name)]

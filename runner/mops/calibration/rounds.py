@@ -1,4 +1,4 @@
-"""What follows from the rounds of a calibration: its losses, the seeds of its sets, and which job is a round.
+"""What follows from the rounds of a calibration: its losses, and the seeds of its sets.
 
 A method of calibration has no state. It computes the next sets and the weights of all sets from the records of the
 rounds, so a calibration that was killed continues as if nothing had happened.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +15,7 @@ import numpy.typing as npt
 
 from mops.errors import UsageError
 from mops.jobs.job import Job
-from mops.storage.calibration_records import Asked, CalibrationRecord, Outcome, Round
-from mops.storage.params_file import load_groups
+from mops.storage.calibration_records import Asked, Outcome, Round
 from mops.study.entry_point import loss_labels
 from mops.study.ids_and_seeds import param_id, round_seed
 from mops.study.sampling.draw import Floats, Method, unit_points
@@ -195,24 +193,6 @@ def _simulated(history: Sequence[Round]) -> Iterator[tuple[str, int, Outcome]]:
 
 
 # The job of a round.
-
-
-def differs_from_round(job: Job, record: CalibrationRecord, asked: Asked) -> list[str]:
-    """Return what differs between an existing job and the job of a round; empty: it is this job."""
-    # A user may have given the name ``NAME-rk`` to another job, so what the jobs simulate is compared.
-    wanted: dict[str, dict[int, None]] = {}
-    for entry in entries_of(asked, record.seed, record.n_replicates):
-        wanted.setdefault(param_id(entry["params"]), {})[entry["seed"]] = None
-    found: dict[str, dict[int, None]] = {}
-    for piece in load_groups(job.files, job.record.paths).pieces():
-        seeds, offsets = piece.seeds.tolist(), piece.offsets.tolist()
-        for identity, (start, stop) in zip(piece.ids.to_pylist(), pairwise(offsets), strict=True):
-            found[identity] = dict.fromkeys(seeds[start:stop])
-    return [
-        *(["the model, scenario, outputs or targets"] if job.record.spec != record.spec else []),
-        *(["the parameter sets"] if found.keys() != wanted.keys() else []),
-        *(["the seeds"] if found.keys() == wanted.keys() and found != wanted else []),
-    ]
 
 
 def outcomes_in(job: Job, sets: Sequence[dict[str, Any]]) -> tuple[Outcome, ...]:

@@ -1,90 +1,36 @@
-"""Makes calibrations from their records, lists those of a storage, and finds what a deletion removes."""
+"""Makes a calibration from its records, lists those of a storage, and finds what a deletion removes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.optimiser import Optimiser
-from mops.calibration.options import Method
-from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, labels_of, outcomes_of
-from mops.calibration.weighing import AbcSmc, ImportanceResampling
+from mops.calibration.rounds import comparable, outcomes_of
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
 from mops.storage.calibration_records import (
-    CalibrationRecord,
     CalibrationRecords,
-    Round,
-    Scoring,
     calibration_names,
 )
 from mops.storage.files import Files
-from mops.storage.job_records import job_names
-from mops.study.sampling.space import Space, parse_space
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a calibration fits, and how a call weighs its sets."""
-
-    records: CalibrationRecords
-    record: CalibrationRecord
-    space: Space
-    scoring: Scoring
-
-    def calibration(
-        self,
-        history: Sequence[Round],  # comparable by the losses that count (`mops.calibration.rounds.comparable`)
-        stopped: str | None = None,  # as in `Calibration`
-    ) -> Calibration:
-        """Return the calibration with these rounds."""
-        return Calibration(
-            name=self.records.name,
-            storage=self.records.files.url,
-            rounds=history,
-            space=self.space,
-            loss=TotalLoss(self.scoring.weights),
-            weights=self.fitting(history).weights(history) if history else [],
-            least_ess=self.scoring.ess,
-            stopped=stopped,
-            method=Method(self.record.method),
-            objectives=self._objectives(history),
-            temperature=self.scoring.temperature,
-        )
-
-    def fitting(self, history: Sequence[Round]) -> Fitting:
-        """Return the method with its options."""
-        method, seed, loss = self.record.method, self.record.seed, TotalLoss(self.scoring.weights)
-        if method == Method.IMPORTANCE:
-            return ImportanceResampling(self.space, seed, loss, self.scoring.temperature)
-        if method == Method.ABC:
-            return AbcSmc(self.space, seed, loss)
-        return Optimiser(self.space, method, seed, loss, self._objectives(history))
-
-    def _objectives(self, history: Sequence[Round]) -> tuple[str, ...]:
-        """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
-        if self.record.method == Method.NSGA2 and not self.scoring.objectives:
-            return tuple(labels_of(history))
-        return self.scoring.objectives
+from mops.storage.job_records import job_names, load_job
+from mops.study.sampling.space import parse_space
 
 
 def calibration_with(job: Job) -> Calibration | None:
     """Return the calibration of which a job is a round; None: of none, or no round has ended."""
     # Each call may have another temperature, weights, objectives and smallest effective sample size. The last call
     # counts.
-    name, _, k = job.name.rpartition("-r")
-    if not (name and k.isdecimal()):
-        return None
+    name = job.record.round_of
     records = CalibrationRecords(job.files, name)
-    record, asked = records.calibration(), records.asked(int(k))
-    if record is None or asked is None or differs_from_round(job, record, asked):
+    record = records.calibration() if name else None
+    if record is None:
         return None
     rounds, scoring = records.rounds(), records.scoring()
     if not rounds or scoring is None:
         return None
     space = parse_space(record.space, where=f"{job.files.url}/{records.folder}")
-    return Fitted(records, record, space, scoring).calibration(comparable(rounds, scoring.weights))
+    return Calibration(records, record, space, scoring).with_rounds(comparable(rounds, scoring.weights))
 
 
 @dataclass(frozen=True)
@@ -133,16 +79,13 @@ def stored_calibration(files: Files, name: str) -> CalibrationRecords:
 
 def jobs_of(records: CalibrationRecords) -> list[str]:
     """Return the jobs of the rounds that exist."""
-    # A round's job may have been deleted before, or its name may belong to another job, which only readable records
-    # tell.
+    # A round's job may have been deleted before, or its name may belong to another job.
     existing = set(job_names(records.files))
     return [records.job(k) for k in records.begun() if records.job(k) in existing and not _is_other_job(records, k)]
 
 
 def _is_other_job(records: CalibrationRecords, k: int) -> bool:
     try:
-        record, asked = records.calibration(), records.asked(k)
-        job = Job(records.files, records.job(k))
-        return record is not None and asked is not None and bool(differs_from_round(job, record, asked))
-    except MopsError:  # damaged records, or a damaged job
+        return load_job(records.files, records.job(k)).round_of != records.name
+    except MopsError:  # a damaged job
         return False

@@ -346,6 +346,7 @@ class _Derivation:
             record,
             job=name,
             id=new_job_id(),
+            round_of="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             parent=record.job,
             sources=sources_of(record, choice),
@@ -361,7 +362,7 @@ class _Derivation:
             n_simulations=groups.n_simulations if groups else record.n_simulations,
         )
         its = DerivedFiles(params, code.bundle if code else None, copied.table)
-        unpacked(files, derived)
+        unpacked(files, derived.bundle)
 
         def write() -> None:
             create_derived(files, derived, record.paths, its)

@@ -126,7 +126,7 @@ def present_code(
         wrong.raise_if_any()
         spec = replace(spec, targets=tuple(dict.fromkeys([*kept, *entries])))
     bundle = present_bundle(job.files, record, root, given.files())
-    before, now = unpacked(job.files, record), cache_folder() / bundle.digest
+    before, now = unpacked(job.files, record.bundle), cache_folder() / bundle.digest
     difference = Difference(before, bundle, now, spec, record.spec.targets)
     own = {name: how for name, how in difference.files.items() if not is_function_file(name)}
     listed = listed_files([f"{name} ({how})" for name, how in own.items()])

@@ -18,7 +18,8 @@ from mops.errors import StudyError, UsageError, check_text_path, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import FILE_LIMIT_BYTES, Bundle, pack, printable
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.function_files import FunctionFiles, function_files, is_from_function_file
+from mops.project.difference import Difference
+from mops.project.function_files import FunctionFiles, function_files, is_from_function_file, is_function_file
 from mops.project.import_folders import relative_to, with_import_folders
 from mops.project.mops_toml import read_data_paths
 from mops.project.project import ModelSpec, read_registry, resolve
@@ -123,15 +124,28 @@ def with_sets(
     return replace(prepared, study=parsed, text=source.text)
 
 
-def unpacked(files: Files, record: JobRecord) -> Path:
-    """Return the folder with the files of a job's bundle."""
-    return unpack(record.bundle, lambda: files.get(bundle_path(record.bundle)), cache_folder())
+def unpacked(files: Files, digest: str) -> Path:
+    """Return the folder with the files of a stored bundle."""
+    return unpack(digest, lambda: files.get(bundle_path(digest)), cache_folder())
+
+
+def changed_inputs(files: Files, digest: str, prepared: PreparedStudy) -> tuple[list[str], list[str]]:
+    """Return the code and the other files that differ from a stored bundle and may change simulations or losses."""
+    if digest == prepared.bundle.digest:
+        return [], []
+    now = cache_folder() / prepared.bundle.digest
+    difference = Difference(unpacked(files, digest), prepared.bundle, now, prepared.spec, prepared.spec.targets)
+    changed = difference.of_model_and_targets(prepared.root)
+    code = [name for name in changed if name.endswith(".py")]
+    functions = "functions of the notebook or program, or variables that they use"
+    shown = dict.fromkeys(functions if is_function_file(name) else f"the file {name}" for name in code)
+    return list(shown), [name for name in changed if name not in code]
 
 
 def kept_functions(files: Files, record: JobRecord) -> FunctionFiles:
     """Return the files of a job's bundle with functions that a notebook or program defined."""
     entries = (record.spec.model, *record.spec.targets)
-    return function_files(unpacked(files, record)) if any(map(is_from_function_file, entries)) else {}
+    return function_files(unpacked(files, record.bundle)) if any(map(is_from_function_file, entries)) else {}
 
 
 def listed_files(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from mops.attempt.reuse_plan import PLAN, encode_plan
 from mops.errors import BundleError, CorruptRecord, JobError, OtherFormat, UsageError
 from mops.jobs.chosen_groups import ExtendedGroups
 from mops.jobs.job import Job
-from mops.jobs.prepare import PreparedStudy, listed_files
+from mops.jobs.prepare import PreparedStudy, listed_files, unpacked
 from mops.parquet.encoder import Encoded
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.difference import Difference
@@ -30,7 +30,7 @@ from mops.storage.job_records import JOB_RECORDS, JobRecord, ReuseSource, load_j
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import LogView
 from mops.storage.params_file import load_groups
-from mops.storage.paths import NamePaths, bundle_path
+from mops.storage.paths import NamePaths
 from mops.storage.sources import FirstReplicates, families_of, source_logs
 from mops.study.column_families import MIXED, Families, join_families
 from mops.study.groups import GroupChunk, GroupTable
@@ -279,9 +279,8 @@ def _offers(files: Files, new: JobRecord, prepared: PreparedStudy) -> tuple[list
     def differing(bundle: str, targets: tuple[str, ...]) -> list[str]:
         """Return the files with which a model may compute other results."""
         # FileNotFoundError or BundleError: the job's bundle is missing or damaged.
-        then = unpack(bundle, lambda: files.get(bundle_path(bundle)), cache_folder())
         now = unpack(prepared.bundle.digest, lambda: prepared.bundle.data, cache_folder())
-        difference = Difference(then, prepared.bundle, now, new.spec, targets)
+        difference = Difference(unpacked(files, bundle), prepared.bundle, now, new.spec, targets)
         how = difference.files
         return [f"{name} ({how.get(name, 'imported by one job only')})" for name in difference.of_model()]
 

@@ -16,6 +16,7 @@ from mops.jobs.launch import Launch, RunOptions, Started, StudyParts, SubmitOpti
 from mops.jobs.owners import require_owner
 from mops.jobs.prepare import (
     PreparedStudy,
+    changed_inputs,
     checked_name,
     job_name,
     kept_functions,
@@ -29,7 +30,6 @@ from mops.jobs.reuse import Found, find_reuse
 from mops.jobs.status import job_state
 from mops.project.bundle import pack
 from mops.project.difference import differing_files
-from mops.project.function_files import is_function_file
 from mops.settings import PREFIX, Settings
 from mops.storage.files import Files
 from mops.storage.job_records import (
@@ -201,13 +201,14 @@ def submit_prepared(
     files: Files,
     *,
     reuse: bool = False,
+    round_of: str = "",  # a calibration
     on_start: Started = None,
 ) -> Job:
     """Run a prepared study as a new job, and return the job; raises as ``submit``."""
     (prepared,) = pending
     record = make_record(name, prepared, launch.options, launch.owner)
     found = find_reuse(files, record, prepared) if reuse else Found()
-    record = replace(record, reuse=found.reuse)
+    record = replace(record, reuse=found.reuse, round_of=round_of)
     notes, parameters = list(prepared.study.warnings), prepared.parameters
     del prepared
 
@@ -241,7 +242,7 @@ def _refuse_other_study(job: Job, prepared: PreparedStudy) -> None:
     """Raise if an existing job does not have this study, these parameter sets and this code."""
     params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
-        *differing_code(job, prepared)[:_FILES_SHOWN],
+        *changed_inputs(job.files, job.record.bundle, prepared)[0][:_FILES_SHOWN],
         *(["the model, scenario, outputs or targets"] if job.record.spec != prepared.spec else []),
         *(["the parameter sets"] if params_digest(job.files, job.record.paths) != params else []),
     ]
@@ -251,18 +252,6 @@ def _refuse_other_study(job: Job, prepared: PreparedStudy) -> None:
             where=job.files.url,
             hint="give the new study another name",
         )
-
-
-def differing_code(job: Job, prepared: PreparedStudy) -> list[str]:
-    """Return what differs between the code of a job and that of a study, for people."""
-    # Files without code may differ: a notebook that was saved, or what a program writes into its folder.
-    if job.record.bundle == prepared.bundle.digest:
-        return []
-    differing = differing_files(prepared.bundle, unpacked(job.files, job.record))
-    names = [name for name, _ in differing if name.endswith(".py")]
-    files = [f"the file {name}" for name in names if not is_function_file(name)]
-    functions = ["functions of the notebook or program, or variables that they use"] if len(files) < len(names) else []
-    return functions + files
 
 
 @shows_options(RunOptions)
@@ -333,7 +322,7 @@ def resume(
         if service is not None and replaces:
             service.remove_runner(job.name)  # last, when no check can refuse the new runner
 
-    unpacked(job.files, record)
+    unpacked(job.files, record.bundle)
     launch.start(job.files, record, write, changes, on_start, seen=view.k)
     return job
 
@@ -377,7 +366,7 @@ def run(
     if process.unwatched and job_state(job.files, record.paths, view)[0] != "running":
         # A restarted pod has the same request, and knows by its nonce that this claim is its own.
         unseen = RunRequest(view.k, asked.nonce) if asked else RunRequest.behind(view.k)
-    unpacked(job.files, record)
+    unpacked(job.files, record.bundle)
     attempt = Attempt(
         files=job.files,
         record=record,
@@ -413,6 +402,6 @@ def changed_files(job: Job, record: JobRecord) -> list[str]:
         return []
     if bundle.digest == record.bundle:
         return []
-    differing = list(differing_files(bundle, unpacked(job.files, record)))
+    differing = list(differing_files(bundle, unpacked(job.files, record.bundle)))
     listed = listed_files([f"{name} ({how})" for name, how in differing])
     return [f"the project has changed since the submit; the job runs the submitted files, which differ in: {listed}"]

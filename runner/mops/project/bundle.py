@@ -295,9 +295,3 @@ def printable(name: str) -> str:
 def is_executable(entry: zipfile.ZipInfo) -> bool:
     """Return whether the owner may execute the file."""
     return bool(entry.external_attr >> 16 & stat.S_IXUSR)
-
-
-def checksums(bundle: Bundle) -> dict[str, str]:
-    """Return the CRC-32 of each file of a bundle."""
-    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
-        return {entry.filename: f"{entry.CRC:08x}" for entry in archive.infolist()}

@@ -97,6 +97,11 @@ class Difference:
         # A file that did not change may run on one side only, because other code or another target imports it.
         return sorted(name for name in differing if old.get(name, []) != new.get(name, []))
 
+    def of_model_and_targets(self, root: Path | None = None) -> list[str]:
+        """Return the files that may change what the model or a target computes."""
+        each = [replace(self, spec=replace(self.spec, model=one)) for one in (self.spec.model, *self.spec.targets)]
+        return list(dict.fromkeys(name for one in each for name in one.of_model(root)))
+
     def _may_count(self, name: str, how: str, text: str, is_decided: bool, differing: Collection[str]) -> bool:
         path = PurePosixPath(name)
         if is_function_file(name):  # the digest of the functions is in the Python file

@@ -149,7 +149,7 @@ def _loss_text(found: Calibration) -> str:
 def _weights_text(found: Calibration) -> str:
     """Return by which loss the trials weigh, and with which temperature, if the method has one."""
     is_divided = found.method is Method.IMPORTANCE
-    temperature = f" The temperature is {found.temperature:g}." if is_divided else ""
+    temperature = f" The temperature is {found.scoring.temperature:g}." if is_divided else ""
     return f"{_loss_text(found)}{temperature}"
 
 

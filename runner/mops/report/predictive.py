@@ -5,7 +5,7 @@ An optimiser has neither. Its report compares the sets of the first round with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.rounds import differs_from_round, is_from_prior
+from mops.calibration.rounds import is_from_prior
 from mops.errors import CorruptRecord, UsageError
 from mops.figures.calibration import thinned
 from mops.figures.choices import Course
@@ -24,15 +24,12 @@ from mops.figures.fan import MOST_SETS, MOST_VALUES, Fan, fans, have_decades
 from mops.figures.row_keys import FigureRows, division_texts
 from mops.jobs.data import JobData
 from mops.jobs.figure_data import data_of, declared
-from mops.jobs.job import Job
 from mops.jobs.scan import Selection
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Width
 from mops.report.facts import READING_FAULTS, Facts, damage_of
 from mops.report.outputs import compared, courses, pairs_of_divisions
-from mops.storage.calibration_records import CalibrationRecords
-from mops.storage.files import Files
-from mops.storage.job_records import job_names
+from mops.storage.job_records import job_names, load_job
 from mops.units import counted, shortened
 
 _NONE = "No figure compares the outputs of the calibration with the data:"
@@ -119,7 +116,9 @@ def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     if found.method.gives_posterior and not found.has_weights:
         return "no set has a loss"
     names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
-    if lost := lost_jobs(facts.data.files, found, names):
+    files = facts.data.files
+    existing = set(job_names(files))
+    if lost := [one for one in names if one not in existing or load_job(files, one).round_of != found.name]:
         return f"the outputs of {' and '.join(lost)} have been deleted"
     return ""
 
@@ -195,19 +194,6 @@ def _within(fan: Fan, data: Observed, name: str) -> str:
         f" {n:,} of {len(known):,} data points lie in the middle 90 % of the {name}, but this band has no errors of "
         "measurement, so less than 90 % can still be a good fit."
     )
-
-
-def lost_jobs(files: Files, found: Calibration, names: Iterable[str]) -> list[str]:
-    """Return those of these jobs of rounds that have been deleted, or whose name another job has now."""
-    record, existing = CalibrationRecords(files, found.name).calibration(), set(job_names(files))
-    asked = {each.job: each for each in found.rounds}
-
-    def is_there(name: str) -> bool:
-        if record is None or name not in existing:
-            return False
-        return not differs_from_round(Job(files, name, local=True), record, asked[name])
-
-    return [name for name in names if not is_there(name)]
 
 
 def trial_rows(

@@ -1,7 +1,7 @@
 """Stores the records of a calibration: what it fits, the sets that each round asks for, and the losses told back.
 
 All are create-only. Round ``k`` begins with "asked", its sets run as the job ``<name>-r<k>``, and it ends with "told".
-Of "scoring" and "data", the last record counts. docs/internals/calibration.md says why no kill loses anything.
+Of "scoring", the last record counts. docs/internals/calibration.md says why no kill loses anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class CalibrationRecord:
     space: dict[str, Any]  # as in space.json
     spec: ModelSpec
     n_replicates: int
-    files: dict[str, str]  # a checksum of each file of the project, without the files of the space and of the study
 
 
 @dataclass(frozen=True)
@@ -84,18 +83,12 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class AcceptedData:
-    """The project that a call has accepted although data files changed since earlier rounds: ``data/<number>.json``."""
-
-    files: dict[str, str]  # as in CalibrationRecord
-
-
-@dataclass(frozen=True)
 class Told:
     """The outcomes of one round, in the order of its sets: ``rounds/<k>-told.json``."""
 
     k: int
     job: str
+    bundle: str  # the digest of the job's project, with which later calls compare
     outcomes: tuple[Outcome, ...]
 
 
@@ -104,13 +97,13 @@ class Round(Asked):
     """A round that has ended: both of its records."""
 
     outcomes: tuple[Outcome, ...] = field(kw_only=True)  # in the order of the sets
+    bundle: str = field(default="", kw_only=True)
 
 
 _CALIBRATION = JsonCodec[CalibrationRecord](CalibrationRecord)
 _ASKED = JsonCodec[Asked](Asked)
 _TOLD = JsonCodec[Told](Told)
 _SCORING = JsonCodec[Scoring](Scoring)
-_DATA = JsonCodec[AcceptedData](AcceptedData)
 
 
 @dataclass(frozen=True)
@@ -146,10 +139,12 @@ class CalibrationRecords:
         told = [entry.path for entry in self.files.list(folder) if entry.path.endswith("-told.json")]
         ks = range(1, len(told) + 1)
         asked = self._decoded(_ASKED, [self._round(k, "asked") for k in ks])
-        outcomes = [told.outcomes for told in self._decoded(_TOLD, [self._round(k, "told") for k in ks])]
+        ended = self._decoded(_TOLD, [self._round(k, "told") for k in ks])
         found = [
-            Round(**{one.name: getattr(each, one.name) for one in fields(each)}, outcomes=its)
-            for each, its in zip(asked, outcomes, strict=True)
+            Round(
+                **{one.name: getattr(each, one.name) for one in fields(each)}, outcomes=its.outcomes, bundle=its.bundle
+            )
+            for each, its in zip(asked, ended, strict=True)
         ]
         for each in found:
             if len(each.sets) != len(each.outcomes):
@@ -159,19 +154,13 @@ class CalibrationRecords:
 
     def scoring(self) -> Scoring | None:
         """Return how the last call weighs the sets; None: no round has ended."""
-        return self._last(_SCORING, "scoring")
+        number = self._last_scoring()
+        return _SCORING.read(self.files, self._scoring(number)) if number else None
 
     def keep_scoring(self, scoring: Scoring) -> None:
         """Store how this call weighs the sets, if the last call had other values."""
-        self._append(_SCORING, "scoring", scoring)
-
-    def accepted_data(self) -> AcceptedData | None:
-        """Return the project of the last call that has accepted changed data files; None: there was none."""
-        return self._last(_DATA, "data")
-
-    def accept_data(self, data: AcceptedData) -> None:
-        """Store that data files have changed and that the user accepts it."""
-        self._append(_DATA, "data", data)
+        while self.scoring() != scoring:
+            self.files.put_new(self._scoring(self._last_scoring() + 1), _SCORING.encode(scoring))
 
     def begun(self) -> list[int]:
         """Return the rounds that have a record, in their order. The record may be damaged."""
@@ -200,9 +189,9 @@ class CalibrationRecords:
         """Store the sets of a round; raises as :meth:`begin`."""
         self._put(self._round(asked.k, "asked"), _ASKED.encode(asked))
 
-    def tell(self, asked: Asked, outcomes: tuple[Outcome, ...]) -> None:
+    def tell(self, asked: Asked, bundle: str, outcomes: tuple[Outcome, ...]) -> None:
         """Store the outcomes of a round; raises as :meth:`begin`."""
-        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, outcomes)))
+        self._put(self._round(asked.k, "told"), _TOLD.encode(Told(asked.k, asked.job, bundle, outcomes)))
 
     @property
     def _begin(self) -> str:
@@ -224,22 +213,12 @@ class CalibrationRecords:
             found.append(codec.decode(data, where))
         return found
 
-    def _last(self, codec: JsonCodec[T], kind: str) -> T | None:
-        number = self._last_number(kind)
-        return codec.read(self.files, self._numbered(kind, number)) if number else None
-
-    def _append(self, codec: JsonCodec[T], kind: str, record: T) -> None:
-        """Store a record of a kind, unless the last one is the same."""
-        content = codec.encode(record)
-        while self._last(codec, kind) != record:
-            self.files.put_new(self._numbered(kind, self._last_number(kind) + 1), content)
-
-    def _last_number(self, kind: str) -> int:
-        paths = (entry.path for entry in self.files.list(f"{self.folder}/{kind}"))
+    def _last_scoring(self) -> int:
+        paths = (entry.path for entry in self.files.list(f"{self.folder}/scoring"))
         return max((int(found[1]) for path in paths if (found := _NUMBERED.search(path))), default=0)
 
-    def _numbered(self, kind: str, number: int) -> str:
-        return f"{self.folder}/{kind}/{number:08d}.json"
+    def _scoring(self, number: int) -> str:
+        return f"{self.folder}/scoring/{number:08d}.json"
 
     def _put(self, path: str, content: bytes) -> None:
         if self.files.put_new(path, content) is Put.OTHER:

@@ -296,6 +296,14 @@ def test_changed_data_and_another_space_are_refused_by_name(calibrate_lab: Comma
     assert ran.code == 2
     assert "files have changed since the earlier rounds of calibration 'fit': data.csv" in ran.err
     assert "--trust-data" in ran.err
+    assert lab.run(*arguments, "--rounds", 2, "--trust-data", cwd=lab.project).code == 0
+    lab.write("model.py", "# A comment.\n" + MODEL)
+    assert lab.run(*arguments, "--rounds", 3, cwd=lab.project).code == 0, "later calls compare with the accepted data"
+    lab.write("model.py", MODEL.replace("- 3) / 0.5", "- 4) / 0.5"))
+    ran = lab.run(*arguments, "--rounds", 3, cwd=lab.project)
+    assert ran.code == 2
+    assert "exists and fits something else; what differs: the file model.py" in ran.err, "the target has changed"
+    lab.write("model.py", MODEL)
     lab.write("space.json", json.dumps({"x": {"min": 0, "max": 11}}))
     ran = lab.run(*arguments, "--seed", 1, cwd=lab.project)
     assert ran.code == 2
@@ -310,7 +318,7 @@ def test_a_job_with_the_name_of_a_round_is_not_taken_for_it(calibrate_lab: Comma
     arguments = ["study", "calibrate", "space.json", *MODEL_OPTIONS, "-n", 8, "--name", "fit", "--ess", 100]
     ran = lab.run(*arguments, "--rounds", 2, cwd=lab.project)
     assert ran.code == 2
-    assert "job 'fit-r2' exists and is not round 2 of calibration 'fit'; what differs: the parameter sets" in ran.err
+    assert "job 'fit-r2' exists and is not a round of calibration 'fit'" in ran.err
     page = lab.project / "report.html"
     assert lab.run("jobs", "report", "fit-r2", "--to", page, cwd=lab.project).code == 0
     assert "Calibration fit" not in page.read_text()

@@ -15,7 +15,6 @@ import pytest
 import mops
 from job_folders import folder_of
 from mops.calibration.calibration import Calibration
-from mops.calibration.options import Method
 from mops.errors import JobFailed
 from mops.figures.columns import cell
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
@@ -154,7 +153,7 @@ def test_a_rough_posterior_is_drawn_and_named_so_and_without_outputs_a_note_says
 ) -> None:
     (gallery,) = predictive(facts, fit)
     assert isinstance(gallery, Gallery)
-    (rough,) = predictive(facts, replace(fit, least_ess=900))
+    (rough,) = predictive(facts, replace(fit, scoring=replace(fit.scoring, ess=900)))
     assert isinstance(rough, Gallery)
     assert "rough posterior predictive" in rough.figures[0].title
     assert "data points lie in" not in rough.figures[0].caption
@@ -186,10 +185,10 @@ def test_a_job_without_declared_data_has_no_note(fit: Calibration, facts: Facts)
 
 def test_rounds_that_failed_leave_the_prior_to_the_next_ones(tmp_path: Path) -> None:
     """Only round 1 was taken for the prior. If it had no outputs, there was no report at all."""
-    project(tmp_path, MODEL.replace('params["a"] > 0.95', "not (FOLDER / 'is_repaired').exists()"))
+    project(tmp_path, MODEL.replace('params["a"] > 0.95', "not (FOLDER / 'storage' / 'is_repaired').exists()"))
     with pytest.raises(JobFailed, match="no parameter set of round 1 has a loss"):
         calibrate(tmp_path, rounds=1)
-    (tmp_path / "is_repaired").touch()
+    (tmp_path / "storage" / "is_repaired").touch()
     fit = calibrate(tmp_path, rounds=4)
     assert fit.has_posterior
     assert ["drawn" in each.state for each in fit.rounds] == [False, False, True, True][: len(fit.rounds)]
@@ -201,7 +200,7 @@ def test_rounds_that_failed_leave_the_prior_to_the_next_ones(tmp_path: Path) -> 
 
 
 def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, facts: Facts) -> None:
-    optimiser = replace(fit, method=Method.CMAES, weights=[None] * len(fit.weights))
+    optimiser = replace(fit, record=replace(fit.record, method="cmaes"), weights=[None] * len(fit.weights))
     (gallery,) = predictive(facts, optimiser)
     assert isinstance(gallery, Gallery)
     (figure,) = gallery.figures
@@ -223,7 +222,7 @@ def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, fact
 def test_the_section_of_an_optimiser_has_the_best_sets_of_all_rounds(
     fit: Calibration, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    optimiser = replace(fit, method=Method.CMAES, weights=[None] * len(fit.weights))
+    optimiser = replace(fit, record=replace(fit.record, method="cmaes"), weights=[None] * len(fit.weights))
     monkeypatch.setitem(facts.__dict__, "calibration", optimiser)
     section = fitting(facts)
     assert section is not None
@@ -237,5 +236,7 @@ def test_the_section_of_an_optimiser_has_the_best_sets_of_all_rounds(
 def test_of_an_optimiser_without_losses_a_note_says_so(fit: Calibration, facts: Facts) -> None:
     failed = Outcome({}, "error")
     rounds = [replace(each, outcomes=(failed,) * len(each.sets)) for each in fit.rounds]
-    optimiser = replace(fit, method=Method.CMAES, weights=[None] * len(fit.weights), rounds=rounds)
+    optimiser = replace(
+        fit, record=replace(fit.record, method="cmaes"), weights=[None] * len(fit.weights), rounds=rounds
+    )
     assert notes(facts, optimiser) == [f"{NONE} the outputs have no values for the first round or for the best sets."]

@@ -10,7 +10,6 @@ import pytest
 from mops.errors import CorruptRecord, JobError
 from mops.project.project import ModelSpec
 from mops.storage.calibration_records import (
-    AcceptedData,
     Asked,
     CalibrationRecord,
     CalibrationRecords,
@@ -22,9 +21,7 @@ from mops.storage.calibration_records import (
 from mops.storage.files import Files
 
 SPEC = ModelSpec("model:run", "baseline", ("model:fit",), None)
-RECORD = CalibrationRecord(
-    "fit", "2026-11-25T12:00:00+00:00", "importance", 3, {"x": {"min": 0}}, SPEC, 2, {"a.py": "1"}
-)
+RECORD = CalibrationRecord("fit", "2026-11-25T12:00:00+00:00", "importance", 3, {"x": {"min": 0}}, SPEC, 2)
 SETS = ({"x": 0.1, "n": 2**60, "on": True, "kind": "é"}, {"x": 1.0, "n": 1, "on": False, "kind": ""})
 ASKED = Asked(1, "fit-r1", SETS, {"points": [[0.1], [1 / 3]]}, {"61ab": 1})
 OUTCOMES = (Outcome({"fit": 1e-07}), Outcome({}, "oom"))
@@ -41,9 +38,9 @@ def test_records_are_read_as_they_were_written(records: CalibrationRecords) -> N
     assert records.asked(1) is None
     records.ask(ASKED)
     assert records.rounds() == []
-    records.tell(ASKED, OUTCOMES)
+    records.tell(ASKED, "ab", OUTCOMES)
     assert records.calibration() == RECORD
-    assert records.rounds() == [Round(1, "fit-r1", SETS, ASKED.state, ASKED.kept_seeds, outcomes=OUTCOMES)]
+    assert records.rounds() == [Round(1, "fit-r1", SETS, ASKED.state, ASKED.kept_seeds, outcomes=OUTCOMES, bundle="ab")]
     assert [type(value) for value in records.rounds()[0].sets[1].values()] == [float, int, bool, str]
 
 
@@ -55,15 +52,12 @@ def test_a_record_is_never_replaced(records: CalibrationRecords) -> None:
     assert records.asked(1) == ASKED
 
 
-def test_of_scorings_and_accepted_data_the_last_counts(records: CalibrationRecords) -> None:
-    assert (records.scoring(), records.accepted_data()) == (None, None)
+def test_of_scorings_the_last_counts(records: CalibrationRecords) -> None:
+    assert records.scoring() is None
     first, second = Scoring({"fit": 2.0}, 0.5, 200.0), Scoring(None, 1.0, 50.0, ("a", "b"))
     for scoring in (first, first, second, first):
         records.keep_scoring(scoring)
         assert records.scoring() == scoring
-    for files in ({"data.csv": "1"}, {"data.csv": "2"}):
-        records.accept_data(AcceptedData(files))
-        assert records.accepted_data() == AcceptedData(files)
     assert len(records.files.list(f"{records.folder}/scoring")) == 3, "an equal scoring is not stored again"
     assert records.rounds() == []
 
@@ -72,21 +66,21 @@ def test_a_round_is_open_from_its_record_asked_to_its_record_told(records: Calib
     assert records.open_job() is None
     records.ask(ASKED)
     assert records.open_job() == "fit-r1"
-    records.tell(ASKED, OUTCOMES)
+    records.tell(ASKED, "ab", OUTCOMES)
     assert records.open_job() is None
     records.ask(Asked(2, "fit-r2", SETS, {}))
     assert records.open_job() == "fit-r2"
 
 
 def test_a_missing_record_is_an_error(records: CalibrationRecords) -> None:
-    records.tell(ASKED, OUTCOMES)
+    records.tell(ASKED, "ab", OUTCOMES)
     with pytest.raises(CorruptRecord, match="a record of this calibration is missing"):
         records.rounds()
 
 
 def test_as_many_outcomes_as_sets(records: CalibrationRecords) -> None:
     records.ask(Asked(1, "fit-r1", SETS[:1], {}))
-    records.tell(ASKED, OUTCOMES)
+    records.tell(ASKED, "ab", OUTCOMES)
     with pytest.raises(CorruptRecord, match="round 1 has 1 sets and 2 outcomes"):
         records.rounds()
 
@@ -97,7 +91,7 @@ def test_a_killed_removal_leaves_a_calibration_that_is_not_damaged(records: Cali
     for k in (1, 2):
         asked = Asked(k, f"fit-r{k}", SETS, {})
         records.ask(asked)
-        records.tell(asked, OUTCOMES)
+        records.tell(asked, "ab", OUTCOMES)
     assert records.begun() == [1, 2]
     left = []
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -188,14 +187,3 @@ def test_two_commands_at_a_time_do_not_run_the_same_round(study: StudyLab) -> No
     first.let_go()
     assert first.wait() == NO_POSTERIOR, first.said
     assert set(simulations(study).values()) == {1}
-
-
-def test_the_project_stays_as_it_is(study: StudyLab) -> None:
-    (study.project / "held.py").write_text(Path(study.project / "held.py").read_text())
-    first = calibrate(study)
-    assert first.wait() == NO_POSTERIOR, first.said
-    with (study.project / "held.py").open("a") as file:
-        file.write("\nN = 3\n")
-    second = calibrate(study)
-    assert second.wait() == 2
-    assert "calibration 'fit' exists and fits something else; what differs: the file held.py" in second.said

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mops.calibration.calibration import Calibration
-from mops.calibration.rounds import Fitting, TotalLoss, entries_of, kept_seeds
-from mops.storage.calibration_records import Asked, Outcome, Round
+from mops.calibration.rounds import Fitting, entries_of, kept_seeds
+from mops.project.project import ModelSpec
+from mops.storage.calibration_records import (
+    Asked,
+    CalibrationRecord,
+    CalibrationRecords,
+    Outcome,
+    Round,
+    Scoring,
+)
+from mops.storage.files import Files
 from mops.study.ids_and_seeds import param_id
+from mops.study.sampling.space import Space
 
 Sets = dict[str, Any]
+PLAIN = Scoring(None, 1.0, 1.0)
 Losses = float | dict[str, float] | None  # None: the set has failed
 
 
@@ -53,9 +65,21 @@ def read_back(history: Sequence[Round]) -> list[Round]:
     ]
 
 
+def calibration_of(
+    history: Sequence[Round],
+    space: Space,
+    weights: Sequence[float | None] = (),
+    scoring: Scoring = PLAIN,
+    method: str = "importance",
+) -> Calibration:
+    record = CalibrationRecord("f", "2026-11-25", method, 0, {}, ModelSpec("model:run", "baseline", (), None), 1)
+    records = CalibrationRecords(Files.open(f"memory://{uuid.uuid4().hex}"), "f")
+    return Calibration(records, record, space, scoring, history, weights)
+
+
 def calibration(fitting: Fitting, history: list[Round], least_ess: float = 1) -> Calibration:
     space = fitting.space  # type: ignore[attr-defined]
-    return Calibration("f", "s", history, space, TotalLoss(), fitting.weights(history), least_ess)
+    return calibration_of(history, space, fitting.weights(history), Scoring(None, 1.0, least_ess))
 
 
 def have_failed(history: Sequence[Round]) -> list[bool]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from rounds_lab import calibration_of
 
 from mops.calibration import calibrate
 from mops.calibration.calibration import Calibration
 from mops.calibration.options import CalibrateOptions, Method, Plan, plan_of
-from mops.calibration.prepare import Begun, changed_code, changed_data
-from mops.calibration.rounds import NO_LOSS, TotalLoss, outcomes_of
-from mops.calibration.stored import Fitted
+from mops.calibration.prepare import Begun
+from mops.calibration.rounds import NO_LOSS, outcomes_of
 from mops.errors import JobError, UsageError
-from mops.project.project import ModelSpec
-from mops.storage.calibration_records import Asked, CalibrationRecord, CalibrationRecords, Outcome, Round
-from mops.storage.files import Files
+from mops.storage.calibration_records import Asked, Outcome, Round, Scoring
 from mops.study.ids_and_seeds import param_id
 from mops.study.sampling.space import parse_space
 
@@ -26,12 +23,11 @@ SETS: tuple[dict[str, Any], ...] = ({"x": 0.5, "loss": "a"}, {"x": 1.5, "loss": 
 OUTCOMES = (Outcome({"peak": 1.0, "size": 2.0}), Outcome({}, "oom"), Outcome({"peak": 4.0, "size": 0.5}))
 OF_X = parse_space({"x": {"min": 0.0, "max": 9.0}}, where="space.json")
 SPACE = OF_X | parse_space({"loss": {"values": ["a", "b"]}}, where="space.json")
-SPEC = ModelSpec("model:run", "baseline", ("model:fit",), None)
 HISTORY = [Round(1, "fit-r1", SETS, {}, outcomes=OUTCOMES)]
 
 
 def calibration(least_ess: float = 1, weights: dict[str, float] | None = None) -> Calibration:
-    return Calibration("fit", "storage", HISTORY, SPACE, TotalLoss(weights), [0.75, None, 0.25], least_ess)
+    return calibration_of(HISTORY, SPACE, [0.75, None, 0.25], Scoring(weights, 1.0, least_ess))
 
 
 def test_the_trials_have_a_row_for_each_set_and_failures_are_null_and_never_infinite() -> None:
@@ -86,16 +82,16 @@ def test_the_pareto_set_has_the_trials_that_no_other_beats() -> None:
     sets = tuple({"x": float(i)} for i in range(len(outcomes)))
     history = [Round(1, "f-r1", sets, {}, outcomes=outcomes)]
     weights = [None] * len(sets)
-    found = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.NSGA2, ("a", "b"))
+    found = calibration_of(history, OF_X, weights, Scoring(None, 1.0, 1.0, ("a", "b")), "nsga2")
     assert found.pareto()["x"].to_pylist() == [0.0, 1.0, 3.0, 4.0]
-    one = Calibration("f", "s", history, OF_X, TotalLoss(), weights, 1, None, Method.TPE)
+    one = calibration_of(history, OF_X, weights, method="tpe")
     assert one.pareto()["x"].to_pylist() == [1.0]  # the smallest sum
     failed = [Round(1, "f-r1", ({"x": 1.0},), {}, outcomes=(Outcome({}, "oom"),))]
-    assert Calibration("f", "s", failed, OF_X, TotalLoss(), [None], 1).pareto().num_rows == 0
+    assert calibration_of(failed, OF_X, [None]).pareto().num_rows == 0
 
 
 def test_an_optimiser_gives_no_posterior() -> None:
-    found = Calibration("fit", "s", HISTORY, SPACE, TotalLoss(), [None] * 3, 1, None, Method.TPE)
+    found = calibration_of(HISTORY, SPACE, [None] * 3, method="tpe")
     assert not found.has_posterior
     with pytest.raises(JobError, match="the method 'tpe' searches for the smallest loss and gives no posterior"):
         found.posterior()
@@ -107,7 +103,7 @@ def test_objectives_are_those_named_and_with_nsga2_every_loss() -> None:
         (CalibrateOptions(method="tpe"), ()),
         (CalibrateOptions(method="tpe", objectives=["size"]), ("size",)),
     ):
-        assert fitted_of(plan_of(options)).calibration(HISTORY).objectives == objectives
+        assert calibration_by(plan_of(options)).with_rounds(HISTORY).objectives == objectives
     with pytest.raises(UsageError, match="no loss has the label 'hight'"):
         plan_of({"method": "gp", "objectives": ["hight", "peak"]}).comparable(HISTORY)
 
@@ -151,10 +147,9 @@ def rounds_of(*rounds: tuple[Outcome, ...]) -> list[Round]:
     ]
 
 
-def fitted_of(plan: Plan) -> Fitted:
-    record = CalibrationRecord("f", "2026-11-25", plan.method.value, plan.seed, {}, SPEC, 1, {})
-    records = CalibrationRecords(Files.open(f"memory://{uuid.uuid4().hex}"), "f")
-    return Fitted(records, record, parse_space({"x": {"min": 0, "max": 8}}, where="s"), plan.scoring)
+def calibration_by(plan: Plan) -> Calibration:
+    space = parse_space({"x": {"min": 0, "max": 8}}, where="s")
+    return calibration_of((), space, scoring=plan.scoring, method=plan.method)
 
 
 @pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC, Method.TPE, Method.CMAES, Method.NSGA2])
@@ -171,9 +166,8 @@ def test_a_set_without_a_loss_of_another_round_has_failed_and_the_calibration_co
     every = first.keys() | later.keys()
     wanted = [None if losses.keys() == every else NO_LOSS for losses in (first, later) for _ in range(n)]
     assert [outcome.failure for outcome in outcomes_of(history)] == wanted
-    fitted = fitted_of(plan)
-    assert len(fitted.fitting(history).ask(history, n).sets) == n
-    found = fitted.calibration(history)
+    found = calibration_by(plan).with_rounds(history)
+    assert len(found.fitting.ask(history, n).sets) == n
     assert len(found.weights) == 2 * n
     assert found.n_failed == len(wanted) - wanted.count(None)
     assert found.trials().num_rows == 2 * n
@@ -182,44 +176,17 @@ def test_a_set_without_a_loss_of_another_round_has_failed_and_the_calibration_co
 
 def test_a_calibration_is_one_short_line() -> None:
     """Regression: a notebook showed every set of every round."""
-    assert repr(calibration()) == "Calibration('fit', method='importance', 1 round, 2 sets scored, 1 failed)"
+    assert repr(calibration()) == "Calibration('f', method='importance', 1 round, 2 sets scored, 1 failed)"
 
 
 @pytest.mark.parametrize(("rounds", "has_begun", "is_over"), [(8, False, True), (8, True, False), (1, True, True)])
 def test_a_round_that_has_begun_ends_unless_the_rounds_are_fewer(rounds: int, has_begun: bool, is_over: bool) -> None:
     """Regression: the round was abandoned if the effective sample size was reached after the round before it."""
     plan = plan_of({"rounds": rounds, "ess": 1})
-    fitted = fitted_of(plan)
+    empty = calibration_by(plan)
     if has_begun:
-        fitted.records.ask(Asked(2, "f-r2", ({"x": 1.0},), {}))
+        empty.records.ask(Asked(2, "f-r2", ({"x": 1.0},), {}))
     unused: Any = None
-    begun = Begun(fitted, {}, {}, unused, None)
-    now = fitted.calibration(rounds_of((Outcome({"a": 1.0}),) * 2))
+    begun = Begun(empty, [], {}, unused, None)
+    now = empty.with_rounds(rounds_of((Outcome({"a": 1.0}),) * 2))
     assert calibrate._Rounds(begun, plan, {}, calibrate.RoundProgress())._is_over(now) is is_over
-
-
-def test_changed_and_removed_data_count_and_new_data_do_not() -> None:
-    before = {"model.py": "1", "data.csv": "1", "old.csv": "1", "same.csv": "1"}
-    now = {"model.py": "2", "data.csv": "2", "new.csv": "1", "same.csv": "1", "more.py": "1"}
-    assert changed_data(before, now) == ["data.csv", "old.csv"]
-    assert changed_code(before, now) == ["model.py", "more.py"]
-
-
-def test_a_new_round_needs_the_data_of_the_earlier_ones_or_the_trust_of_the_user() -> None:
-    records = CalibrationRecords(Files.open("memory://data"), "f")
-    record = CalibrationRecord("f", "2026-11-25", "abc", 0, {}, SPEC, 1, {"data.csv": "1", "model.py": "1"})
-
-    def call(checksum: str, *, trust: bool = False) -> None:
-        unused: Any = None
-        files = {"data.csv": checksum, "model.py": "1"}
-        Begun(Fitted(records, record, OF_X, unused), files, {}, unused, unused).require_data(trust=trust)
-
-    call("2")  # no round has begun
-    records.ask(Asked(1, "f-r1", SETS, {}))
-    call("2")
-    with pytest.raises(JobError, match=r"(?s)earlier rounds of calibration 'f': data\.csv.*--trust-data"):
-        call("3")
-    call("3", trust=True)
-    call("3")
-    with pytest.raises(JobError, match=r"data\.csv"):
-        call("2")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from rounds_lab import Sets, calibration, outcome_of, played_with_seeds
+from rounds_lab import Sets, calibration, calibration_of, outcome_of, played_with_seeds
 
-from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import (
     LEAST_REPEATS,
     NO_LOSS,
@@ -84,7 +83,7 @@ def test_the_effective_sample_size_adds_the_weights_of_one_simulation() -> None:
     history = [Round(k, f"f-r{k}", sets, {}, outcomes=outcomes) for k in (1, 2)]
     assert draws_that_tell(history).tolist() == [0, 1, 0, 2, 3, 2]
     space = parse_space({"n": {"min": 1, "max": 2, "type": "int"}}, where="s")
-    found = Calibration("f", "s", history, space, TotalLoss(), [0.2, 0.1, 0.2, 0.2, 0.1, 0.2], 1)
+    found = calibration_of(history, space, [0.2, 0.1, 0.2, 0.2, 0.1, 0.2])
     assert found.ess == pytest.approx(1 / (0.4**2 + 0.1**2 + 0.4**2 + 0.1**2))
     for weights, size in ((np.full(50, 0.02), 50), (np.array([1.0, 0, 0]), 1), (np.zeros(3), 0)):
         assert pooled_sample_size(weights, np.arange(len(weights))) == pytest.approx(size)
