@@ -7,14 +7,13 @@ recognizes one by what its objects can do. See docs/reference/models.md.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import inspect
 import os
+import re
 import stat
 import sys
-from collections import abc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,6 @@ import pyarrow as pa
 
 from mops.child.buffers import Tables
 from mops.child.channel import Message
-from mops.child.columns import is_of
 from mops.child.leftovers import ProcessState, ReplacementPolicy, enter_temporary_folder
 from mops.child.modules import CannotLoad, PythonModules, attribute, file_of, imported, refusal, shadowing_files
 from mops.child.outputs import as_tables, is_writable
@@ -60,11 +58,7 @@ _FRAMES: dict[tuple[str, str], Callable[[pa.Table], Any]] = {
     ("polars", "DataFrame"): lambda table: sys.modules["polars"].from_arrow(table),
     ("pyarrow", "Table"): lambda table: table,
 }
-# An annotation that names another class of these is a mistake.
-_TABLES = ("pandas", "polars", "pyarrow", "geopandas", "xarray", "duckdb", "_duckdb")
-_LIBRARIES = (*_TABLES, "numpy", "dask", "torch", "jax")
-_LISTS = (list, Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
-_MAPPINGS = (dict, Mapping, abc.MutableMapping)
+_OF_TABLES = re.compile(r"\b(pandas|polars|pyarrow)\.")  # an annotation with another class of these is a mistake
 
 
 class UserCode:
@@ -307,7 +301,8 @@ def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] 
     name = EntryPoint.parse(text).name
     if name is None:
         raise CannotLoad(f"target {text!r} names no function; write 'module:function'")
-    found = attribute(imported(text, folders), name, text)
+    module = imported(text, folders)
+    found = attribute(module, name, text)
     if not callable(found):
         raise CannotLoad(f"target {text!r} is a {type(found).__name__}, not a function")
     arguments = _parameters(found, text)
@@ -317,7 +312,8 @@ def load_target(text: str, folders: Sequence[Path], parameters: Collection[str] 
     if len(needed) > 2:
         raise CannotLoad(f"target {text!r} needs {len(needed)} arguments; it gets (params, replicates) or (replicates)")
     check = _check_of_arguments(found, text, ("params", "replicates")[-len(needed) :], parameters)
-    form = _form_of(arguments[needed[-1]], found, text)
+    names = vars(module) | getattr(inspect.unwrap(found), "__globals__", {})
+    form = _form_of(arguments[needed[-1]], names, text)
 
     def score(params: dict[str, Any], replicates: list[Tables]) -> dict[str, float]:
         check(params)
@@ -368,27 +364,27 @@ def _losses(result: object) -> dict[str, float]:
     return losses
 
 
-def _form_of(argument: inspect.Parameter, target: Any, text: str) -> Form:
+def _form_of(argument: inspect.Parameter, names: dict[str, Any], text: str) -> Form:
     """Return what converts the replicates to the form that the annotation of a target's argument names."""
     annotation = argument.annotation
     if annotation is inspect.Parameter.empty:
         return list
     said = repr(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
     try:
-        resolved = _resolved(annotation, target)
+        resolved = _resolved(annotation, names)
     except Exception as error:  # noqa: BLE001 - code of the user, in an annotation
         sys.stderr.write(  # the job's log
             f"warning: target {text!r} gets {argument.name!r} as Arrow tables, because mops cannot resolve the "
             f"annotation {said} ({error}); import the library at the top of the module\n"
         )
         return list
-    if not any(is_of(library, kind) for kind in _classes(resolved) for library in _LIBRARIES):
-        return list
-    element = _argument(resolved, _LISTS, 0)
-    named = _argument(element, _MAPPINGS, 1)
+    element = _last_argument(resolved, list)
+    named = _last_argument(element, dict)
     frame = element if named is None else named
     convert = _FRAMES.get((frame.__module__.partition(".")[0], frame.__qualname__)) if inspect.isclass(frame) else None
     if convert is None:
+        if not _OF_TABLES.search(inspect.formatannotation(resolved)):
+            return list
         raise CannotLoad(
             f"target {text!r} cannot get {argument.name!r} as {said}; write list[dict[str, FRAME]], or list[FRAME] for "
             "a model with one output; FRAME is pandas.DataFrame, polars.DataFrame or pyarrow.Table"
@@ -409,37 +405,16 @@ def _form_of(argument: inspect.Parameter, target: Any, text: str) -> Form:
     return of_one_output if named is None else with_names
 
 
-def _resolved(annotation: object, function: Any) -> Any:
+def _resolved(annotation: object, names: dict[str, Any]) -> Any:
     """Return an annotation without texts; names that only a type checker imports do not exist."""
 
     def holder() -> None: ...
 
-    holder.__annotations__ = {"replicates": annotation}
-    namespace: dict[str, Any] = {}  # the globals of the function, and those of the functions that it wraps
-    while function is not None:
-        if isinstance(function, functools.partial):
-            function = function.func
-            continue
-        call = function if hasattr(function, "__globals__") else inspect.getattr_static(type(function), "__call__")
-        namespace = {**getattr(call, "__globals__", {}), **namespace}
-        function = getattr(function, "__wrapped__", None)
-    resolved = get_type_hints(holder, globalns=namespace)["replicates"]
-    while hasattr(resolved, "__value__"):  # a name that the statement `type` defines
-        resolved = resolved.__value__
-    return resolved
+    holder.__annotations__ = {"replicates": annotation}  # alone: other annotations of the function do not matter
+    return get_type_hints(holder, globalns=names)["replicates"]
 
 
-def _classes(annotation: Any) -> Iterator[type]:
-    if isinstance(annotation, type) and not get_args(annotation):
-        yield annotation
+def _last_argument(annotation: Any, made: type) -> Any:
+    """Return X of ``list[X]`` or ``dict[str, X]``, or of a generic type above it; None: it is another type."""
     origin = get_origin(annotation)
-    if isinstance(origin, type):
-        yield origin
-    for inner in get_args(annotation):
-        yield from _classes(inner)
-
-
-def _argument(annotation: Any, origins: Sequence[type], position: int) -> Any:
-    """Return an argument of a generic type such as ``list[X]``; None: it is another type."""
-    arguments = get_args(annotation)
-    return arguments[position] if get_origin(annotation) in origins and len(arguments) > position else None
+    return get_args(annotation)[-1] if inspect.isclass(origin) and issubclass(made, origin) else None

@@ -28,48 +28,6 @@ Tree = dict[str, Entries]  # the entries of each folder, by its relative path; a
 _Look = tuple[int, int, int, int]  # device, number, time of the last change and of the last status change of a folder
 
 
-class Originals:
-    """The files to which the links of a working folder lead. Nobody changes them while the process lives."""
-
-    def __init__(self, folders: dict[str, list[str]], before: dict[str, _Look | None] | None = None):
-        self._folders = folders  # the names of the files in each
-        # Unpacked again, a folder may have its old number, but a file has another time.
-        code = (f"{folder}/{name}" for folder, names in folders.items() for name in names if name.endswith(".py"))
-        self._seen: dict[str, _Look | None] = {}  # how each looks now; as it looked before, if a file is missing there
-        for path in (*folders, *itertools.islice(code, 1)):
-            now, earlier = _look_if_any(path), (before or {}).get(path)
-            is_incomplete = now is None or (earlier is not None and now != earlier and self._lacks_a_file(path))
-            self._seen[path] = earlier if is_incomplete else now
-
-    @classmethod
-    def of(cls, tree: Tree) -> Originals:
-        """Return the files to which these links lead."""
-        folders: dict[str, list[str]] = {}
-        for target in (target for entries in tree.values() for target in entries.values() if target is not None):
-            folder, _, name = target.rpartition("/")
-            if folder:
-                folders.setdefault(folder, []).append(name)
-        return cls(folders)
-
-    def seen_again(self) -> Originals:
-        """Return the same files, as they are now; those that were removed, as they were."""
-        return Originals(self._folders, self._seen)
-
-    def _lacks_a_file(self, folder: str) -> bool:
-        return not all(os.path.lexists(f"{folder}/{name}") for name in self._folders.get(folder, ()))
-
-    @property
-    def are_lost(self) -> bool:
-        """Whether one of them was removed, even if it is there again."""
-        for path, before in self._seen.items():
-            now = _look_if_any(path)
-            if before is None or now == before:
-                continue
-            if now is None or path not in self._folders or self._lacks_a_file(path):
-                return True
-        return False
-
-
 class WorkingFolder:
     """A folder with a link to each file of another folder, which can be restored any number of times.
 
@@ -84,10 +42,8 @@ class WorkingFolder:
         # read-only from then on.
         own: Path,
         tree: Tree,  # links_to(...)
-        originals: Originals | None = None,
     ):
         self._own, self._tree = own, tree
-        self._originals = originals or Originals.of(tree)
         self.made = False
         self.path = own / "work"
         # A program that removes the folder removes this too, and a model cannot. Both can remove links.
@@ -97,7 +53,7 @@ class WorkingFolder:
 
     def of(self, own: Path) -> WorkingFolder:
         """Return a folder with the same links in another place."""
-        return WorkingFolder(own, self._tree, self._originals.seen_again())
+        return WorkingFolder(own, self._tree)
 
     @property
     def changed(self) -> bool:
@@ -113,7 +69,8 @@ class WorkingFolder:
     def is_lost(self) -> bool:
         """Whether another program has removed it, or a file to which it has a link. A model can do neither."""
         # A cleaner of temporary files, `rm -rf ~/.cache`: a failure meanwhile says nothing about the model.
-        if self._originals.are_lost:
+        targets = (target for entries in self._tree.values() for target in entries.values() if target is not None)
+        if not all(map(os.path.lexists, targets)):
             return True
         links = [f"{self._paths[folder]}/{name}" for folder, entries in self._tree.items() for name in entries]
         for _ in range(100):  # a second: on a busy machine, the other program is slow
@@ -200,12 +157,6 @@ def links_to(root: Path) -> Tree:
 def _look(path: str) -> _Look:
     found = os.lstat(path)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _look_if_any(path: str) -> _Look | None:
-    with contextlib.suppress(OSError):
-        return _look(path)
-    return None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ TWO = [{**outputs, "summary": pa.table({"peak": [2], "place": ["Bern"]})} for ou
 IMPORTS = """
 import collections.abc, functools, typing
 from typing import *
-import geopandas, numpy as np, pandas as pd, polars as pl, pyarrow as pa, xarray as xr
+import geopandas, pandas as pd, polars as pl, pyarrow as pa
 from pandas import DataFrame
 def kinds(replicates):
     first = replicates[0]
@@ -56,13 +56,13 @@ NAMED = {
     "Annotated[list[dict[str, pl.DataFrame]], 'by replicate']": POLARS,
     "'list[dict[str, pd.DataFrame]]'": PANDAS,
     "list[dict[str, 'pd.DataFrame']]": PANDAS,
-    # no class of a library of tables: as without an annotation
+    # no class of pandas, polars or pyarrow: as without an annotation
     "list": ARROW,
     "list[dict]": ARROW,
     "list[dict[str, Any]]": ARROW,
     "Any": ARROW,
     "object": ARROW,
-    "list[dict[str, list[float]]]": ARROW,
+    "list[dict[str, geopandas.GeoDataFrame]]": ARROW,
 }
 DIRECT = {"list[pd.DataFrame]": PANDAS, "list[pl.DataFrame]": POLARS, "list[pa.Table]": ARROW}
 
@@ -95,9 +95,6 @@ class TestAnnotations:
             "list[list[pd.DataFrame]]",
             "list[dict[str, pl.LazyFrame]]",
             "list[dict[str, pa.RecordBatch]]",
-            "list[dict[str, geopandas.GeoDataFrame]]",
-            "list[xr.Dataset]",
-            "list[np.ndarray]",
             "list[dict[str, pa.Table | pd.DataFrame]]",
             "Optional[list[pd.DataFrame]]",
         ],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pool_lab import PoolLab, groups_of, request_for, values
 
-from mops.child.working_folder import Originals, WorkingFolder, links_to
+from mops.child.working_folder import WorkingFolder, links_to
 from mops.system.folders import make_read_only, remove
 from mops.task import TaskResult
 from mops.worker.pool import Pool
@@ -411,16 +411,17 @@ Scratch().path
     assert "set TMPDIR" in last
 
 
-def test_a_process_that_starts_while_a_file_is_missing_knows_that_it_was_removed(tmp_path: Path) -> None:
+def test_a_folder_is_lost_while_a_file_to_which_it_links_is_missing(tmp_path: Path) -> None:
     """Regression: a process that was forked between the removal and the repair took the damage for the normal state."""
-    files = [tmp_path / "data" / name for name in ("rates.csv", "ages.csv")]
-    files[0].parent.mkdir()
-    for file in files:
-        file.write_text("1")
-    of_template = Originals.of({"": {file.name: str(file) for file in files}})
-    files[0].unlink()
-    of_fork = of_template.seen_again()
-    assert of_fork.are_lost
-    files[0].write_text("1")
-    assert not of_fork.are_lost
-    assert not of_fork.seen_again().are_lost
+    file = tmp_path / "data" / "rates.csv"
+    file.parent.mkdir()
+    file.write_text("1")
+    of_template = WorkingFolder(tmp_path / "1", links_to(file.parent))
+    file.unlink()
+    of_fork = of_template.of(tmp_path / "2")
+    for folder in (of_template, of_fork):
+        folder.renew()
+        assert folder.is_lost
+    file.write_text("1")
+    assert not of_template.is_lost
+    assert not of_fork.is_lost
