@@ -53,9 +53,6 @@ class Entry:
     size: int
 
 
-Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list` is the method
-
-
 class Spool:
     """Large data outside of memory, written once and read any number of times: a file without a name.
 
@@ -200,8 +197,6 @@ class Backend(Protocol):
     def list(self, folder: str) -> list[Entry]: ...
 
     def folders(self, folder: str) -> set[str]: ...
-
-    def scraps(self, folder: str, age_s: float) -> Entries: ...
 
     def prune(self, folder: str) -> None: ...
 
