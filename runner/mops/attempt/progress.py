@@ -148,7 +148,7 @@ class ProgressCallback:
                 return
             self._failed = True
             logger.warning("%s: on_progress raised an error; later ones are not logged", self._job, exc_info=True)
-            # While a job runs, mops logs only to the job's log, which the caller does not see.
+            # A program that handles no log lines does not see them.
             text = "".join(traceback.format_exception(error))
             with contextlib.suppress(RuntimeWarning):  # the caller may turn warnings into errors
                 warnings.warn(
