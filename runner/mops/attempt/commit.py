@@ -349,7 +349,7 @@ class Committer:
             self._add(*taken)
             del taken  # frees its buffers before the next result comes
         now = time.monotonic()
-        # The first good group is committed at once, because its files tell the size of the others.
+        # The first good group is committed at once, so that people can look at its rows.
         is_first_good = not self._has_good_commit and self._open.counts.simulations_good > 0
         if is_first_good or self._limits.due(self._open, now - self._opened_at, now - self._closed_at):
             self._commit()

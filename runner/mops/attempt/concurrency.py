@@ -185,21 +185,14 @@ class Concurrency:
 
     def _warn_of_idle_slots(self) -> None:
         """Warn if so few groups may be in flight that slots idle, and again when the slots have doubled."""
-        slots, size, groups = self._capacity.slots, self._size, self._job.groups
+        slots, n_groups, batch_size = self._capacity.slots, len(self._job.groups), self._job.settings.batch_size
         if slots < 2 * self._warned_slots:
             return
-        n_groups, batch_size = len(groups), self._job.settings.batch_size
         enough = 2 * slots  # one group for each slot runs, and the next one waits
         if isinstance(batch_size, int) and batch_size < min(enough, n_groups):
             message = "%s: MODELOPS_JOB_BATCH_SIZE=%d is too small for %d slots; set at least %d, or leave it out"
             logger.warning(message, self._job.name, batch_size, slots, enough)
             self._warned_slots = slots
-        elif size is not None and size.groups < MOST_GROUPS:
-            could_run = size.groups * groups.n_simulations / n_groups  # a group may be split
-            if could_run < min(slots, size.per_worker * max(self._cluster.workers, 1), n_groups):
-                message = "%s: too little memory for the results of a parameter set on each slot: %s"
-                logger.warning(message, self._job.name, size.explanation)
-                self._warned_slots = slots
 
 
 def _window_text(now: int, before: int) -> str:

@@ -148,7 +148,7 @@ class ProgressCallback:
                 return
             self._failed = True
             logger.warning("%s: on_progress raised an error; later ones are not logged", self._job, exc_info=True)
-            # While a job runs, mops logs only to the job's log, which the caller does not see.
+            # A program that handles no log lines does not see them.
             text = "".join(traceback.format_exception(error))
             with contextlib.suppress(RuntimeWarning):  # the caller may turn warnings into errors
                 warnings.warn(
@@ -231,17 +231,10 @@ class Samples:
     def __init__(self, now: float):
         self._waiting: list[Progress] = []
         self._taken, self._written = now - SAMPLE_SECONDS, now  # the first one is due at once
-        self._rate_since: tuple[float, int] | None = None
 
     def is_due(self, now: float) -> bool:
         """Tell whether to take a sample."""
         return now - self._taken >= SAMPLE_SECONDS
-
-    def rate(self, now: float, simulations: int) -> float:
-        """Return simulations per second since the last call; 0 at the first."""
-        since, before = self._rate_since or (now, simulations)
-        self._rate_since = (now, simulations)
-        return max(simulations - before, 0) / (now - since) if now > since else 0.0
 
     def add(self, now: float, sample: Progress) -> None:
         """Take a sample."""
@@ -299,7 +292,7 @@ class Observer:
             self._writer.write("the sign of life", lambda files: write_live(files, paths, attempt, seen))
             self._live_took_s = self._clock() - now
         if sample_is_due:
-            self._samples.add(now, seen.sample(self._samples.rate(now, seen.finished.simulations)))
+            self._samples.add(now, seen.sample())
         if due := self._samples.to_write(now, last=last):
             self._n_written += 1
             n = self._n_written

@@ -28,8 +28,7 @@ from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
 
-MOST_WHOLE = 1000  # different tracebacks that are kept whole; later ones lose their middle
-_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
+_MOST_SHARED = 1000  # different tracebacks that mops compares others with
 
 
 @dataclass(frozen=True)
@@ -59,25 +58,19 @@ class GroupFinished:
 class Tracebacks:
     """Makes failures with equal tracebacks refer to one text. Thread-safe."""
 
-    def __init__(self, most_whole: int = MOST_WHOLE):
-        self._most_whole = most_whole
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}
 
     def shared(self, failures: Iterable[Failure]) -> list[Failure]:
-        """Return the failures with their tracebacks shared or cut."""
+        """Return the failures with their tracebacks shared."""
         with self._lock:
             return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
 
     def _shared(self, text: str) -> str:
-        if (known := self._known.get(text)) is not None:
-            return known
-        if len(self._known) < self._most_whole:
+        if len(self._known) < _MOST_SHARED:
             return self._known.setdefault(text, text)
-        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
-            return text
-        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
-        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]
+        return self._known.get(text, text)
 
 
 class ResultReceiver:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # Jobs without an end: they run, wait for a runner, or have a damaged record that hides their age.
 NOT_BY_AGE = frozenset({"submitted", "running", "unreadable"})
-LEFTOVER_SECONDS = 3600.0  # the age after which a temporary file is removed; writing one takes seconds
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,6 @@ def _clean(
     assumed_over: bool = False,
 ) -> Cleaned:
     files, paths = job.files, job.record.paths
-    scraps = files.scraps(paths.root, LEFTOVER_SECONDS)
-    leftovers = [entry for entry in scraps if not entry.path.startswith(f"{paths.log}/")]
     # Parts first, then the records: so these have every record that can ever name the parts of what is over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
     log = read_whole(files, paths)
@@ -101,7 +98,6 @@ def _clean(
     not_current = [(entry, _is_over(entry.path, log, assumed_over)) for entry in parts if entry.path not in current]
     found = [entry for entry, is_over in not_current if is_over]
     kept = sum(is_over is False for _, is_over in not_current)
-    found += leftovers
     if not dry_run:
         files.remove([entry.path for entry in found])
     return Cleaned(job.name, tuple(entry.path for entry in found), sum(entry.size for entry in found), kept)
@@ -180,7 +176,7 @@ def plan_deletion(
 
 
 def _planned(files: Files, job: str, state: str, ended: float | None = None) -> DeletionPlan:
-    entries = _all_of(files, job)
+    entries = files.list(NamePaths(job).root)
     return DeletionPlan(job, state, len(entries), sum(entry.size for entry in entries), ended)
 
 
@@ -243,11 +239,6 @@ def _remains(files: Files) -> Iterator[str]:
             folders = [JobPaths(name, one) for one in files.folders(NamePaths(name).root) if is_job_id(one)]
             if any(mark is not None for mark in files.get_many([paths.deleted for paths in folders])):
                 yield name
-
-
-def _all_of(files: Files, job: str) -> list[Entry]:
-    root = NamePaths(job).root
-    return [*files.list(root), *files.scraps(root, 0)]
 
 
 def _stop_hint(job: str) -> str:
@@ -352,7 +343,8 @@ class _MarkedJob:
             removed.append(Entry(record, len(self.record)))
         marks, ids = [paths.deleted for paths in self.folders], [paths.id for paths in self.folders]
         for _ in range(2):  # twice, for a runner that has not yet noticed the deletion
-            entries = [entry for entry in _all_of(self.files, self.job) if entry.path not in (*marks, record)]
+            listed = self.files.list(NamePaths(self.job).root)
+            entries = [entry for entry in listed if entry.path not in (*marks, record)]
             # Not the files of a job that someone submits under this name meanwhile.
             left = [one for one in entries if not is_job_id(folder := one.path.split("/")[2]) or folder in ids]
             self.files.remove([entry.path for entry in left])

@@ -286,8 +286,9 @@ def export(tables: Mapping[str, Rows], folder: Path, file_format: Format, *, ove
 
 def create_folder(folder: Path) -> None:
     """Create a folder for results. Git and bundles leave it out: the next study needs no results."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_new:
         (folder / ".gitignore").write_text(RESULTS, encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ import platform
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -32,6 +33,8 @@ Code = str | Callable[..., Any]  # an entry point as text, or a function or clas
 # The most bytes that the functions of a job take along. Each process that runs simulations has them in memory.
 LIMIT_BYTES = 100 << 20
 WHERE = "the model or target"
+# The elements of sets that the digest reads in one order: that of a set of texts differs between processes.
+_ORDERED = (str, bytes, int, float, tuple, frozenset, Enum, type(None))
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
@@ -149,17 +152,12 @@ class _Target(io.BytesIO):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions, with other names for the files of their code. ``files`` gets these names."""
+    """Pickles functions; ``changed`` returns the code to pickle instead of a code object."""
 
-    def __init__(self, target: io.BytesIO, root: Path, files: dict[str, str]):
+    def __init__(self, target: io.BytesIO, changed: Callable[[CodeType], CodeType]):
         reduce = cloudpickle.Pickler.dispatch_table[CodeType]
-
-        def renamed(code: CodeType) -> Any:
-            shown = files.setdefault(code.co_filename, _shown(code.co_filename, code.co_name, root))
-            return reduce(code.replace(co_filename=shown))
-
-        own = {CodeType: renamed, functools._lru_cache_wrapper: _cached, io.TextIOWrapper: _open_file}
-        self.dispatch_table = ChainMap(own, cloudpickle.Pickler.dispatch_table)
+        own = {CodeType: lambda code: reduce(changed(code)), functools._lru_cache_wrapper: _cached}
+        self.dispatch_table = ChainMap(own, {io.TextIOWrapper: _open_file}, cloudpickle.Pickler.dispatch_table)
         super().__init__(target)  # reads the table
 
     def reducer_override(self, value: Any) -> Any:
@@ -168,25 +166,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-class _DigestPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _DigestPickler(_Pickler):
     """Writes bytes that are equal in each process, and do not depend on the place of a function in its file."""
 
     def __init__(self, target: io.BytesIO):
-        reduce = cloudpickle.Pickler.dispatch_table[CodeType]
-
-        def placeless(code: CodeType) -> Any:
-            return reduce(code.replace(co_filename="", co_firstlineno=1, co_linetable=b""))
-
-        own = {CodeType: placeless, functools._lru_cache_wrapper: _cached}
-        self.dispatch_table = ChainMap(own, cloudpickle.Pickler.dispatch_table)
-        super().__init__(target)
+        super().__init__(target, lambda code: code.replace(co_filename="", co_firstlineno=1, co_linetable=b""))
 
     def persistent_id(self, value: Any) -> object:
         if isinstance(value, str):
             # A class has a random id. Equal texts may be one object or two: these bytes are never one object.
             is_random = value in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
             return b"" if is_random else value.encode(errors="surrogatepass")
-        if type(value) in (set, frozenset):
+        # Sets of other objects may contain each other, which the memo of pickle handles.
+        if type(value) in (set, frozenset) and all(isinstance(one, _ORDERED) for one in value):
             return [type(value).__name__, *sorted(digest(one) for one in value)]
         return None
 
@@ -224,23 +216,31 @@ def _open_file(_file: io.TextIOWrapper) -> Any:
 
 
 def pickled(functions: Mapping[str, object], root: Path, files: dict[str, str], limit_bytes: int) -> bytes:
-    """Return the bytes of functions. ModelError: what they use cannot go to another process, or is too large."""
+    """Return the bytes of functions. ``files`` gets the name that tracebacks show for each file of their code.
+
+    ModelError: what the functions use cannot go to another process, or is too large.
+    """
+
+    def renamed(code: CodeType) -> CodeType:
+        shown = files.setdefault(code.co_filename, _shown(code.co_filename, code.co_name, root))
+        return code.replace(co_filename=shown)
+
     target = _Target(limit_bytes)
     try:
-        _Pickler(target, root, files).dump(functions)
+        _Pickler(target, renamed).dump(functions)
     except Exception as bad:  # methods of the user's classes may raise anything
-        raise _refused(functions, root, bad, limit_bytes) from bad
+        raise _refused(functions, bad, limit_bytes) from bad
     return target.getvalue()
 
 
-def _refused(functions: Mapping[str, object], root: Path, bad: Exception, limit_bytes: int) -> ModelError:
+def _refused(functions: Mapping[str, object], bad: Exception, limit_bytes: int) -> ModelError:
     """Return the error that names the variable because of which functions cannot be pickled."""
     names, sizes = ", ".join(functions), {}
     seen: set[int] = set()
     for text, value in (one for function in functions.values() for one in _variables(function, seen)):
         target = _Target(limit_bytes)
         try:
-            _Pickler(target, root, {}).dump(value)
+            _Pickler(target, lambda code: code).dump(value)
         except _TooLarge:
             pass
         except Exception as refused:  # noqa: BLE001 - as in pickled

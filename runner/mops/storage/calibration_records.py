@@ -175,8 +175,7 @@ class CalibrationRecords:
     def remove(self) -> None:
         """Remove all records."""
         # The last first, one after the other: after a kill, the calibration has fewer rounds and is not damaged.
-        entries = [*self.files.list(self.folder), *self.files.scraps(self.folder, 0)]
-        for path in sorted({entry.path for entry in entries} - {self._begin}, reverse=True):
+        for path in sorted({entry.path for entry in self.files.list(self.folder)} - {self._begin}, reverse=True):
             self.files.remove([path])
         self.files.remove([self._begin])
         self.files.prune(self.folder)

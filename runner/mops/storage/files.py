@@ -162,11 +162,6 @@ class Files:
         """
         return sorted(self._answered(folder, lambda: self._backend.folders(folder)))
 
-    def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
-        """Return files that killed writers left below a folder at least ``age_s`` seconds ago, sorted by path."""
-        found = self._answered(folder, lambda: self._backend.scraps(folder, age_s))
-        return sorted(found, key=lambda entry: entry.path)
-
     def prune(self, folder: str) -> None:
         """Remove a folder and the folders in it, unless they hold files."""
         self._answered(folder, lambda: self._backend.prune(folder))

@@ -200,10 +200,10 @@ class Progress:
         left, commit = (None if s is None else max(s - age, 0.0) for s in (self.seconds_left, self.next_commit_s))
         return replace(self, seconds_left=left, next_commit_s=commit)
 
-    def sample(self, rate: float) -> Progress:
+    def sample(self) -> Progress:
         """Return what a sample keeps."""
         kept = {name: getattr(self, name) for name in _SAMPLED}
-        return Progress(self.at, self.finished, rate=round(rate, 3), **kept)
+        return Progress(self.at, self.finished, rate=round(self.rate, 3), **kept)
 
 
 _SAMPLED = ("durable", "memory_bytes", "runner_bytes", "in_flight", "slots", "open_bytes")

@@ -33,16 +33,11 @@ def read_text(path: Path, what: str) -> str:
     except FileNotFoundError:
         hint = f"name a {what} file, like {what}.json"
         raise UsageError(f"this {what} file does not exist", where=where, hint=hint) from None
-    except IsADirectoryError:
-        hint = f"name the {what}.json in it"
-        raise UsageError(f"this is a folder, not a {what} file", where=where, hint=hint) from None
-    except PermissionError:
-        raise UsageError(f"this {what} file is not readable", where=where, hint="check its owner and mode") from None
     except UnicodeDecodeError as bad:
         where += f", byte {bad.start}"
         raise StudyError(f"the {what} file is not UTF-8 text", [], where=where, hint="save it as UTF-8") from None
     except (OSError, ValueError) as bad:
-        raise path_refused(path, f"this {what} file", bad) from None
+        raise path_refused(path, f"this {what} file", bad, hint=f"name a {what} file, like {what}.json") from None
 
 
 def read_json(text: str, *, where: str, what: str = "study") -> object:

@@ -324,7 +324,7 @@ def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> Non
     for i in range(n_groups):
         builder.add({"a": json_column([i])}, [None], [i])
     many = builder.build()[0]
-    tracebacks, checkpoint = Tracebacks(most_whole=10), OpenCheckpoint(many, None, Spool, StoredTypes())
+    tracebacks, checkpoint = Tracebacks(), OpenCheckpoint(many, None, Spool, StoredTypes())
     tracemalloc.start()
     try:
         for group in range(n_groups):

@@ -30,7 +30,7 @@ def snapshot(n: int = 0) -> Progress:
 
 
 def sample(n: int = 0) -> Progress:
-    return snapshot(n).sample(1.0)
+    return snapshot(n).sample()
 
 
 def test_a_sample_is_taken_every_nine_seconds_and_stored_about_once_a_minute() -> None:
@@ -55,11 +55,6 @@ def test_with_a_slow_storage_only_the_newest_samples_are_kept() -> None:
     kept = samples.to_write(9000.0)
     assert len(kept) == observe._MOST_SAMPLES
     assert kept[-1].finished.simulations_good == 999
-
-
-def test_the_rate_of_a_sample_is_measured_since_the_sample_before() -> None:
-    samples = Samples(0.0)
-    assert [samples.rate(0.0, 100), samples.rate(10.0, 150), samples.rate(20.0, 150)] == [0.0, 5.0, 0.0]
 
 
 def test_the_live_record_is_written_every_second_in_the_first_minute_and_then_every_nine_seconds(

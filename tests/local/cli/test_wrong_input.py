@@ -155,7 +155,7 @@ def test_an_unknown_output_is_found_with_the_first_result(lab: CommandLab) -> No
 # A command, and parts of the error.
 BAD_ARGUMENTS = {
     ("jobs", "submit", "{project}/nothing.json"): ["this study file does not exist", "nothing.json", "hint: "],
-    ("jobs", "submit", "{project}"): ["a folder, not a study file", "study.json in it"],
+    ("jobs", "submit", "{project}"): ["Is a directory", "like study.json"],
     ("jobs", "submit", "{study}", "--project", "{root}/nothing"): ["project folder does not exist", "hint: "],
     ("jobs", "submit", "{study}", "--name", "My job"): ["'My job'", "lower-case letters"],
     ("jobs", "status", "nothing"): ["job 'nothing' does not exist", "hint: this storage has no jobs"],

@@ -109,8 +109,7 @@ def ended(files: Files, log: JobLog, record: JobRecord | None, state: State) -> 
 def below(files: Files, name: str = "job") -> list[str]:
     """Return the paths of all files of a name, in the folder of the name or of the job."""
     root = NamePaths(name).root
-    found = (*files.list(root), *files.scraps(root, 0))
-    return [entry.path.removeprefix(f"{root}/").removeprefix(f"{ID}/") for entry in found]
+    return [entry.path.removeprefix(f"{root}/").removeprefix(f"{ID}/") for entry in files.list(root)]
 
 
 class Hooked:

@@ -205,9 +205,6 @@ class Requests:
     def prune(self, folder: str) -> None:
         pass
 
-    def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
-        return []
-
     def remove(self, path: str) -> None:
         self._actor.ask(f"remove {path}")
         self._world.store.pop(path, None)

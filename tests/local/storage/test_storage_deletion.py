@@ -105,11 +105,9 @@ def test_a_deleted_job_leaves_only_its_bundle_and_its_name_can_be_used_again(fil
     assert Job(files, "job").status().attempt == 1
 
 
-def test_a_deletion_on_a_disk_removes_folders_and_temporary_files_too(local):
+def test_a_deletion_on_a_disk_removes_folders_too(local):
     files = Files.open(local.url)
     finished(files)
-    local.lay(f"jobs/job/{ID}/log/.00000009.json.0a.tmp", b"half")
-    local.lay(f"jobs/job/{ID}/outputs/.1-1.parquet.0b.tmp", b"half")
     gone(files, "job")
     assert [path.name for path in Path(local.url, "jobs").iterdir()] == []
 

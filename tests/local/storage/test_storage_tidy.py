@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from made import ID, AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, on_disk, part, timeless
@@ -198,22 +195,6 @@ def test_a_job_runs_while_its_last_attempt_is_cleaned_and_has_its_state_again_af
         clean(Job(hooked(files, seen), "job"), last_attempt=True)
     assert states == ["running"]
     assert Job(files, "job").status().state == "failed"
-
-
-def test_old_temporary_files_are_removed_new_ones_and_the_log_are_kept(local):
-    files = Files.open(local.url)
-    two_attempts(files)
-    old, new = "outputs/daily/.1-9.parquet.0a.tmp", "outputs/daily/.2-9.parquet.0b.tmp"
-    in_log = "log/.00000009.json.0c.tmp"
-    for name in (old, new, in_log):
-        local.lay(f"jobs/job/{ID}/{name}", b"half")
-    long_ago = time.time() - 7200
-    for name in (old, in_log):
-        os.utime(Path(local.url, "jobs/job", ID, name), (long_ago, long_ago))
-    log_before = sorted(Path(local.url, LOG).iterdir())
-    assert clean(Job(files, "job")).paths == (f"jobs/job/{ID}/outputs/daily/1-7.parquet", f"jobs/job/{ID}/{old}")
-    assert Path(local.url, "jobs/job", ID, new).exists()
-    assert sorted(Path(local.url, LOG).iterdir()) == log_before
 
 
 @on_disk

@@ -83,7 +83,7 @@ def put_record(files: Files, paths: JobPaths) -> None:
     JobLog(files, paths).claim(by="person")
 
 
-SAMPLE = Progress(1.0, Counts(), total=1, memory_bytes=1).sample(1.0)
+SAMPLE = Progress(1.0, Counts(), total=1, memory_bytes=1).sample()
 WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
     "part": put_part,
     "log record": put_record,

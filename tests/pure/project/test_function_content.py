@@ -180,9 +180,10 @@ def test_a_class_takes_along_its_bases_and_methods(before: str, after: str) -> N
     assert digest(defined(CLASS.replace(before, after), "Model")) != digest(defined(CLASS, "Model"))
 
 
-@dataclass
+@dataclass(eq=False)
 class Settings:
     rate: float
+    near: Any = None
 
 
 USES = "def simulate(params, seed):\n    return {'y': [value]}\n"
@@ -220,6 +221,9 @@ def test_objects_that_contain_each_other_have_an_end() -> None:
     both: list[Any] = [{}]
     both[0]["list"] = both
     assert digest(defined(USES, value=both))
+    one, other = Settings(0.1), Settings(0.2)
+    one.near, other.near = {other}, {one}
+    assert digest(defined(USES, value=one))
     recursive = "def simulate(params, seed):\n    return simulate(params, seed - 1) if seed else {}\n"
     assert digest(defined(recursive)) == digest(defined(recursive))
 

@@ -23,7 +23,6 @@ from mops.storage.backends.base import (
     SILENT,
     UNKNOWN,
     Data,
-    Entries,
     Entry,
     Fault,
     RequestFailed,
@@ -120,9 +119,6 @@ class AzureBlobs:
             return {item.name[:-1].rpartition("/")[2] async for item in found if item.name.endswith("/")}
 
         return set(self._wait(names))
-
-    def scraps(self, folder: str, age_s: float) -> Entries:
-        return []  # a blob exists whole or not at all
 
     def prune(self, folder: str) -> None:
         pass  # folders are only parts of names

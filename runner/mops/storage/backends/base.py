@@ -53,9 +53,6 @@ class Entry:
     size: int
 
 
-Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list` is the method
-
-
 class Spool:
     """Large data outside of memory, written once and read any number of times: a file without a name.
 
@@ -201,8 +198,6 @@ class Backend(Protocol):
 
     def folders(self, folder: str) -> set[str]: ...
 
-    def scraps(self, folder: str, age_s: float) -> Entries: ...
-
     def prune(self, folder: str) -> None: ...
 
     def remove(self, path: str) -> None: ...
@@ -282,11 +277,6 @@ FAULTS_BY_ERRNO = {
     errno.EBUSY: BUSY,
     errno.ESTALE: BUSY,
     errno.EINTR: BUSY,
-    errno.ETIMEDOUT: SILENT,
-    errno.EPIPE: SILENT,
-    errno.ECONNREFUSED: SILENT,
-    errno.ECONNRESET: SILENT,
-    errno.ECONNABORTED: SILENT,
     errno.EHOSTDOWN: SILENT,
     errno.EHOSTUNREACH: SILENT,
     errno.ENETDOWN: SILENT,

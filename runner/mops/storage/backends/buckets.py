@@ -25,7 +25,6 @@ from mops.storage.backends.base import (
     SILENT,
     UNKNOWN,
     Data,
-    Entries,
     Entry,
     Fault,
     RequestFailed,
@@ -210,9 +209,6 @@ class BucketObjects:
     def folders(self, folder: str) -> set[str]:
         found = self._told(lambda: obstore.list_with_delimiter(self._store, folder or None))
         return {prefix.rpartition("/")[2] for prefix in found["common_prefixes"]}
-
-    def scraps(self, folder: str, age_s: float) -> Entries:
-        return []  # an object exists whole or not at all
 
     def prune(self, folder: str) -> None:
         pass  # folders are only parts of names

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mops.storage.backends.base import Data, Entries, Entry, Spool
+from mops.storage.backends.base import Data, Entry, Spool
 from mops.system.folders import usual_mode
 
 if TYPE_CHECKING:
@@ -56,26 +55,19 @@ class LocalFolder:
         return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def list(self, folder: str) -> list[Entry]:
-        return [entry for entry, _ in self._files(folder) if not _is_scrap(entry.path)]
+        found = []
+        for path in _walk(str(self._root / folder)):
+            with suppress(FileNotFoundError):
+                found.append(Entry(Path(path).relative_to(self._root).as_posix(), Path(path).stat().st_size))
+        return found
 
     def folders(self, folder: str) -> set[str]:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
             return {entry.name for entry in entries if entry.is_dir() and any(_walk(entry.path))}
         return set()
 
-    def scraps(self, folder: str, age_s: float) -> Entries:
-        before = time.time() - age_s
-        return [entry for entry, written in self._files(folder) if _is_scrap(entry.path) and written <= before]
-
     def prune(self, folder: str) -> None:
         _prune(self._root / folder)
-
-    def _files(self, folder: str) -> Iterator[tuple[Entry, float]]:
-        """Yield each file, and when it was last written."""
-        for path in _walk(str(self._root / folder)):
-            with suppress(FileNotFoundError):
-                found = Path(path).stat()
-                yield Entry(Path(path).relative_to(self._root).as_posix(), found.st_size), found.st_mtime
 
     def remove(self, path: str) -> None:
         with suppress(NotADirectoryError):
@@ -138,18 +130,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield the path of each file, without files that vanish. ``os.walk`` would hide errors."""
+    """Yield the path of each file, without those that writers left or that vanish. ``os.walk`` would hide errors."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 yield from _walk(entry.path)
-            else:
+            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 yield entry.path
-
-
-def _is_scrap(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.startswith(".") and name.endswith(".tmp")
 
 
 def _prune(folder: Path) -> None:

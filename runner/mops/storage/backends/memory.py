@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.storage.backends.base import Data, Entries, Entry, Spool, whole_bytes
+from mops.storage.backends.base import Data, Entry, Spool, whole_bytes
 
 
 class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
@@ -62,9 +62,6 @@ class ProcessMemory:
         # If the folder is a file, list returns that file.
         inner = [entry.path.removeprefix(below) for entry in self.list(folder) if entry.path.startswith(below)]
         return {path.partition("/")[0] for path in inner if "/" in path}
-
-    def scraps(self, folder: str, age_s: float) -> Entries:
-        return []  # mops writes each file at once
 
     def prune(self, folder: str) -> None:
         pass  # folders are only parts of names
