@@ -209,13 +209,12 @@ def fit(params, replicates):
     assert points["mark"]["type"] == "point"
     assert [(row["x"], row["y"]) for row in points["rows"]] == [(1, 0.25)]
     what = "No figure shows the data of data.csv for"
-    columns = "param_id, group, replicate, seed, day, a, b, c, late, place"
     assert [part.data for part in section.parts if isinstance(part, Block)] == [
-        f"{what} 'place' of 'daily': the column has the type string, and a figure needs numbers.",
-        f"{what} 'nothing' of 'daily': the output has no column 'nothing'. It has {columns}.",
-        f"{what} 'late' of 'daily': the figures of this output are along 'day', and the data along 'a'.",
-        f"{what} 'late' of 'daily': a figure shows the first data that mops.toml declares for a column.",
-        f"{what} 'late' of 'weekly': the job has no such output. It has daily.",
+        f"{what} 'place' of 'daily' along 'day'.",
+        f"{what} 'nothing' of 'daily' along 'day'.",
+        f"{what} 'late' of 'daily' along 'a'.",
+        f"{what} 'late' of 'daily' along 'day'.",
+        f"{what} 'late' of 'weekly' along 'day'.",
     ]
 
 
