@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mops.calibration.calibration import Calibration
 from mops.calibration.optimiser import Optimiser
 from mops.calibration.options import Method
-from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, labels_of, outcomes_of
+from mops.calibration.rounds import Fitting, TotalLoss, comparable, differs_from_round, outcomes_of
 from mops.calibration.weighing import AbcSmc, ImportanceResampling
 from mops.errors import CorruptRecord, JobError, MopsError, OtherFormat, similar
 from mops.jobs.job import Job
@@ -49,7 +49,7 @@ class Fitted:
             least_ess=self.scoring.ess,
             stopped=stopped,
             method=Method(self.record.method),
-            objectives=self._objectives(history),
+            objectives=self.scoring.objectives,
             temperature=self.scoring.temperature,
         )
 
@@ -60,13 +60,7 @@ class Fitted:
             return ImportanceResampling(self.space, seed, loss, self.scoring.temperature)
         if method == Method.ABC:
             return AbcSmc(self.space, seed, loss)
-        return Optimiser(self.space, method, seed, loss, self._objectives(history))
-
-    def _objectives(self, history: Sequence[Round]) -> tuple[str, ...]:
-        """Return the losses that are objectives by themselves; empty: the total loss is the only objective."""
-        if self.record.method == Method.NSGA2 and not self.scoring.objectives:
-            return tuple(labels_of(history))
-        return self.scoring.objectives
+        return Optimiser(self.space, method, seed, loss, self.scoring.objectives)
 
 
 def calibration_with(job: Job) -> Calibration | None:
