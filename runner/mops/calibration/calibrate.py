@@ -78,8 +78,8 @@ def calibrate(
     method : str
         How mops chooses sets. ``"importance"``: a design over the space, then rounds near the best sets; each set gets
         a posterior weight. ``"abc"``: approximate Bayesian computation, which takes the total loss as a distance and
-        keeps the nearest sets. ``"tpe"``, ``"cmaes"``, ``"gp"`` and ``"nsga2"``: optimisers of Optuna, which search for
-        the smallest loss and give no posterior.
+        keeps the nearest sets. ``"tpe"``, ``"cmaes"`` and ``"gp"``: optimisers of Optuna, which search for the smallest
+        loss and give no posterior.
     n : int
         The number of sets in each new round; not given: 256, for an optimiser 32.
     rounds : int
@@ -90,8 +90,8 @@ def calibrate(
         The weight of each loss that counts, by its label, as for :meth:`mops.Job.best`; not given: the sum of all
         losses.
     objectives : sequence of str
-        The losses to minimise as objectives by themselves, by their labels, with ``"tpe"``, ``"gp"`` or ``"nsga2"``.
-        Not given: the total loss; with ``"nsga2"`` every loss.
+        The losses to minimise as objectives by themselves, by their labels, with ``"tpe"`` or ``"gp"``. Not
+        given: the total loss.
     temperature : float
         The total loss is divided by it; not given: 1, so that the total loss is minus the logarithm of the likelihood.
     ess : float

@@ -121,8 +121,6 @@ class Calibration:
     @property
     def objectives(self) -> tuple[str, ...]:
         """The losses that are objectives by themselves; empty: the total loss is the only objective."""
-        if self.method is Method.NSGA2 and not self.scoring.objectives:
-            return tuple(labels_of(self.rounds))
         return self.scoring.objectives
 
     @property

@@ -1,4 +1,4 @@
-"""Optimisers of Optuna: TPE, CMA-ES, Gaussian processes and NSGA-II, by its public interface ask and tell.
+"""Optimisers of Optuna: TPE, CMA-ES and Gaussian processes, by its public interface ask and tell.
 
 Round 1 is a design. For each later round, mops replays all rounds into a study of Optuna in memory, so sets of a round
 that has begun are never asked again (docs/internals/calibration.md). Only this module imports Optuna, at its first use:
@@ -29,11 +29,7 @@ _PACKAGES = {
     "tpe": {"optuna": _EXTRA},
     "cmaes": {"optuna": _EXTRA, "cmaes": _EXTRA},
     "gp": {"optuna": _EXTRA, "torch": "pip install torch"},
-    "nsga2": {"optuna": _EXTRA},
 }
-
-# These samplers mark a trial with its generation when they sample it, so a replay must sample too.
-_WITH_GENERATIONS = ("cmaes", "nsga2")
 
 _LEAST_SOURCES = 10  # CMA-ES starts from the best tenth of the design, which needs a set
 
@@ -79,8 +75,9 @@ class Optimiser:
             for params in each.sets:
                 study.enqueue_trial({name: params[name] for name in distributions})
                 trials.append(study.ask(distributions))
-                if self.method in _WITH_GENERATIONS:
-                    _ = trials[-1].relative_params  # samples, and marks the trial, which keeps the queued values
+                if self.method == "cmaes":
+                    # It marks a trial with its generation when it samples it. The trial keeps the queued values.
+                    _ = trials[-1].relative_params
             for trial, outcome in zip(trials, each.outcomes, strict=True):
                 if (total := self.loss.of(outcome)) is None:
                     study.tell(trial, state=_optuna().trial.TrialState.FAIL)
@@ -102,13 +99,12 @@ class Optimiser:
                 return samplers.TPESampler(seed=seed, constant_liar=True)
             case "gp":
                 return samplers.GPSampler(seed=seed)
-            case "nsga2":
-                return samplers.NSGAIISampler(seed=seed, population_size=_generation(sizes[0]))
         design = [trial for trial in study.trials[: sizes[0]] if trial.values is not None]
+        # An eighth of the sets of a round may fail without delaying the next generation.
         return samplers.CmaEsSampler(
             seed=seed,
             n_startup_trials=0,
-            popsize=_generation(sizes[1]),
+            popsize=max(_LEAST_GENERATION, sizes[1] - sizes[1] // 8),
             source_trials=design if len(design) >= _LEAST_SOURCES else None,
         )
 
@@ -129,12 +125,6 @@ def check_optimiser(method: str, space: Space, where: str) -> None:
                     where=where,
                     hint="use --method tpe",
                 )
-
-
-def _generation(n: int) -> int:
-    """Return the size of a generation in rounds of ``n`` sets."""
-    # An eighth of the sets may fail without delaying the next generation.
-    return max(_LEAST_GENERATION, n - n // 8)
 
 
 def _distribution(entry: Choice | Range) -> Any:

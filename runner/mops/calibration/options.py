@@ -24,7 +24,6 @@ class Method(StrEnum):
     TPE = "tpe"
     CMAES = "cmaes"
     GP = "gp"
-    NSGA2 = "nsga2"
 
     @property
     def gives_posterior(self) -> bool:
@@ -48,7 +47,6 @@ METHODS = {
     Method.TPE: MethodTraits(has_objectives=True),
     Method.CMAES: MethodTraits(),
     Method.GP: MethodTraits(has_objectives=True),
-    Method.NSGA2: MethodTraits(has_objectives=True),
 }
 
 
@@ -104,7 +102,6 @@ class Plan:
 
     def check(self) -> None:
         """Raise UsageError if the method does not have the objectives."""
-        several = self.objectives or self.method is Method.NSGA2
         if self.objectives and not METHODS[self.method].has_objectives:
             with_objectives = (method for method, traits in METHODS.items() if traits.has_objectives)
             raise UsageError(
@@ -112,7 +109,7 @@ class Plan:
                 where="the objectives",
                 hint=f"use the method {', '.join(with_objectives)}; or weigh the losses in their sum",
             )
-        if several and self.weights:
+        if self.objectives and self.weights:
             raise UsageError(
                 "objectives have no weights",
                 where="the weights",

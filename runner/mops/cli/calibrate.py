@@ -60,8 +60,8 @@ def calibrate(
     and less than 5 % of the sets of a round are nearer than before. To continue after a stop or a kill, or to add
     rounds, repeat the command with the same --name. Round 1 is the job NAME-r1, and so on.
 
-    The methods tpe, cmaes, gp and nsga2 are optimisers of Optuna. They run all --rounds, search for the smallest total
-    loss, and print the best sets. With several --objective, or nsga2, they print the Pareto set.
+    The methods tpe, cmaes and gp are optimisers of Optuna. They run all --rounds, search for the smallest total loss,
+    and print the best sets. With several --objective, they print the Pareto set.
 
     Example:
 

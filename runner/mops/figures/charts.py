@@ -21,7 +21,7 @@ from mops.figures.bins import Bins, is_constant
 from mops.figures.columns import Floats, cell, numbers
 from mops.figures.failures import FailureBins
 from mops.figures.fan import linear_below
-from mops.figures.losses import TOTAL, Distribution, ScoredSets, ShownSets, named
+from mops.figures.losses import TOTAL, Distribution, ScoredSets, named
 from mops.figures.profiles import Pairs, Parallel, Profile
 from mops.figures.sensitivity import Sensitivity
 from mops.figures.sobol import Sobol
@@ -242,16 +242,14 @@ def distribution(found: Distribution) -> Chart:
     return titled(bars, title, f"The {named(found.title)} of {of}{scale}. The least is {least}, the median {median}.")
 
 
-def profile(found: Profile, sets: ShownSets | None = None, by: str = "") -> Chart:
-    """Draw the least and the median loss in each bin of a parameter; ``sets``: and these sets as points."""
+def profile(found: Profile, by: str = "") -> Chart:
+    """Draw the least and the median loss in each bin of a parameter."""
     rows = [row for row in binned(found.bins, found.table) if row["best"] is not None]
     x, is_text = bin_axis(found.bins, "x", at=True), found.bins.is_text
-    points = [] if sets is None else _sets_at(found, sets)
-    losses = [row[name] for row in rows for name in ("best", "median")] + [row["y"] for row in points]
+    losses = [row[name] for row in rows for name in ("best", "median")]
     y = loss_y("y", losses, found.title, is_log=found.is_log)
-    names = ["least", "median", *(["a set"] if points else [])]
-    colour = coloured(names, [BLUE, VERMILION, GREY])
-    layers = [drawn_from(points).mark_circle(size=10, opacity=0.45).encode(**x, y=y, color=colour)] if points else []
+    colour = coloured(["least", "median"], [BLUE, VERMILION])
+    layers = []
     for name, field, dash in (("median", "median", [3, 3]), ("least", "best", [1, 0])):
         line = drawn_from([row | {"y": row[field], "series": name} for row in rows])
         # Texts have no order that a line could show.
@@ -267,12 +265,6 @@ def profile(found: Profile, sets: ShownSets | None = None, by: str = "") -> Char
         f"{counted(found.n, 'parameter set')}. The least is {cell(best['best'])}, at {best['x_label']}.{missing}"
     )
     return titled(alt.layer(*layers), f"Profile of {shortened(found.bins.name, 40)}{by}", caption)
-
-
-def _sets_at(found: Profile, sets: ShownSets) -> Rows:
-    places = _places(found.bins, sets.table[found.bins.name], "x")
-    losses = numbers(sets.table[TOTAL]).tolist()
-    return [at | {"y": loss, "series": "a set"} for at, loss in zip(places, losses, strict=True) if at]
 
 
 def _places(bins: Bins, column: pa.ChunkedArray, channel: str) -> Rows:

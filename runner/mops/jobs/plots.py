@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mops.errors import MopsError, UsageError
 from mops.figures.fan import Fan, have_decades
-from mops.figures.losses import TOTAL, ScoredSets, distribution, shown_sets
+from mops.figures.losses import TOTAL, ScoredSets, distribution
 from mops.figures.profiles import pairs, profile, telling_parameters
 from mops.figures.sensitivity import LEAST_SETS
 from mops.figures.sobol import LEAST_BLOCKS
@@ -34,7 +34,6 @@ from mops.project.mops_toml import Observed
 if TYPE_CHECKING:
     from mops.figures.charts import Chart
 
-_MOST_PROFILES = 9
 _UNFIT_DATA = " The chart has no data, because 'where' chooses rows of the output and not of the data."
 
 
@@ -76,37 +75,6 @@ class Plots:
         scored = self._scored(loss, weights)
         labels = [TOTAL] if loss is not None else list(scored.shown_labels)
         return _chart(charts.beside([charts.distribution(distribution(scored, label)) for label in labels]))
-
-    def profile(
-        self,
-        parameters: str | Sequence[str] | None = None,
-        loss: str | None = None,
-        *,
-        weights: Mapping[str, float] | None = None,
-    ) -> Chart:
-        """Draw the least and the median loss over each parameter, and parameter sets as points.
-
-        Parameters
-        ----------
-        parameters
-            The parameters. None: the 9 that explain most of the variance of the loss's ranks.
-        loss
-            The label of a loss, as in :meth:`Job.best`; None: the only loss, or the weighted sum.
-        weights
-            As for :meth:`Job.best`.
-
-        Raises
-        ------
-        UsageError
-            The job has no losses, or several without weights, or a parameter is unknown; or Altair is not installed.
-        """
-        charts, _ = _charts()
-        scored = self._with_total(loss, weights)
-        names = _names(scored, parameters) or telling_parameters(scored, most=_MOST_PROFILES)
-        if not names:
-            raise _no_parameters(self._job)
-        sets = shown_sets(scored, best=200, others=1_800)
-        return _chart(charts.beside([charts.profile(profile(scored, name), sets) for name in names]))
 
     def pairs(
         self,
@@ -348,10 +316,10 @@ def _without_data(wrong: MopsError) -> str:
     return f" The chart has no data: {wrong.what} ({wrong.where})."
 
 
-def _names(scored: ScoredSets, parameters: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _names(scored: ScoredSets, parameters: Sequence[str] | None) -> tuple[str, ...] | None:
     if parameters is None:
         return None
-    names = (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    names = tuple(parameters)
     if unknown := [name for name in names if name not in scored.parameters]:
         hint = f"the parameters are {', '.join(scored.parameters)}"
         raise UsageError(f"the job has no parameter {unknown[0]!r}", where="job.plot", hint=hint)

@@ -24,14 +24,14 @@ from mops.storage.dataset import part_damaged
 READING_FAULTS = (CorruptRecord, pa.ArrowException, UnicodeDecodeError)
 
 
-def damage_of(data: JobData, fault: Exception) -> CorruptRecord:
-    """Return what is damaged. Raises the fault again if all parts are as mops has written them."""
+def damage_of(fault: Exception, *several: JobData) -> CorruptRecord:
+    """Return what is damaged of these jobs. Raises the fault again if all parts are as mops has written them."""
     if isinstance(fault, CorruptRecord):
         return fault
-    problems = verify(data.files, data.name)
-    if not problems:
-        raise fault
-    return part_damaged(data.name, problems[0])
+    for data in several:
+        if problems := verify(data.files, data.name):
+            return part_damaged(data.name, problems[0])
+    raise fault
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,17 @@ class Facts:
         return cls(JobData.read(job.files, job.name), target, weights)
 
     @cached_property
-    def causes(self) -> list[dict[str, Any]] | CorruptRecord:
-        """The rows of ``Job.causes``, or why they cannot be read."""
-        try:
-            return list(self.data.cause_table.to_pylist())
-        except READING_FAULTS as fault:
-            return damage_of(self.data, fault)
+    def causes(self) -> list[dict[str, Any]]:
+        """The rows of ``Job.causes``."""
+        return list(self.data.cause_table.to_pylist())
 
     @cached_property
     def summary(self) -> JobSummary:
         """The job in words."""
-        reasons, place = reasons_in(self.causes if isinstance(self.causes, list) else [])
-        now, last, n = self.data.status, self.data.last_live, self._n_lacking()
+        reasons, place = reasons_in(self.causes)
+        now, last = self.data.status, self.data.last_live
+        n = len(self.data.groups_run) - self.scored.n_complete if self.data.record.spec.targets else 0
         return summary_of(now, self.data.time_s, reasons=reasons, place=place, n_lacking=n, last=last)
-
-    def _n_lacking(self) -> int:
-        """Return the number of sets that have run and lack a loss; 0 if that is unknown."""
-        try:
-            return len(self.data.groups_run) - self.scored.n_complete if self.data.record.spec.targets else 0
-        except READING_FAULTS:
-            return 0
 
     def command(self, *verb: str) -> str:
         """Return a command for the job. It names the storage, because a report is read anywhere."""
@@ -80,6 +71,11 @@ class Facts:
         if job not in self._of_rounds:
             self._of_rounds[job] = JobData.read(self.data.files, job)
         return self._of_rounds[job]
+
+    @property
+    def read(self) -> list[JobData]:
+        """The jobs that were read."""
+        return [self.data, *self._of_rounds.values()]
 
     @cached_property
     def _of_rounds(self) -> dict[str, JobData]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from mops.errors import CorruptRecord
 from mops.figures import charts
 from mops.figures.failures import FailureBins
 from mops.jobs.figure_data import failure_bins_of
@@ -20,8 +19,6 @@ _PARAMETERS_SHOWN = 6
 def failures(facts: Facts) -> Section | None:
     """Return the section about failures; None: there are none."""
     causes = facts.causes
-    if isinstance(causes, CorruptRecord):
-        raise causes
     if not causes:
         return None
     found = failure_bins_of(facts.data)

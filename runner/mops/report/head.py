@@ -11,7 +11,7 @@ from mops.figures.columns import cell
 from mops.figures.losses import TOTAL, ScoredSets
 from mops.figures.profiles import MOST_PARAMETERS, telling_parameters
 from mops.jobs.summary import JobSummary
-from mops.report.facts import READING_FAULTS, Facts, damage_of
+from mops.report.facts import Facts
 from mops.report.losses import MOST_RANKINGS, varying
 from mops.storage.joblog.records import Claim, End
 from mops.study.ids_and_seeds import short_id
@@ -45,7 +45,7 @@ def head(facts: Facts) -> Head:
     return Head(
         facts.summary,
         [*steps, *_next_steps(facts)],
-        answers(facts),
+        [*_best_set(facts), *_posterior(facts)],
         [(name, value) for name, value in _about(facts) if value],
     )
 
@@ -63,15 +63,6 @@ def _next_steps(facts: Facts) -> list[tuple[str, str]]:
     more = str(len(found.rounds) + 3)
     text = "Run more rounds, with the space and the options of the calibration."
     return [(text, shlex.join([*base, "--rounds", more, *where]))]
-
-
-def answers(facts: Facts) -> list[Answer]:
-    """Return the result in sentences; empty: there are no losses, or they cannot be read, as their section says."""
-    try:
-        return [*_best_set(facts), *_posterior(facts)]
-    except READING_FAULTS as fault:
-        damage_of(facts.data, fault)  # raises a fault of another kind
-        return []
 
 
 def _best_set(facts: Facts) -> Iterator[Answer]:

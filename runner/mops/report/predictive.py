@@ -1,12 +1,8 @@
-"""The outputs of a calibration, compared with declared data before and after it: a prior and a posterior predictive.
-
-An optimiser has neither. Its report compares the sets of the first round with the best sets.
-"""
+"""The outputs of a calibration, compared with declared data before and after it: a prior and a posterior predictive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +11,7 @@ import pyarrow.compute as pc
 
 from mops.calibration.calibration import Calibration
 from mops.calibration.rounds import is_from_prior
-from mops.errors import CorruptRecord, UsageError
+from mops.errors import UsageError
 from mops.figures.calibration import thinned
 from mops.figures.choices import Course
 from mops.figures.columns import Floats
@@ -27,13 +23,12 @@ from mops.jobs.figure_data import data_of, declared
 from mops.jobs.scan import Selection
 from mops.project.mops_toml import Observed
 from mops.report.content import Block, Figure, Gallery, Width
-from mops.report.facts import READING_FAULTS, Facts, damage_of
+from mops.report.facts import Facts
 from mops.report.outputs import compared, courses, pairs_of_divisions
 from mops.storage.job_records import job_names, load_job
 from mops.units import counted, shortened
 
 _NONE = "No figure compares the outputs of the calibration with the data:"
-_N_BEST = 8
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,8 @@ class _Chosen:
 
 
 def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
-    """Return a figure for each column with data, or a note why there is none; empty: no column has data."""
-    data = declared(facts.data.observed)
+    """Return a figure for each column with data, or a note why there is none; empty: no data, or no posterior."""
+    data = declared(facts.data.observed) if found.method.gives_posterior else []
     with_data = [
         replace(course, ys=ys)
         for course in courses(facts)
@@ -68,13 +63,13 @@ def predictive(facts: Facts, found: Calibration) -> list[Gallery | Block]:
     ]
     if not with_data:
         return []
-    before, after = _prior_and_posterior(found) if found.method.gives_posterior else _first_and_best(found)
+    before, after = _prior_and_posterior(found)
     try:
         reason = _lack(facts, found, before.weights + after.weights)
         width: Width = "half" if sum(len(course.ys) for course in with_data) > 1 else "whole"
         shown = [] if reason else with_data
         figures = [one for course in shown for one in _figures(facts, found, course, before, after, width)]
-    except (CorruptRecord, UsageError) as wrong:
+    except UsageError as wrong:
         where = f" ({wrong.where})" if wrong.where else ""
         return [Block("note", f"{_NONE} {wrong.what}{where}.")]
     if not figures:
@@ -93,19 +88,6 @@ def _prior_and_posterior(found: Calibration) -> tuple[_Chosen, _Chosen]:
     return before, _Chosen(weights, name, text, is_probability=not found.is_rough)
 
 
-def _first_and_best(found: Calibration) -> tuple[_Chosen, _Chosen]:
-    first = found.rounds[0].k
-    before = _Chosen(_of_rounds(found, [first]), "first round", f"of round {first}")
-    losses = np.array([np.inf if loss is None else loss for loss in found.trials()["loss"].to_pylist()])
-    weights = np.zeros(len(losses))
-    if found.objectives:
-        weights[found.pareto_places()] = 1
-        return before, _Chosen(weights, "Pareto set", "that no other set beats in all objectives")
-    best = np.argsort(losses, kind="stable")[:_N_BEST]
-    weights[best] = np.isfinite(losses[best])
-    return before, _Chosen(weights, "best sets", "with the least loss of all rounds")
-
-
 def _of_rounds(found: Calibration, ks: Sequence[int]) -> Floats:
     """Return the weight 1 for each trial of these rounds."""
     return np.isin([each.k for each in found.rounds for _ in each.sets], ks).astype(np.float64)
@@ -113,7 +95,7 @@ def _of_rounds(found: Calibration, ks: Sequence[int]) -> Floats:
 
 def _lack(facts: Facts, found: Calibration, weights: Floats) -> str:
     """Return why there is no figure of the trials with a weight; empty: there may be one."""
-    if found.method.gives_posterior and not found.has_weights:
+    if not found.has_weights:
         return "no set has a loss"
     names = found.trials().filter(pa.array(weights > 0))["job"].unique().to_pylist()
     files = facts.data.files
@@ -162,12 +144,12 @@ def _figure(
     (earlier, read_earlier, under), (later, read_later, over) = before, after
     within = _within(over, data, later.name) if data is not None and later.is_probability else ""
     bins = f" The values of {over.x!r} are in bins." if over.is_binned else ""
-    shared = "The replicates of a set share its weight." if later.is_probability else "Each set has the same weight."
     caption = (
         f"Median (lines) and the middle 50 % and 90 % (bands). {earlier.name.capitalize()}: "
         f"{_sets(read_earlier, under)} {earlier.text}. {later.name.capitalize()}: {_sets(read_later, over)} "
         f"{later.text}. "
-        f"{shared} The bands include the randomness of the model, and no errors of measurement.{bins}{within}"
+        "The replicates of a set share its weight. The bands include the randomness of the model, and no errors of "
+        f"measurement.{bins}{within}"
     )
     title = f"{shortened(over.y, 40)}: {earlier.name} and {later.name} ({shortened(over.output, 30)}){only_text(over)}"
     options = {"has_inner_bands": True, "has_decades": has_decades}
@@ -226,28 +208,17 @@ def trial_rows(
 
 def _n_rows(data: JobData, output: str, columns: Sequence[str]) -> int:
     """Return the rows of an output; 0 if it lacks a column, or if every simulation of the round has failed."""
-    with _damage_of(data):
-        if output not in data.output_names or not set(columns) <= set(data.dataset("outputs", output).schema.names):
-            return 0
-        return data.n_rows(output)
+    if output not in data.output_names or not set(columns) <= set(data.dataset("outputs", output).schema.names):
+        return 0
+    return data.n_rows(output)
 
 
 def _rows_of(data: JobData, output: str, columns: Sequence[str], number: dict[str, int]) -> pa.Table:
     """Return the rows of sets, with the number of each set as its group."""
     numbers = np.array([number.get(identity, -1) for identity in data.parameters.ids().to_pylist()], np.int32)
-    with _damage_of(data):
-        # Not `data.rows`, which would keep a sample of each round.
-        where = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
-        wanted = Selection(where=where, columns=list(dict.fromkeys(("group", "replicate", *columns))))
-        scan = data.scan(wanted, "outputs", output)
-        rows = pa.Table.from_batches(scan.batches(), scan.schema)
+    # Not `data.rows`, which would keep a sample of each round.
+    where = pc.field("group").isin(pa.array(np.flatnonzero(numbers >= 0), pa.int32()))
+    wanted = Selection(where=where, columns=list(dict.fromkeys(("group", "replicate", *columns))))
+    scan = data.scan(wanted, "outputs", output)
+    rows = pa.Table.from_batches(scan.batches(), scan.schema)
     return rows.set_column(0, "group", pa.array(numbers[rows["group"].to_numpy()], pa.int32()))
-
-
-@contextmanager
-def _damage_of(data: JobData) -> Iterator[None]:
-    """Raise CorruptRecord instead of what reading a damaged part raises."""
-    try:
-        yield
-    except READING_FAULTS as fault:
-        raise damage_of(data, fault) from fault

@@ -75,7 +75,10 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
     from mops.report.head import head  # noqa: PLC0415 - this and the sections need the optional libraries
 
     facts = Facts.of(job, target, weights)
-    sections = _sections(facts)
+    try:
+        sections, top = _sections(facts), head(facts)
+    except READING_FAULTS as fault:
+        raise damage_of(fault, *facts.read) from fault
     is_live = any(part.kind == "parallel" for section in sections for part in section.parts)
     script = (_vega() if is_live else "") + _file("page.js")
     return (
@@ -84,7 +87,7 @@ def render(job: Job, target: str | None = None, weights: Mapping[str, float] | N
         .render(
             facts=facts,
             made=f"{datetime.fromtimestamp(facts.data.time_s).astimezone():%Y-%m-%d %H:%M}",
-            head=head(facts),
+            head=top,
             sections=sections,
             style=_file("look.css") + _file("page.css"),
             script=script,
@@ -117,31 +120,18 @@ def _vega() -> str:
 
 
 def _sections(facts: Facts) -> list[Section]:
-    """Return the sections that the job has. A section with a damaged part says what to do."""
-    from mops.report import calibration, content, failures, influence, losses, outputs, progress  # noqa: PLC0415
+    """Return the sections that the job has."""
+    from mops.report import calibration, failures, influence, losses, outputs, progress  # noqa: PLC0415
 
-    every: tuple[tuple[str, str, Callable[[Facts], Section | None]], ...] = (
-        ("failures", "Failures", failures.failures),
-        ("calibration", "Calibration", calibration.fitting),
-        ("losses", "Losses", losses.losses),
-        ("outputs", "Outputs", outputs.outputs),
-        ("sensitivity", "Sensitivity", influence.influence),
-        ("progress", "Progress and memory", progress.progress),
+    every: tuple[Callable[[Facts], Section | None], ...] = (
+        failures.failures,
+        calibration.fitting,
+        losses.losses,
+        outputs.outputs,
+        influence.influence,
+        progress.progress,
     )
-    found = []
-    for anchor, title, make in every:
-        try:
-            section = make(facts)
-        except READING_FAULTS as fault:
-            damaged = damage_of(facts.data, fault)
-            text = (
-                f"This section is missing: {damaged.what} ({damaged.where}). List all damaged parts, to restore them "
-            )
-            data = {"text": f"{text}from a backup:", "command": facts.command("verify")}
-            section = content.Section(anchor, title, [content.Block("damaged", data)])
-        if section is not None:
-            found.append(section)
-    return found
+    return [section for make in every if (section := make(facts)) is not None]
 
 
 @cache

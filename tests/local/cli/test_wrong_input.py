@@ -368,7 +368,7 @@ def test_a_record_of_a_newer_mops(lab: CommandLab) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("study calibrate space.json --method tpee", "'nsga2'; did you mean 'tpe'?"),
+        ("study calibrate space.json --method tpee", "'gp'; did you mean 'tpe'?"),
         (
             "study sample space.json --method sobbol",
             "'sobbol' is not one of 'sobol', 'lhs', 'grid'; did you mean 'sobol'?",

@@ -164,16 +164,14 @@ def parts(section: Section | None) -> tuple[dict[str, str], list[str]]:
     return {figure.title: str(figure.spec) for figure in figures}, notes
 
 
-def test_a_report_has_a_panel_for_each_key_and_its_data_or_says_why_not(job: Job) -> None:
+def test_a_report_has_a_panel_for_each_key_and_its_data_or_names_them(job: Job) -> None:
     figures, notes = parts(outputs(Facts.of(job)))
     panels = [title for title in figures if title.startswith("cases (by_region)")]
     assert panels == [f"cases (by_region), region and sex = {r}, {s}" for r in ("north", "south") for s in "fm"]
     assert ["'type': 'point'" in figures[title] for title in panels] == [True, False, False, True]
     assert "cases of the best sets (by_region), region and sex = south, f" in figures
     text = " ".join(notes)
-    assert (
-        "plain.csv for 'deaths' of 'by_region': the figures are apart for each 'region', and the data have no" in text
-    )
+    assert "No figure shows the data of plain.csv for 'deaths' of 'by_region' along" in text
     assert "several rows of 'events' for one 'day', and no column tells these rows apart: return one row" in text
     assert "one for each of the 9 values of 'district': choose some of them, such as job.plot.fan('districts'" in text
     _, why = parts(influence(Facts.of(job)))

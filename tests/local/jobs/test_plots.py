@@ -17,7 +17,6 @@ from job_reads import data_of
 from mops.errors import UsageError
 from mops.figures.choices import Course
 from mops.figures.losses import distribution
-from mops.figures.profiles import profile
 from mops.jobs.figure_data import fans_of, measured_of, scored_of, sensitivity_of, timeline_of
 from mops.jobs.job import Job
 from mops.storage.paths import bundle_path
@@ -56,20 +55,6 @@ def test_the_losses_are_bars_of_the_distribution(job: Job) -> None:
         assert figure.quantiles is not None
         assert f"the median {number(figure.quantiles[1])}." in " ".join(view["title"]["subtitle"])
         assert [row["x_low"] for row in rows] == figure.bins.edges[:-1].tolist()
-
-
-def test_a_profile_has_a_point_for_each_set_and_the_best_of_each_bin(job: Job) -> None:
-    scored = scored_of(data_of(job)).only("fit")
-    found = views(job.plot.profile(loss="fit"))
-    for view, name in zip(found, ("beta", "kind", "rate", "extra"), strict=True):
-        assert view["title"]["text"] == f"Profile of {name}"
-        table = profile(scored, name).table.to_pylist()
-        (_, points), (_, median), (best, least) = view["layers"]
-        assert [row["y"] for row in least] == [row["best"] for row in table if row["n"]]
-        assert [row["y"] for row in median] == [row["median"] for row in table if row["n"]]
-        with_value = [row for row in scored.table.to_pylist() if row["fit"] is not None and row[name] is not None]
-        assert sorted(row["y"] for row in points) == sorted(row["fit"] for row in with_value)
-        assert best["encoding"]["x"].get("scale", {}).get("type") == {"kind": None, "rate": "log"}.get(name, "linear")
 
 
 def test_a_fan_has_the_median_and_both_bands(job: Job) -> None:
@@ -203,7 +188,6 @@ def test_each_chart_of_a_job_of_one_set_can_be_saved_and_layered(tmp_path: Path)
         one.plot.losses(),
         one.plot.fan(y="infected"),
         one.plot.timeline(),
-        one.plot.profile(["beta", "kind"], "fit"),
     )
     for chart in drawn:
         chart.save(tmp_path / "one.png")

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 import pytest
 
 import mops
 from job_folders import folder_of
 from mops.calibration.calibration import Calibration
-from mops.errors import JobFailed
+from mops.errors import CorruptRecord, JobFailed
 from mops.figures.columns import cell
 from mops.figures.fan import BAND_COLUMNS, QUANTILES
 from mops.report.calibration import fitting
@@ -24,7 +23,6 @@ from mops.report.facts import Facts
 from mops.report.predictive import predictive, trial_rows
 from mops.report.render import render
 from mops.settings import Settings
-from mops.storage.calibration_records import Outcome
 
 from .report_lab import MODEL as OTHER_MODEL
 from .report_lab import design, submit
@@ -167,9 +165,8 @@ def test_deleted_and_damaged_rounds_are_named(tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     facts = Facts.of(mops.open_job("fit-r2", storage, local=True))
     damaged(mops.open_job("fit-r1", storage, local=True), "outputs/daily")
-    (note,) = notes(facts, fit)
-    folder = folder_of(storage, "fit-r1")
-    assert note.startswith(f"{NONE} a committed part of job 'fit-r1' is damaged ({folder}/outputs/daily")
+    with pytest.raises(CorruptRecord, match="a committed part of job 'fit-r1' is damaged"):
+        render(mops.open_job("fit-r2", storage, local=True))
     mops.open_job("fit-r1", storage, local=True).delete()
     assert notes(facts, fit) == [f"{NONE} the outputs of fit-r1 have been deleted."]
     (tmp_path / "model.py").write_text(OTHER_MODEL)
@@ -199,26 +196,6 @@ def test_rounds_that_failed_leave_the_prior_to_the_next_ones(tmp_path: Path) -> 
     assert set(table[table["sets"] == "prior predictive"]["n"]) == {"64"}
 
 
-def test_an_optimiser_compares_round_1_with_the_best_sets(fit: Calibration, facts: Facts) -> None:
-    optimiser = replace(fit, record=replace(fit.record, method="cmaes"), weights=[None] * len(fit.weights))
-    (gallery,) = predictive(facts, optimiser)
-    assert isinstance(gallery, Gallery)
-    (figure,) = gallery.figures
-    assert figure.title == "cases: first round and best sets (daily)"
-    assert "Best sets: 8 sets with the least loss of all rounds. Each set has the same weight." in figure.caption
-    assert "data points lie in" not in figure.caption, "the best sets are no distribution"
-    rows = outputs_of(fit)
-    best = fit.best(8).to_pandas()[["round", "param_id"]].merge(rows, on=["round", "param_id"])
-    assert len(best) == 8 * 2 * 8
-    chosen = (("first round", rows[rows["round"] == 1]), ("best sets", best))
-    for name, some in chosen:
-        shown = figure.data.filter(pc.equal(figure.data["sets"], name)).to_pandas().set_index("x")
-        expected = {day: bands for day, _, bands in quantiles(some.assign(weight=1.0))}
-        assert shown.index.tolist() == list(expected)
-        for day, bands in expected.items():
-            assert shown.loc[day, list(BAND_COLUMNS)].tolist() == pytest.approx(bands)
-
-
 def test_the_section_of_an_optimiser_has_the_best_sets_of_all_rounds(
     fit: Calibration, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,12 +208,3 @@ def test_the_section_of_an_optimiser_has_the_best_sets_of_all_rounds(
     best = fit.best(10).select(["loss", *fit.varying]).to_pylist()
     assert table["head"] == ["loss", *fit.varying]
     assert table["rows"] == [[cell(value) for value in row.values()] for row in best]
-
-
-def test_of_an_optimiser_without_losses_a_note_says_so(fit: Calibration, facts: Facts) -> None:
-    failed = Outcome({}, "error")
-    rounds = [replace(each, outcomes=(failed,) * len(each.sets)) for each in fit.rounds]
-    optimiser = replace(
-        fit, record=replace(fit.record, method="cmaes"), weights=[None] * len(fit.weights), rounds=rounds
-    )
-    assert notes(facts, optimiser) == [f"{NONE} the outputs have no values for the first round or for the best sets."]

@@ -82,7 +82,7 @@ def test_the_pareto_set_has_the_trials_that_no_other_beats() -> None:
     sets = tuple({"x": float(i)} for i in range(len(outcomes)))
     history = [Round(1, "f-r1", sets, {}, outcomes=outcomes)]
     weights = [None] * len(sets)
-    found = calibration_of(history, OF_X, weights, Scoring(None, 1.0, 1.0, ("a", "b")), "nsga2")
+    found = calibration_of(history, OF_X, weights, Scoring(None, 1.0, 1.0, ("a", "b")), "tpe")
     assert found.pareto()["x"].to_pylist() == [0.0, 1.0, 3.0, 4.0]
     one = calibration_of(history, OF_X, weights, method="tpe")
     assert one.pareto()["x"].to_pylist() == [1.0]  # the smallest sum
@@ -97,9 +97,8 @@ def test_an_optimiser_gives_no_posterior() -> None:
         found.posterior()
 
 
-def test_objectives_are_those_named_and_with_nsga2_every_loss() -> None:
+def test_objectives_are_those_named() -> None:
     for options, objectives in (
-        (CalibrateOptions(method="nsga2"), ("peak", "size")),
         (CalibrateOptions(method="tpe"), ()),
         (CalibrateOptions(method="tpe", objectives=["size"]), ("size",)),
     ):
@@ -123,7 +122,7 @@ def test_an_option_that_is_none_is_not_given() -> None:
         ({"method": "magic"}, "the method 'magic' is unknown"),
         ({"method": "cmaes", "objectives": ["a", "b"]}, "the method 'cmaes' has one objective"),
         ({"objectives": ["a", "b"]}, "the method 'importance' has one objective"),
-        ({"method": "nsga2", "weights": {"a": 2}}, "objectives have no weights"),
+        ({"method": "gp", "objectives": ["a"], "weights": {"a": 2}}, "objectives have no weights"),
         ({"method": "tpe", "objectives": ["a", "a"]}, "a loss is named twice"),
     ],
 )
@@ -152,7 +151,7 @@ def calibration_by(plan: Plan) -> Calibration:
     return calibration_of((), space, scoring=plan.scoring, method=plan.method)
 
 
-@pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC, Method.TPE, Method.CMAES, Method.NSGA2])
+@pytest.mark.parametrize("method", [Method.IMPORTANCE, Method.ABC, Method.TPE, Method.CMAES])
 @pytest.mark.parametrize("later", [{"a": 1.0, "b": 2.0}, {"b": 2.0}, {"a": 1.0, "b": 2.0, "c": 3.0}, {"c": 3.0}])
 def test_a_set_without_a_loss_of_another_round_has_failed_and_the_calibration_continues(
     method: Method, later: dict[str, float]

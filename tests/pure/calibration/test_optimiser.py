@@ -56,7 +56,7 @@ def test_the_optimum_is_found_although_half_of_the_space_fails(method: Method) -
     assert best(history[-1]) < 0.5
 
 
-@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
 def test_optuna_is_told_failures_as_failures_and_each_loss_of_its_set(method: Method) -> None:
     fitting = optimiser(method)
     history = played(fitting, lambda params: bowl(params) if params["x"] > 0 else None, n=16, rounds=3)
@@ -75,7 +75,7 @@ def test_optuna_is_told_failures_as_failures_and_each_loss_of_its_set(method: Me
             assert (trial.state, trial.values) == (optuna.trial.TrialState.FAIL, None)
 
 
-@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES, Method.NSGA2])
+@pytest.mark.parametrize("method", [Method.TPE, Method.CMAES])
 def test_records_read_back_from_json_give_the_same_next_sets(method: Method) -> None:
     fitting = optimiser(method, seed=4)
     history = played(fitting, bowl, n=16, rounds=3)
@@ -97,8 +97,7 @@ def test_a_sampler_of_another_version_continues_from_the_stored_sets() -> None:
     assert np.std(xs) < 0.7 * np.std([params["x"] for params in fitting.ask(first, 32).sets])
 
 
-@pytest.mark.parametrize("method", [Method.NSGA2, Method.TPE])
-def test_several_objectives_find_the_pareto_set(method: Method) -> None:
+def test_several_objectives_find_the_pareto_set() -> None:
     """The losses are the squared distances of x from 0 and from 2: the Pareto set is between, with y at 5."""
 
     def losses(params: Sets) -> dict[str, float]:
@@ -106,14 +105,13 @@ def test_several_objectives_find_the_pareto_set(method: Method) -> None:
         return {"left": params["x"] ** 2 + far, "right": (params["x"] - 2) ** 2 + far}
 
     space = {"x": {"min": -10, "max": 10}, "y": {"min": 0, "max": 20}}
-    history = played(optimiser(method, space, ("left", "right")), losses, n=40, rounds=8)
+    history = played(optimiser(Method.TPE, space, ("left", "right")), losses, n=40, rounds=8)
     last = [params for params in history[-1].sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
     first = [params for params in history[0].sets if -0.5 < params["x"] < 2.5 and 3.5 < params["y"] < 6.5]
     assert len(last) > 5 > len(first)
 
 
-@pytest.mark.parametrize("method", [Method.TPE, Method.NSGA2])
-def test_integers_and_lists_of_values_keep_their_types(method: Method) -> None:
+def test_integers_and_lists_of_values_keep_their_types() -> None:
     space = {
         "n": {"min": 1, "max": 64, "type": "int", "scale": "log"},
         "kind": {"values": ["a", "b"]},
@@ -121,7 +119,7 @@ def test_integers_and_lists_of_values_keep_their_types(method: Method) -> None:
         "big": {"values": [1, 2**60]},
     }
     history = played(
-        optimiser(method, space, ("fit",) if method is Method.NSGA2 else ()),
+        optimiser(Method.TPE, space),
         lambda params: {"fit": abs(params["n"] - 8) + (params["kind"] == "a")},
         n=16,
         rounds=4,
@@ -138,27 +136,25 @@ def test_rounds_of_one_set_and_of_one_parameter_work(method: Method) -> None:
     assert len({each.sets[0]["x"] for each in history}) == 12
 
 
-def generation_of(method: Method, each: optuna.trial.FrozenTrial) -> int:
-    key = {Method.CMAES: "generation", Method.NSGA2: "NSGAIISampler:generation"}[method]
-    return next(value for name, value in each.system_attrs.items() if name.endswith(key))
+def generation_of(each: optuna.trial.FrozenTrial) -> int:
+    return next(value for name, value in each.system_attrs.items() if name.endswith("generation"))
 
 
-@pytest.mark.parametrize("method", [Method.CMAES, Method.NSGA2])
-def test_an_eighth_of_a_round_may_fail_without_delaying_the_next_generation(method: Method) -> None:
-    fitting, n = optimiser(method), 32
+def test_an_eighth_of_a_round_may_fail_without_delaying_the_next_generation() -> None:
+    fitting, n = optimiser(Method.CMAES), 32
     *before, last = played(fitting, bowl, n=n, rounds=2)
     for n_failed, is_next in ((4, True), (5, False)):
         outcomes = (*[Outcome({}, "error")] * n_failed, *last.outcomes[n_failed:])
         study = fitting.replayed([*before, replace(last, outcomes=outcomes)], n)
         old, new = study.trials[-1], study.ask(fitting._distributions())
         _ = new.relative_params
-        assert generation_of(method, study.trials[new.number]) == generation_of(method, old) + is_next
+        assert generation_of(study.trials[new.number]) == generation_of(old) + is_next
 
 
 def test_optuna_prints_and_warns_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     level = optuna.logging.get_verbosity()
     with warnings.catch_warnings(action="error"):
-        for method in (Method.TPE, Method.CMAES, Method.NSGA2):
+        for method in (Method.TPE, Method.CMAES):
             played(optimiser(method), bowl, n=12, rounds=3)
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -13,7 +13,7 @@ from mops.figures import charts, course_charts
 from mops.figures.bins import bins_of
 from mops.figures.calibration import trials
 from mops.figures.fan import Fan, fans, have_decades
-from mops.figures.losses import ScoredSets, distribution, shown_sets
+from mops.figures.losses import ScoredSets, distribution
 from mops.figures.profiles import parallel, profile
 from mops.figures.row_keys import FigureRows
 from mops.figures.timeline import timeline
@@ -90,7 +90,7 @@ def test_names_of_a_study_are_values_and_no_fields() -> None:
     """Vega-Lite reads a name with a dot or a bracket as a path."""
     name = "a.b[0] 'x' \\ \"y\""
     sets = scored(np.arange(1.0, 41.0), name)
-    for chart in (charts.parallel(parallel(sets, 9, 9)), charts.profile(profile(sets, name), shown_sets(sets, 9, 9))):
+    for chart in (charts.parallel(parallel(sets, 9, 9)), charts.profile(profile(sets, name))):
         whole = chart.to_dict()
         rows = [row for rows in whole.pop("datasets").values() for row in rows]
         assert not any(name in row for row in rows)
