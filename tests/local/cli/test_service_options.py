@@ -175,24 +175,6 @@ def test_a_broken_profile_is_reported_before_anything_is_written(connected: Comm
     assert connected.submit("--storage", connected.storage, XDG_CONFIG_HOME=str(connected.root / "none")).code == 0
 
 
-WRONG = {
-    "--memory": ("2 GB", "write bytes as Kubernetes does: 2Gi or 500Mi"),
-    "--queue": ("a b", "list the queues of Kueue: kubectl get localqueues"),
-    "--priority-class": ("Urgent!", "list the classes: kubectl get priorityclasses"),
-}
-
-
-@pytest.mark.parametrize("option", WRONG)
-def test_options_that_kubernetes_would_refuse_are_refused_before_anything_is_written(
-    connected: CommandLab, option: str
-) -> None:
-    """Regression: the API server refused the Job after the study was in the storage."""
-    value, right = WRONG[option]
-    refused(
-        connected, connected.submit(option, value), f"{value!r} is not valid for {option}", "the command line", right
-    )
-
-
 def test_a_service_refuses_a_local_folder_as_storage(connected: CommandLab) -> None:
     refused(
         connected,
