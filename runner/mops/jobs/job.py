@@ -115,22 +115,15 @@ class Job(JobState):
         """
         return follow(self, Phases.of(self.files, self.name, local=self.local), None)
 
-    def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
+    def logs(self, *, tail: int | None = None) -> str:
         """Return the log of the job, with what the model printed.
 
         Parameters
         ----------
-        attempt
-            Only the log of this attempt; None: of all attempts.
         tail
             Only this many last lines; None: all lines.
-
-        Raises
-        ------
-        JobError
-            The attempt does not exist.
         """
-        return "".join(read_log(self, attempt, tail=tail))
+        return "".join(read_log(self, tail=tail))
 
     def cancel(self, *, force: bool = False) -> bool:
         """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.
