@@ -101,8 +101,6 @@ def test_a_table_shows_parameters_first_and_ids_last_and_a_clash_is_named_in_one
     for file_format in ("parquet", "csv"):
         exported = {one.name: one.path for one in job.export(tmp_path, file_format)}
         assert {name: columns_of(exported[name]) for name in names} == with_parameters
-    bare = {one.name: one.path for one in job.export(tmp_path / "bare", params=False)}
-    assert {name: columns_of(bare[name]) for name in names} == names
 
 
 def columns_of(path: str) -> list[str]:
