@@ -203,7 +203,7 @@ def test_the_beginning_of_a_param_id_finds_its_set(job: Job) -> None:
     assert job.best(weights=EQUAL, where={"param_id": [whole[:12]]}).to_arrow()["group"].to_pylist() == [3]
     assert job.best(weights=EQUAL, where=f"param_id == '{whole[:12]}'").to_arrow()["group"].to_pylist() == [3]
     assert job.best(where=f"param_id in ['{whole[:12]}']").to_arrow()["group"].to_pylist() == [3, 3, 3]
-    with pytest.raises(UsageError, match="no parameter set of the job has a param_id that begins with 'xyz'"):
+    with pytest.raises(UsageError, match="no parameter set has a param_id that begins with 'xyz'"):
         job.losses(where={"param_id": "xyz"}).to_arrow()
 
 
