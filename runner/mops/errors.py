@@ -179,11 +179,10 @@ class OptionsError(_Problems):
         self,
         problems: Sequence[Problem],
         *,
-        what: str = "these options cannot start simulations",
         where: str | None = None,
         hint: str | None = None,
     ):
-        super().__init__(what, problems, where=where, hint=hint)
+        super().__init__("these options cannot start simulations", problems, where=where, hint=hint)
 
 
 class BundleError(UsageError):

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from service_lab import MOPS, Ran, Service, assert_same_rows, begun, wait_for, write_study
 
-from mops.errors import ServiceError
+from mops.errors import ServiceError, UsageError
 from mops.k8s.client import Kubernetes
 from mops.k8s.runner_job import runner_job
 from runner_jobs import POD, REQUEST
@@ -372,7 +372,7 @@ def test_creating_an_existing_object_and_reading_a_missing_one_are_errors(
 
 
 def test_an_invalid_object_is_an_error(service: Service, kubernetes: Kubernetes) -> None:
-    with pytest.raises(ServiceError, match=r"Kubernetes refused this: .*restartPolicy"):
+    with pytest.raises(UsageError, match=r"Kubernetes refused this: .*restartPolicy"):
         kubernetes.create(suspended(service, "x") | {"spec": {"template": {"spec": {}}}})
 
 

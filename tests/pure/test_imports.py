@@ -43,7 +43,7 @@ FLOORS: dict[str, set[str]] = {
         *("errors", "units", "verdicts", "system", "waiting", "settings", "study", "child", "project", "task"),
         *("recovery", "parquet", "storage", "worker", "cluster"),
     },
-    "service": {"mops", "errors", "system", "settings", "options", "k8s", "storage", "cluster"},
+    "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
         *("mops", "errors", "units", "verdicts", "system", "settings", "figures", "study", "parquet", "child"),
         *("project", "task", "recovery", "k8s", "storage", "worker", "cluster", "attempt", "service"),

@@ -13,8 +13,9 @@ from mops.attempt.attempt import embedded_slots
 from mops.cli import terminal
 from mops.cli.options import JsonOption, Place, StorageOption
 from mops.cli.service import connected
+from mops.cluster.dask_calls import connect_to_look
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
-from mops.cluster.external import connect_external
+from mops.cluster.external import check_address
 from mops.errors import StorageError
 from mops.options import COMMON, Option
 from mops.service.overview import dask_of
@@ -65,8 +66,9 @@ def doctor(
 def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]] | None:
     """Examine the cluster that would run jobs; None: this machine would run them."""
     if settings.scheduler is not None:
-        with connect_external(settings.scheduler, "doctor", settings) as cluster:
-            return examine(cluster.calls, settings.sim_threads)
+        check_address(settings.scheduler)
+        with connect_to_look(settings.scheduler) as calls:
+            return examine(calls, settings.sim_threads)
     if load() is None:
         return None
     service = connected()

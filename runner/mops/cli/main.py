@@ -45,7 +45,6 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "run": Verb("mops.cli.submit:submit", "Run a study on this machine or on the connected service."),
         "connect": Verb("mops.cli.service:connect", "Connect to a cluster service, so that jobs run there."),
         "disconnect": Verb("mops.cli.service:disconnect", "Run jobs on this machine again."),
-        "profiles": Verb("mops.cli.service:profiles", "List the profiles of cluster services.", only_prints=True),
         "dashboard": Verb("mops.cli.service:dashboard", "Forward the Dask dashboard of the connected service."),
         "ui": Verb("mops.cli.ui:ui", "Show the jobs of a storage in a browser."),
         "settings": Verb(

@@ -34,9 +34,6 @@ def results(
     file_format: Annotated[
         Format | None, Option("Set the format of exported files (default: parquet)", flags="--format")
     ] = None,
-    params: Annotated[
-        bool, Option("Add a column for each parameter to exported tables", flags="--params/--no-params")
-    ] = True,
     overwrite: Annotated[bool, Option("Replace exported files that exist")] = False,
     best: Annotated[int | None, Option("Show the N parameter sets with the smallest losses", "N", least=1)] = None,
     weight: WeightOption = None,
@@ -59,7 +56,7 @@ def results(
 
     With several losses and no weights, --best ranks the sets by each loss.
     """
-    of_export = {"--to": to, "--format": file_format, "--no-params": not params, "--overwrite": overwrite}
+    of_export = {"--to": to, "--format": file_format, "--overwrite": overwrite}
     export = ", ".join(option for option, value in of_export.items() if value)
     of_ranking = {"--weight": weight, "--target": target is not None}
     ranking = ", ".join(option for option, value in of_ranking.items() if value)
@@ -75,7 +72,7 @@ def results(
         _show_best(found.best(best, target=target, weights=read_weights(weight)).to_arrow(), as_json=as_json)
         return
     if to is not None:
-        files = found.export(to, (file_format or Format.PARQUET).value, params=params, overwrite=overwrite)
+        files = found.export(to, (file_format or Format.PARQUET).value, overwrite=overwrite)
         if as_json:
             terminal.data_json([asdict(file) for file in files])
         else:

@@ -1,4 +1,4 @@
-"""The service: ``mops connect``, ``disconnect``, ``profiles``, ``dashboard``, ``settings``, ``cluster status``."""
+"""The service: ``mops connect``, ``disconnect``, ``dashboard``, ``settings``, ``cluster status``."""
 
 from __future__ import annotations
 
@@ -74,15 +74,11 @@ def connect(
             ("saved in", str(file)),
         ]
     )
-    for warning in filter(None, (another_version(service), saved.overridden())):
+    if warning := another_version(service):
         terminal.say(f"warning: {warning}")
 
 
-def disconnect(
-    profile: Annotated[
-        str | None, Option("Delete the profile of this name; default: keep all profiles", "NAME")
-    ] = None,
-) -> None:
+def disconnect() -> None:
     """Run jobs on this machine again.
 
     The profiles of services stay: 'mops connect --profile NAME' connects again. Jobs on a service continue.
@@ -91,55 +87,7 @@ def disconnect(
 
         mops disconnect
     """
-    if profile is not None:
-        saved.remove(profile)
-        terminal.say(f"profile {profile} is deleted")
-    else:
-        terminal.say("jobs run on this machine again" if saved.disconnect() else "no service was connected")
-    if warning := saved.overridden():
-        terminal.say(f"warning: {warning}")
-
-
-def profiles(as_json: JsonOption = False) -> None:
-    """List the profiles of cluster services.
-
-    Example:
-
-        mops profiles
-    """
-    current = saved.current()
-    found = [_described(name, name == current) for name in saved.names()]
-    if as_json:
-        terminal.data_json(found)
-    elif found:
-        columns = ("", "profile", "service", "namespace", "context", "storage")
-        terminal.data_table(columns, [("*" if one["current"] else "", *_shown(one)) for one in found])
-    else:
-        terminal.say("no profile is saved; connect to a service: mops connect --namespace NAME")
-    for one in found:
-        if one["error"]:
-            terminal.say(f"warning: {one['error']}")
-
-
-def _described(name: str, is_current: bool) -> dict[str, object]:
-    profile, error = None, None  # no profile and no error: deleted since
-    try:
-        profile = saved.load(name)
-    except UsageError as bad:
-        error = str(bad)
-    return {
-        "profile": name,
-        "current": is_current,
-        "service": profile and profile.service.release,
-        "namespace": profile and profile.namespace,
-        "context": profile and profile.context,
-        "storage": profile and profile.service.storage,
-        "error": error,
-    }
-
-
-def _shown(one: dict[str, object]) -> tuple[str, ...]:
-    return tuple(str(one[name] or "-") for name in ("profile", "service", "namespace", "context", "storage"))
+    terminal.say("jobs run on this machine again" if saved.disconnect() else "no service was connected")
 
 
 def dashboard(

@@ -405,7 +405,6 @@ def screen(
 
 def logs(
     job: JobArgument,
-    attempt: Annotated[int | None, Option("Print the log of this attempt only", "N")] = None,
     tail: Annotated[
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Print only this many last lines")
     ] = None,
@@ -427,7 +426,7 @@ def logs(
         _of_pods(found, workers=workers, follow=follow, tail=tail)
         return
     try:
-        for text in read_log(found, attempt, tail=tail, follow=follow):
+        for text in read_log(found, tail=tail, follow=follow):
             terminal.data_text(text)
             printed = printed or bool(text)
     except KeyboardInterrupt:

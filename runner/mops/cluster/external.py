@@ -56,15 +56,8 @@ _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nan
 _MOST_SILENCES = 6  # questions in a row that the scheduler has not answered: then the connection counts as broken
 
 
-@contextmanager
-def connect_external(
-    address: str, run_id: str, settings: Settings, job: str = "", pods: Pods | None = None
-) -> Iterator[ExternalCluster]:
-    """Connect to a running cluster for the body of a ``with`` statement; ``run_id`` names the attempt.
-
-    UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
-    MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
-    """
+def check_address(address: str) -> None:
+    """Raise UsageError if an address of a scheduler is malformed."""
     scheme, separator, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     hint = ""
@@ -75,6 +68,18 @@ def connect_external(
     if hint:
         what = f"{address!r} is not the address of a Dask scheduler"
         raise UsageError(what, where="MODELOPS_SCHEDULER", hint=hint)
+
+
+@contextmanager
+def connect_external(
+    address: str, run_id: str, settings: Settings, job: str = "", pods: Pods | None = None
+) -> Iterator[ExternalCluster]:
+    """Connect to a running cluster for the body of a ``with`` statement; ``run_id`` names the attempt.
+
+    UsageError: the address is malformed. ClusterError: the scheduler does not answer, or has no workers, for
+    MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+    """
+    check_address(address)
     cluster = ExternalCluster(address, run_id, settings, job, pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:

@@ -69,23 +69,9 @@ def connect(
     return found
 
 
-def disconnect(profile: str | None = None) -> None:
-    """Run jobs on this machine again, as ``mops disconnect`` does.
-
-    Parameters
-    ----------
-    profile
-        Delete the profile of this name; None: keep all profiles.
-
-    Raises
-    ------
-    UsageError
-        No profile has this name.
-    """
-    if profile is not None:
-        profiles.remove(profile)
-    else:
-        profiles.disconnect()
+def disconnect() -> None:
+    """Run jobs on this machine again, as ``mops disconnect`` does."""
+    profiles.disconnect()
 
 
 JOBS = pa.schema(

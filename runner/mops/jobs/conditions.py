@@ -303,8 +303,9 @@ def full_ids(
         unknown = pc.index_in(pa.array(wanted, pa.string()), short).is_null()
         if not length or pc.any(unknown).as_py():
             start = wanted[unknown.index(True).as_py()] if length else ""
-            what = f"no parameter set of the job has a param_id that begins with {start!r}"
-            raise UsageError(what, where="param_id", hint="job.params() lists the parameter sets")
+            what = f"no parameter set has a param_id that begins with {start!r}"
+            hint = "use a param_id of the results, or of job.params()"
+            raise UsageError(what, where="param_id", hint=hint)
         chosen = ids.filter(pc.is_in(short, pa.array(wanted, pa.string())))
         if len(chosen) > len(wanted):
             raise _ambiguous_id(wanted, chosen)

@@ -23,7 +23,7 @@ from mops.jobs.chosen_groups import (
 )
 from mops.jobs.job import Job
 from mops.jobs.launch import Launch, RunOptions, Started, shows_options
-from mops.jobs.new_code import NewCode, WrongOptions, changed_model, present_code
+from mops.jobs.new_code import NewCode, changed_model, present_code
 from mops.jobs.prepare import checked_name, derived_name, listed_files, unpacked
 from mops.jobs.reuse import Found, failures_of, find_good_simulations
 from mops.jobs.submit import changed_files, changed_settings
@@ -103,8 +103,7 @@ def retry(
     if not choice.again:
         raise _nothing_to_retry(job, names, new.failures)
     if new_code or model is not None:
-        with new.wrong.at("the project"):
-            new.spec, new.code = present_code(job, project, model=model)
+        new.spec, new.code = present_code(job, project, model=model)
     name, launch = new.checked(name, options)
     return new.start(name, launch, choice, on_start, advice="; to run the present files: --with-new-code")
 
@@ -146,8 +145,6 @@ def rescore(
     ------
     UsageError
         The project is not on this machine, or a target names no function.
-    OptionsError
-        Several arguments have problems; the error lists all of them.
     JobError
         The job is not complete, has no targets, does not store all outputs, or its model may have changed.
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
@@ -158,9 +155,8 @@ def rescore(
     if not new.spec.targets:
         hint = f"add one: mops jobs extend {job.name} --target MODULE:NAME"
         raise JobError(f"job {job.name!r} has no targets", where=job.files.url, hint=hint)
-    with new.wrong.at("--target" if targets else "the project"):
-        new.spec, new.code = present_code(job, project, targets=targets, replaced=True)
-        new.code.check_model(job, trust_model=trust_model)
+    new.spec, new.code = present_code(job, project, targets=targets, replaced=True)
+    new.code.check_model(job, trust_model=trust_model)
     name, launch = new.checked(name, options)
     return new.start(name, launch, choose(new.parent, new.failures, all_targets=True), on_start)
 
@@ -208,10 +204,8 @@ def extend(
     ------
     UsageError
         Nothing is added, or what is added is wrong.
-    OptionsError
-        Several arguments have problems; the error lists all of them.
     StudyError
-        Only the parameter sets have problems; the error lists all of them.
+        The parameter sets have problems; the error lists all of them.
     JobError
         The job is not complete, does not store all outputs that a new target needs, or its model may have changed.
     JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
@@ -221,11 +215,10 @@ def extend(
         raise UsageError("nothing is added", where="extend", hint="add replicates, sets or targets")
     new = _Derivation(job, "extend")
     if targets:
-        with new.wrong.at("--target"):
-            _require_stored_inputs(job, new.failures)
-            new.spec, new.code = present_code(job, project, targets=targets)
-            new.code.check_model(job, trust_model=trust_model)
-    groups, notes = _extended(job, replicates, sets, new.wrong)
+        _require_stored_inputs(job, new.failures)
+        new.spec, new.code = present_code(job, project, targets=targets)
+        new.code.check_model(job, trust_model=trust_model)
+    groups, notes = _extended(job, replicates, sets)
     name, launch = new.checked(name, options)
     params = encode_groups(groups, job.files.spool()) if groups is not None else None
     choice = choose(new.parent, new.failures, all_targets=bool(targets), extended=groups)
@@ -302,17 +295,11 @@ class _Derivation:
         self.parent, self.failures = job.record, failures_of(job)
         self.spec = self.parent.spec
         self.code: NewCode | None = None  # new files of the project; None: the parent's
-        what = f"these options cannot {'score' if verb == 'rescore' else verb} job {job.name!r}"
-        self.wrong = WrongOptions(what, job.files.url)
 
     def checked(self, name: str | None, options: RunOptions) -> tuple[str, Launch]:
-        """Return the name of the new job, and how it runs; raise what ``wrong`` has if an option is not valid."""
-        with self.wrong.at("--name"):
-            name = checked_name(name) if name else derived_name(self.parent.job, self._verb, datetime.now(UTC))
-        with self.wrong.at("the options of the run"):
-            launch = Launch.of(options, job=self._job, kept=read_options(self._job.files, self.parent).options)
-        self.wrong.raise_if_any()
-        return name, launch
+        """Return the name of the new job, and how it runs."""
+        name = checked_name(name) if name else derived_name(self.parent.job, self._verb, datetime.now(UTC))
+        return name, Launch.of(options, job=self._job, kept=read_options(self._job.files, self.parent).options)
 
     def start(
         self,
@@ -370,9 +357,7 @@ class _Derivation:
         return launch.start(files, derived, write, changes, on_start)
 
 
-def _extended(
-    job: Job, replicates: int | None, sets: object, wrong: WrongOptions
-) -> tuple[ExtendedGroups | None, list[str]]:
+def _extended(job: Job, replicates: int | None, sets: object) -> tuple[ExtendedGroups | None, list[str]]:
     """Return the groups with more replicates and sets, and notes on the sets; None: nothing is added to them."""
     if replicates is None and sets is None:
         return None, []
@@ -380,13 +365,11 @@ def _extended(
     old, added = load_groups(job.files, job.record.paths), None
     n_replicates = n_now = n_replicates_of(old)
     if replicates is not None:
-        with wrong.at(f"--replicates {replicates}"):
-            _check_replicates(job, replicates, n_now, len(old))
-            n_replicates = replicates
+        _check_replicates(job, replicates, n_now, len(old))
+        n_replicates = replicates
     if sets is not None:
-        with wrong.at("--sets"):
-            added = _added_sets(job.record, n_replicates, sets)
-            notes = [*added.warnings, *_new_names(old, added)]
+        added = _added_sets(job.record, n_replicates, sets)
+        notes = [*added.warnings, *_new_names(old, added)]
     columns = parameter_columns(job.files, job.record.paths)
     return ExtendedGroups(old, replicates, added.groups if added else None, columns), notes
 

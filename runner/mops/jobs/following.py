@@ -25,7 +25,6 @@ from mops.jobs.status import JobState, Status, job_state
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import LogView
 from mops.storage.paths import JobPaths, numbers_of
 from mops.storage.progress_record import Progress
 
@@ -102,52 +101,43 @@ def progress_of(now: Status) -> Progress:
 
 def read_log(
     job: JobState,
-    attempt: int | None = None,  # None: all
     *,
     tail: int | None = None,  # only this many last lines of the present log
-    # Also yield new text, until no runner runs the job (or, with `attempt`, until a newer attempt starts).
-    follow: bool = False,
+    follow: bool = False,  # also yield new text, until no runner runs the job
 ) -> Iterator[str]:
-    """Yield the log's text in order; raise JobError if the attempt does not exist."""
+    """Yield the log's text in order."""
     paths = job.record.paths
     log = JobLog(job.files, paths)
-    if attempt is not None:
-        newest = log.read().attempt
-        if not 1 <= attempt <= newest:
-            last = f"use an attempt from 1 to {newest}" if newest > 1 else "its only attempt is 1"
-            hint = last if newest else "wait until a runner starts the job"
-            raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
-    over = not follow or _is_over(job.files, paths, attempt, log.read())
-    seen = _objects(job.files, paths, attempt)
+
+    def is_over() -> bool:
+        state, _ = job_state(job.files, paths, log.read())
+        return state not in ("submitted", "running")
+
+    over = not follow or is_over()
+    seen = _objects(job.files, paths)
     yield from _texts(job.files, seen) if tail is None else [_end_of(job.files, seen, tail)]
     while not over:
         time.sleep(LOG_SECONDS)
         # Before the listing, so that the listing has all that an ended runner wrote.
-        over = _is_over(job.files, paths, attempt, log.read())
-        new = [path for path in _objects(job.files, paths, attempt) if path not in seen]
+        over = is_over()
+        new = [path for path in _objects(job.files, paths) if path not in seen]
         yield from _texts(job.files, new)
         seen += new
 
 
 def last_lines(files: Files, paths: JobPaths, n: int) -> str:
     """Return the last ``n`` lines of the present log of all attempts."""
-    return _end_of(files, _objects(files, paths, None), n)
+    return _end_of(files, _objects(files, paths), n)
 
 
 def _end_of(files: Files, objects: Sequence[str], n: int) -> str:
     return last_of((text for path in reversed(objects) for text in _texts(files, [path])), n)
 
 
-def _is_over(files: Files, paths: JobPaths, attempt: int | None, view: LogView) -> bool:
-    state, _ = job_state(files, paths, view)
-    return state not in ("submitted", "running") or (attempt is not None and view.attempt > attempt)
-
-
-def _objects(files: Files, paths: JobPaths, attempt: int | None) -> list[str]:
+def _objects(files: Files, paths: JobPaths) -> list[str]:
     """Return the paths of the log's objects, in the order of writing."""
-    entries = advisory.listed(files, paths.texts)
-    listed = {entry.path: numbers_of(entry.path) for entry in entries}
-    found = {path: numbers for path, numbers in listed.items() if numbers and attempt in (numbers[0], None)}
+    listed = {entry.path: numbers_of(entry.path) for entry in advisory.listed(files, paths.texts)}
+    found = {path: numbers for path, numbers in listed.items() if numbers}
     return sorted(found, key=found.__getitem__)
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.attempt.attempt import job_context
 from mops.errors import UsageError
+from mops.jobs.conditions import full_ids
 from mops.jobs.job import Job
 from mops.jobs.new_code import present_bundle, present_project
 from mops.jobs.prepare import PreparedStudy
@@ -32,7 +34,6 @@ from mops.storage.params_file import load_groups
 from mops.storage.sources import stored_families
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupTable
-from mops.study.ids_and_seeds import told_apart
 from mops.system.signals import STOP_SIGNALS, handled, signals_with_default_action
 from mops.task import JobContext
 from mops.worker.child_process import load_message
@@ -54,26 +55,9 @@ class Source:
         """Return the only parameter set whose id begins with this text (None: the first set); else raise UsageError."""
         if prefix is None:
             return self.groups.group(0)
-        if not prefix:
-            raise UsageError("the id is empty", where="--set", hint="give the first characters of a param_id")
-        found: list[tuple[int, str]] = []
-        for piece in self.groups.pieces():
-            rows = pc.indices_nonzero(pc.starts_with(piece.ids, prefix.lower()))
-            found += zip((piece.start + row for row in rows.to_pylist()), piece.ids.take(rows).to_pylist(), strict=True)
-        if len(found) == 1:
-            return self.groups.group(found[0][0])
-        if not found:
-            raise UsageError(
-                f"no parameter set has an id that begins with {prefix!r}",
-                where="--set",
-                hint="use a param_id of the results, or run the stored study of the job: --job JOB",
-            )
-        ids = [param_id for _, param_id in found]
-        raise UsageError(
-            f"{len(found):,} parameter sets have an id that begins with {prefix!r}: {told_apart(prefix, ids)}",
-            where="--set",
-            hint="give more characters of the id",
-        )
+        ids = pa.concat_arrays([piece.ids for piece in self.groups.pieces()])
+        (found,) = full_ids([prefix.lower()], ids)
+        return self.groups.group(pc.index(ids, found).as_py())
 
 
 @dataclass(frozen=True)

@@ -115,22 +115,15 @@ class Job(JobState):
         """
         return follow(self, Phases.of(self.files, self.name, local=self.local), None)
 
-    def logs(self, attempt: int | None = None, *, tail: int | None = None) -> str:
+    def logs(self, *, tail: int | None = None) -> str:
         """Return the log of the job, with what the model printed.
 
         Parameters
         ----------
-        attempt
-            Only the log of this attempt; None: of all attempts.
         tail
             Only this many last lines; None: all lines.
-
-        Raises
-        ------
-        JobError
-            The attempt does not exist.
         """
-        return "".join(read_log(self, attempt, tail=tail))
+        return "".join(read_log(self, tail=tail))
 
     def cancel(self, *, force: bool = False) -> bool:
         """Ask the job's runner to commit what is finished and stop. :meth:`resume` continues the job.
@@ -493,7 +486,6 @@ class Job(JobState):
         folder: str | Path,
         file_format: Literal["parquet", "csv"] = "parquet",
         *,
-        params: bool = True,
         overwrite: bool = False,
     ) -> list[Exported]:
         """Write one file for each output, and the files ``losses``, ``failures`` and ``params``.
@@ -504,8 +496,6 @@ class Job(JobState):
             The folder of the files; mops creates it.
         file_format
             The format of the files.
-        params
-            Add a column for each parameter to the outputs, the losses and the failures.
         overwrite
             Replace files that exist.
 
@@ -525,7 +515,7 @@ class Job(JobState):
             raise UsageError(
                 f"the format {file_format!r} is unknown", where="Job.export", hint=known_name(str(file_format), Format)
             )
-        data, selection = self._read(), Selection(params)
+        data, selection = self._read(), Selection(params=True)
         # Not `seeds` and `params`: the outputs have the seeds, the other columns the parameters, and CSV has no lists.
         sets = data.parameters.columns(["group", *data.parameters.fields(()), "param_id"])
         tables: dict[str, Rows] = {

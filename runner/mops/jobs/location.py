@@ -131,13 +131,9 @@ def described(location: Location) -> list[SettingLine]:
     lines = {line.name: line for line in location.settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)
-    value: str | None
+    value, source = None, location.local_by or "default"
     if location.profile is not None:
         lines[scheduler] = replace(lines[scheduler], value=location.profile.service.scheduler, source="service")
         value = f"{location.profile.service.release} in namespace {location.profile.namespace}"
         source = str(profiles.path())
-    else:
-        value = os.environ.get(profiles.VARIABLE, "").strip() or None
-        source = "environment" if value else location.local_by or "default"
-    meaning = "the profile of the service that commands use; none: this machine, even when connected"
-    return [SettingLine(profiles.VARIABLE, value, "", source, meaning), *lines.values()]
+    return [SettingLine("service", value, "", source, "the service that commands use"), *lines.values()]

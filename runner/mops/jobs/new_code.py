@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from mops.errors import JobError, OptionsError, Problem, SettingsError, StudyError, UsageError
+from mops.errors import JobError, UsageError
 from mops.jobs.job import Job
 from mops.jobs.prepare import given_project, kept_functions, listed_files, unpacked
 from mops.project.bundle import Bundle, pack
@@ -21,38 +20,6 @@ from mops.project.project import ModelSpec
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
 from mops.study.entry_point import EntryPoint
-
-
-class WrongOptions:
-    """Collects what is wrong with options."""
-
-    def __init__(
-        self,
-        what: str,  # what the options cannot do, for the error that lists several problems
-        where: str,  # the job
-    ):
-        self._what, self._where = what, where
-        self._errors: list[UsageError] = []
-        self._problems: list[Problem] = []
-
-    @contextmanager
-    def at(self, place: str) -> Iterator[None]:
-        """Keep an error of the body as one of this option, unless the error itself lists problems with their places."""
-        try:
-            yield
-        except UsageError as bad:
-            self._errors.append(bad)
-            if isinstance(bad, StudyError | SettingsError | OptionsError):
-                self._problems += bad.problems
-            else:
-                self._problems.append(Problem(place, f"{bad.what}; {bad.hint}" if bad.hint else bad.what))
-
-    def raise_if_any(self) -> None:
-        """Raise the only UsageError as it is, or one OptionsError that lists the problems of all."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            raise OptionsError(self._problems, what=self._what, where=self._where)
 
 
 @dataclass(frozen=True)
@@ -119,11 +86,8 @@ def present_code(
         spec = replace(spec, model=_named(given.model(model), "the model"))
     if targets:
         entries, kept = given.targets(targets), () if replaced else spec.targets
-        wrong = WrongOptions(f"these targets cannot score job {job.name!r}", job.files.url)
         for target in entries:
-            with wrong.at(f"--target {target}"):
-                _check_target(target, kept)
-        wrong.raise_if_any()
+            _check_target(target, kept)
         spec = replace(spec, targets=tuple(dict.fromkeys([*kept, *entries])))
     bundle = present_bundle(job.files, record, root, given.files())
     before, now = unpacked(job.files, record.bundle), cache_folder() / bundle.digest

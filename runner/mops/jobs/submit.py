@@ -345,14 +345,13 @@ def run(
     # A person's request: it may continue a job that was cancelled or has failed, which otherwise stays as it is. A
     # request counts once.
     asked: RunRequest | None = None,
-    settings: Settings | None = None,  # None: from the environment
     on_progress: Callable[[Progress], None] = lambda _: None,
     process: RunnerProcess | None = None,  # None: a person's own program runs the job
 ) -> str:
     """Run a job that exists and return its state. Detached runners and pods run this."""
     # Raises NothingToRun; Overtaken, if someone has cancelled, ended or claimed the job since the request; JobDeleted,
     # if the request is for a deleted job of the same name.
-    settings, process = settings or Settings.from_environment(), process or RunnerProcess()
+    settings, process = Settings.from_environment(), process or RunnerProcess()
     record = job.record
     if asked is not None and asked.job not in ("", record.id):
         what = f"job {job.name!r}, for which this runner was started, was deleted; another job has its name"

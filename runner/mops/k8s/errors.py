@@ -12,7 +12,7 @@ import httpx
 import httpx_ws
 import kr8s
 
-from mops.errors import ServiceError
+from mops.errors import ServiceError, UsageError
 from mops.k8s.chart import ASK_FOR_RIGHTS
 
 
@@ -79,7 +79,7 @@ def brief(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _refused(code: int, message: str, where: str) -> ServiceError:
+def _refused(code: int, message: str, where: str) -> ServiceError | UsageError:
     if code == 401:
         what = f"Kubernetes rejected your credentials (401): {message}"
         return ServiceError(what, where=where, hint="log in to the cluster again")
@@ -88,7 +88,8 @@ def _refused(code: int, message: str, where: str) -> ServiceError:
     if code == 409:
         return ServiceError(message, where=where, hint="list the Jobs: kubectl get jobs")
     if code in (400, 422):
-        return ServiceError(f"Kubernetes refused this: {message}", where=where, hint=_EVENTS_HINT)
+        hint = "correct the option that this names, or ask the cluster's operator about the chart's values"
+        return UsageError(f"Kubernetes refused this: {message}", where=where, hint=hint)
     return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)
 
 

@@ -42,7 +42,7 @@ def connect(
     kubeconfig = str(Path(kubeconfig).absolute()) if kubeconfig else None
     if name is not None:
         says_place = any((namespace, context, kubeconfig, release))  # else the service is where this profile says
-        profiles.checked_name(name)
+        profiles.check_name(name)
         if not says_place and (saved := profiles.load(name)) is not None:
             namespace, context, kubeconfig = saved.namespace, saved.context, saved.kubeconfig
             release, dedicated = saved.service.release, dedicated or saved.dedicated

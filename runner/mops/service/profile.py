@@ -1,8 +1,7 @@
 """The profiles that ``mops connect`` saves: cluster services, and how this person reaches them.
 
 The chart writes ServiceConfig as JSON into a ConfigMap (helm/mops/templates/clients). Each profile is one file in the
-user's configuration folder, and another file has the name of the current one. ``MODELOPS_PROFILE`` names another
-profile for one command; with ``none`` mops uses no profile.
+user's configuration folder, and another file has the name of the current one.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from mops.errors import UsageError
 from mops.k8s.chart import ChartModel, ServiceConfig, unreadable
 from mops.system.user_folders import USER_FOLDERS
 
-VARIABLE = "MODELOPS_PROFILE"
-NONE = "none"
 DEFAULT = "default"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -42,24 +39,15 @@ def path(name: str | None = None) -> Path:
     return USER_FOLDERS.user_config_path / "profiles" / f"{name or current() or DEFAULT}.json"
 
 
-def checked_name(name: str, where: str = "--profile") -> str:
-    """Return the name of a profile. UsageError: it is not valid as the name of a file, or it is ``none``."""
-    if name == NONE or not _NAME.fullmatch(name):
-        hint = f"use letters, digits, '-', '_' and '.', at most 63, and not {NONE!r}"
-        raise UsageError(f"a profile cannot have the name {name!r}", where=where, hint=hint)
-    return name
+def check_name(name: str) -> None:
+    """Raise UsageError if a name is not valid as the name of a profile's file."""
+    if not _NAME.fullmatch(name):
+        hint = "use letters, digits, '-', '_' and '.', at most 63"
+        raise UsageError(f"a profile cannot have the name {name!r}", where="--profile", hint=hint)
 
 
 def current() -> str | None:
     """Return the name of the profile that commands use; None: they work on this machine."""
-    value = os.environ.get(VARIABLE, "").strip()
-    if value:
-        return None if value == NONE else checked_name(value, VARIABLE)
-    return _chosen()
-
-
-def _chosen() -> str | None:
-    """Return the name in the file of the current profile."""
     file = USER_FOLDERS.user_config_path / "current-profile"
     try:
         return file.read_text().strip() or None
@@ -67,17 +55,6 @@ def _chosen() -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as refused:
         raise _refused(file, refused) from refused
-
-
-def overridden() -> str:
-    """Return a warning if MODELOPS_PROFILE decides, whatever the current profile is; else nothing."""
-    value = os.environ.get(VARIABLE, "").strip()
-    return f"{VARIABLE} is set to {value!r}, so commands in this shell still follow it" if value else ""
-
-
-def names() -> list[str]:
-    """Return the names of all saved profiles, sorted."""
-    return sorted(file.stem for file in (USER_FOLDERS.user_config_path / "profiles").glob("*.json"))
 
 
 def load(name: str | None = None) -> Profile | None:
@@ -88,21 +65,12 @@ def load(name: str | None = None) -> Profile | None:
     file = path(wanted)
     try:
         return Profile.model_validate_json(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as missing:
-        if name is None and os.environ.get(VARIABLE, "").strip():
-            raise _unknown(wanted, VARIABLE) from missing
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as bad:
         raise unreadable(bad, str(file), f"replace it: mops connect --profile {wanted} --namespace NAME") from bad
     except OSError as refused:
         raise _refused(file, refused) from refused
-
-
-def _unknown(name: str, where: str) -> UsageError:
-    saved = ", ".join(names())
-    save_it = f"connect first: mops connect --profile {name} --namespace NAME"
-    hint = f"use one of {saved}, or '{NONE}' to run on this machine" if saved else save_it
-    return UsageError(f"no profile {name!r} is saved", where=where, hint=hint)
 
 
 def storage_of(profile: Profile) -> str:
@@ -144,19 +112,7 @@ def _write(file: Path, text: str) -> None:
 
 def disconnect() -> bool:
     """Let commands work on this machine, and keep all profiles; False: no service was connected."""
-    return _remove(USER_FOLDERS.user_config_path / "current-profile")
-
-
-def remove(name: str) -> None:
-    """Remove a profile. If it is the current one, commands work on this machine."""
-    file = path(checked_name(name))
-    if not _remove(file):
-        raise _unknown(name, "--profile")
-    if _chosen() == name:
-        disconnect()
-
-
-def _remove(file: Path) -> bool:
+    file = USER_FOLDERS.user_config_path / "current-profile"
     try:
         file.unlink()
     except (FileNotFoundError, NotADirectoryError):

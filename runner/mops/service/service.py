@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,6 @@ from mops.k8s.chart import Object, RunnerPod
 from mops.k8s.job_phase import GONE, Phase, phase_of
 from mops.k8s.pod_state import PodState, is_running, newest, refused_pods, state_of
 from mops.k8s.runner_job import Request, runner_job
-from mops.options import flag_of
 from mops.service import profile as profiles
 from mops.service.profile import Profile
 from mops.settings import PREFIX
@@ -32,14 +30,6 @@ if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
 
 logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-# Options that Kubernetes reads: their form, and the hint for a wrong value.
-_FORMS = {
-    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does: 2Gi or 500Mi"),
-    "queue": (_NAME, "list the queues of Kueue: kubectl get localqueues"),
-    "priority_class": (_NAME, "list the classes: kubectl get priorityclasses"),
-}
 
 # Options that are fields of k8s.chart.RunnerPod with the same names.
 _POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
@@ -109,14 +99,6 @@ class Service:
 
     def with_options(self, options: PodOptions) -> Service:
         """Return the service for one job whose runner's pod has these options."""
-        # Kubernetes would refuse a wrong form only later, when the job is in the storage.
-        for name, (form, hint) in _FORMS.items():
-            if (value := options.given.get(name)) and not form.fullmatch(value):
-                raise UsageError(f"{value!r} is not valid for {flag_of(name)}", where="the command line", hint=hint)
-        for name in ("deadline_s", "keep_s"):
-            if not isinstance(value := options.given.get(name, 0), int):
-                hint = "give a whole number of seconds"
-                raise UsageError(f"{value!r} is not valid for {flag_of(name)}", where="the pod options", hint=hint)
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
             resources = self.pod.resources
@@ -166,7 +148,7 @@ class Service:
 
         wanted = self._request(files, job, build_spec)
         pod = self._runner_pod()
-        # Missing permissions, a quota or a policy refuse here, before the job exists.
+        # Wrong pod options, missing permissions, a quota or a policy are refused here, before the job exists.
         self.kubernetes.create(runner_job(pod, wanted), dry_run=True)
 
         def start(environment: Mapping[str, str], asked: str) -> KubernetesRunner:

@@ -64,7 +64,7 @@ class Jobs:
         name = manifest["metadata"]["name"]
         ours = {one["name"]: one["value"] for one in container["env"] if one["name"] != "MODELOPS_SCHEDULER"}
         with self.log.open("ab") as log:
-            environment = self.environment | ours | {"MODELOPS_PROFILE": "none"}
+            environment = self.environment | ours | {"XDG_CONFIG_HOME": str(self.log.parent / "none")}
             self.processes[name] = warm().start(container["args"][1:], environment, self.log.parent, out=log, err=log)
         self.manifests[name] = manifest
 

@@ -251,7 +251,7 @@ def test_outputs_may_have_any_name(lab: CommandLab, tmp_path: Path) -> None:
 
 def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
-    lines.pop("MODELOPS_PROFILE")  # a location and not a setting: tests/local/cli/test_location.py
+    lines.pop("service")  # a location and not a setting: tests/local/cli/test_location.py
     shared = {
         "storage": "MODELOPS_STORAGE",
         "scheduler": "MODELOPS_SCHEDULER",
@@ -266,7 +266,7 @@ def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> N
 
 def test_piped_settings_are_one_line_each(lab: CommandLab) -> None:
     out = lab.run("settings", MODELOPS_JOB_BATCH_SIZE="7").out.splitlines()
-    assert len(out) == 2 + len(Settings.model_fields)  # the header and MODELOPS_PROFILE
+    assert len(out) == 2 + len(Settings.model_fields)  # the header and the service
     assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
     assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
 

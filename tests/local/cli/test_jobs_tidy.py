@@ -108,7 +108,7 @@ def test_the_log_has_the_start_and_end_of_an_attempt_and_the_models_output(
     assert BEGINS.fullmatch(first), first
     assert re.fullmatch(rf"{STAMP} INFO {job}: attempt 1 ends: every simulation has run\n", last)
     assert lab.run("jobs", "logs", job, "-n", "1").out == last
-    assert lab.run("jobs", "logs", job, "--attempt", "1", "--tail", "0").out == ""
+    assert lab.run("jobs", "logs", job, "--tail", "0").out == ""
     followed = lab.run("jobs", "logs", job, "-f")
     assert (followed.out, followed.err) == (ran.out, "job done is succeeded\n")
 
@@ -411,10 +411,6 @@ WRONG = {
     "an unknown state": (
         ["list", "--state", "runing"],
         ("error: unknown state: 'runing'\n  at: --state\nhint: did you mean 'running'?\n"),
-    ),
-    "an attempt that was not": (
-        ["logs", "done", "--attempt", "4"],
-        "error: job 'done' has no attempt 4\n  at: {storage}\nhint: its only attempt is 1\n",
     ),
     **{
         f"{verb} of no job": (

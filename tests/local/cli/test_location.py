@@ -72,7 +72,6 @@ RULE = {
     "--local": ({"local": True}, {}, False, None, "default"),
     "--local with MODELOPS_STORAGE": ({"local": True}, {"MODELOPS_STORAGE": "/there"}, False, "/there", "environment"),
     "MODELOPS_SCHEDULER": ({}, {"MODELOPS_SCHEDULER": "tcp://h:1"}, False, None, "default"),
-    "MODELOPS_PROFILE": ({}, {"MODELOPS_PROFILE": "none"}, False, None, "default"),
 }
 
 
@@ -207,31 +206,30 @@ def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
 def test_settings_show_the_service_of_commands(connected: CommandLab) -> None:
     shown = lines(here(connected, "settings", "--json"))
     saved = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profiles", "default.json"))
-    assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", saved)
+    assert shown["service"] == ("mops in namespace studies", saved)
     assert shown["MODELOPS_STORAGE"] == (STORAGE, "service")
     assert shown["MODELOPS_SCHEDULER"] == (SCHEDULER, "service")
 
 
 @pytest.mark.parametrize(
-    ("option", "variables", "value", "source"),
+    ("option", "variables", "source"),
     [
-        ("--local", {}, None, "--local"),
-        (None, {"MODELOPS_PROFILE": "none"}, "none", "environment"),
-        (None, {"MODELOPS_SCHEDULER": "tcp://h:1"}, None, "MODELOPS_SCHEDULER"),
+        ("--local", {}, "--local"),
+        (None, {"MODELOPS_SCHEDULER": "tcp://h:1"}, "MODELOPS_SCHEDULER"),
     ],
 )
 def test_settings_show_the_reason_that_commands_are_local(
-    connected: CommandLab, option: str | None, variables: dict[str, str], value: str | None, source: str
+    connected: CommandLab, option: str | None, variables: dict[str, str], source: str
 ) -> None:
     shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
-    assert shown["MODELOPS_PROFILE"] == (value, source)
+    assert shown["service"] == (None, source)
     assert shown["MODELOPS_STORAGE"] == (str(connected.project / "mops-storage"), "default")
     assert shown["MODELOPS_SCHEDULER"][0] == variables.get("MODELOPS_SCHEDULER")
 
 
 def test_settings_without_a_service(lab: CommandLab) -> None:
     shown = lines(here(lab, "settings", "--json"))
-    assert shown["MODELOPS_PROFILE"] == (None, "default")
+    assert shown["service"] == (None, "default")
     assert shown["MODELOPS_STORAGE"] == (str(lab.storage), "environment")
 
 

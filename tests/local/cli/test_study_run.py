@@ -208,8 +208,11 @@ def test_a_failed_simulation_of_a_job_runs_again_with_a_repaired_model(study: Co
     ("arguments", "said"),
     [
         (("--with-new-code",), "a study file always runs the present files of its project"),
-        (("--set", ""), "the id is empty"),  # of an unset variable: it ran the first set
-        (("--set", "zz"), "no parameter set has an id that begins with 'zz'"),
+        (
+            ("--set", ""),
+            "no parameter set has a param_id that begins with ''",
+        ),  # of an unset variable: it ran the first set
+        (("--set", "zz"), "no parameter set has a param_id that begins with 'zz'"),
         (("--replicate", "2"), "the parameter set has no replicate 2"),
         (("--job", "other"), "name a study file or a job, and not both"),
     ],
@@ -224,7 +227,7 @@ def test_an_id_of_several_sets_is_an_error(study: CommandLab) -> None:
     study.write_study(parameter_sets=[{"x": x} for x in range(20, 220)])
     ran = study.run("study", "run", study.study, "--set", "1")
     assert ran.code == 2
-    assert re.search("parameter sets have an id that begins with '1': (1[0-9a-f]{11}, )+", ran.err)
+    assert re.search("parameter sets have a param_id that begins with '1': (1[0-9a-f]{11}, )+", ran.err)
 
 
 def test_a_job_has_its_own_options(study: CommandLab) -> None:

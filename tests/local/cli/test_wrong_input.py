@@ -324,7 +324,6 @@ def test_an_export_replaces_files_only_on_request(finished: tuple[CommandLab, st
     ("options", "said"),
     [
         (["--format", "csv"], "only an export has --format"),
-        (["--no-params", "--overwrite"], "only an export has --no-params, --overwrite"),
         (["--best", "3", "--to", "out"], "--best shows parameter sets and exports nothing, but --to is given"),
     ],
 )

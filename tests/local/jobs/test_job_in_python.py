@@ -86,8 +86,6 @@ def test_a_job_without_wait_runs_in_another_process_and_can_be_waited_for(
     assert "the model says 1" in job.logs()
     assert job.logs(tail=0) == ""
     assert job.watch().state == "succeeded"
-    with pytest.raises(JobError, match="no attempt 2"):
-        job.logs(2)
     (output,) = (path for path in (lab.folder.parent / "state").rglob("*") if path.is_file())
     assert "\x1b" not in job.logs() + output.read_text(), "a detached runner writes no control codes"
 

@@ -87,12 +87,12 @@ def refusal(code: int, message: str = "no") -> kr8s.ServerError:
 
 def test_a_refusal_keeps_the_text_of_the_api_server(subtests: pytest.Subtests) -> None:
     for code, kind, what in [
-        (400, ServiceError, "Kubernetes refused this: no"),
+        (400, UsageError, "Kubernetes refused this: no"),
         (401, ServiceError, "Kubernetes rejected your credentials (401): no"),
         (403, ServiceError, "Kubernetes does not allow this (403): no"),
         (404, ServiceError, "Kubernetes answered 404: no"),
         (409, ServiceError, "no"),
-        (422, ServiceError, "Kubernetes refused this: no"),
+        (422, UsageError, "Kubernetes refused this: no"),
         (429, ServiceError, "Kubernetes answered 429: no"),
         (500, ServiceError, "Kubernetes answered 500: no"),
     ]:

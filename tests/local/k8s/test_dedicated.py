@@ -294,12 +294,6 @@ def test_a_number_of_workers_needs_a_dedicated_cluster(config: ServiceConfig) ->
         service(config, Kubernetes(), None).with_options(PodOptions(workers="4"))
 
 
-def test_seconds_that_are_not_a_whole_number_are_refused_before_anything_is_written(config: ServiceConfig) -> None:
-    """They failed when the job's record was written, after its bundle and its parameter sets."""
-    with pytest.raises(UsageError, match=r"3600\.5 is not valid for --deadline"):
-        service(config, Kubernetes(), None).with_options(PodOptions(deadline_s=3600.5))  # type: ignore[arg-type]
-
-
 def test_the_state_of_a_cluster_follows_from_its_pods() -> None:
     def of(component: str, ready: bool) -> Object:
         conditions = [{"type": "Ready", "status": str(ready)}]

@@ -94,10 +94,13 @@ def test_a_job_stays_on_the_kind_of_cluster_that_its_submitters_profile_chose(se
     assert names.DEDICATED_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
 
 
-def test_a_retry_inherits_the_options_of_its_parent(service: Service, study: Path, storage: str) -> None:
+def test_a_retry_inherits_the_options_of_its_parent(
+    service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
-    assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
+    assert submit.run(job) == "partial"
     child = retry(job, "error", name="again", location=at(service), wait=False, pod=PodOptions(queue="large"))
     assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
     assert child.record.options == JobOptions(

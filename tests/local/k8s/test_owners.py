@@ -114,10 +114,13 @@ def test_the_job_keeps_its_owner_when_a_manager_resumes_it(job: Job, service: Se
     assert in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"][names.OWNER] == "ada"
 
 
-def test_a_derived_job_belongs_to_the_person_who_derives_it(job: Job, service: Service, storage: str) -> None:
+def test_a_derived_job_belongs_to_the_person_who_derives_it(
+    job: Job, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It changes nothing of the job from which it is derived."""
+    monkeypatch.setenv("MODELOPS_JOB_SLOTS", "1")
     asked = RunRequest.behind(JobLog(job.files, job.record.paths).read().k)
-    assert submit.run(job, asked=asked, settings=Settings(storage=storage, slots=1)) == "partial"
+    assert submit.run(job, asked=asked) == "partial"
     in_memory(service).user = "bob"
     child = retry(job, "error", name="again", location=at(service), wait=False)
     assert (child.record.owner, job.record.owner) == ("bob", "ada")

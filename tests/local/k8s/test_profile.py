@@ -13,7 +13,7 @@ import pytest
 from mops.errors import OtherFormat, UsageError
 from mops.k8s import chart
 from mops.k8s.chart import Object, ServiceConfig
-from mops.service.profile import Profile, current, disconnect, load, names, path, reach, remove, save, use
+from mops.service.profile import Profile, disconnect, load, path, reach, save, use
 
 # The required fields, as the chart writes them.
 SERVICE: Object = {
@@ -34,7 +34,6 @@ SERVICE: Object = {
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("MODELOPS_PROFILE", raising=False)
 
 
 def parsed(**changes: Any) -> ServiceConfig:
@@ -80,7 +79,6 @@ def test_a_profile_uses_the_field_names_of_kubernetes(profile: Profile) -> None:
 
 def test_no_profile_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load() is None
-    assert names() == []
     assert disconnect() is False
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
@@ -90,18 +88,7 @@ def test_no_profile_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_after_disconnect_the_profile_stays(profile: Profile) -> None:
     saved(profile, "prod")
     assert disconnect() is True
-    assert (load(), load("prod"), names()) == (None, profile, ["prod"])
-
-
-def test_a_removed_profile_cannot_be_loaded(profile: Profile) -> None:
-    saved(profile, "trial")
-    saved(profile, "prod")
-    remove("trial")
-    assert (names(), current()) == (["prod"], "prod")
-    remove("prod")
-    assert (names(), current(), load()) == ([], None, None)
-    with pytest.raises(UsageError, match="no profile 'prod' is saved"):
-        remove("prod")
+    assert (load(), load("prod")) == (None, profile)
 
 
 @pytest.mark.parametrize(
@@ -118,47 +105,6 @@ def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatc
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert path() == Path(where)
-
-
-# MODELOPS_PROFILE
-
-
-@pytest.mark.parametrize("value", ["none", " none "])
-def test_the_environment_can_disable_the_profile(profile: Profile, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(profile).write_text("not even JSON")
-    monkeypatch.setenv("MODELOPS_PROFILE", value)
-    assert load() is None
-
-
-def test_an_empty_variable_is_unset(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(profile)
-    monkeypatch.setenv("MODELOPS_PROFILE", "")
-    assert load() == profile
-
-
-def test_the_environment_can_name_another_profile(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = profile.model_copy(update={"namespace": "trials"})
-    save(trial, "trial")
-    saved(profile)
-    monkeypatch.setenv("MODELOPS_PROFILE", "trial")
-    assert load() == trial
-    assert save(trial) == path("trial"), "an update keeps the name"
-
-
-def test_a_name_that_is_not_saved_is_refused(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(profile)
-    monkeypatch.setenv("MODELOPS_PROFILE", "prod")
-    with pytest.raises(UsageError, match="no profile 'prod' is saved") as raised:
-        load()
-    assert raised.value.where == "MODELOPS_PROFILE"
-    assert raised.value.hint == "use one of default, or 'none' to run on this machine"
-
-
-def test_the_first_profile_gets_the_name_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MODELOPS_PROFILE", "prod")
-    with pytest.raises(UsageError, match="no profile 'prod' is saved") as raised:
-        load()
-    assert raised.value.hint == "connect first: mops connect --profile prod --namespace NAME"
 
 
 # What cannot be read
@@ -199,7 +145,7 @@ def test_a_profile_that_is_not_utf8(profile: Profile) -> None:
 
 def test_a_folder_in_its_place(profile: Profile) -> None:
     path().mkdir(parents=True)
-    for call in (lambda: load("default"), lambda: save(profile), lambda: remove("default")):
+    for call in (lambda: load("default"), lambda: save(profile)):
         with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
             call()
         assert raised.value.where == str(path())

@@ -35,7 +35,6 @@ from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.jobs.removal import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.submit import run
-from mops.settings import Settings
 from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 from mops.storage.job_records import (
@@ -178,7 +177,7 @@ def test_a_runner_that_was_asked_for_a_deleted_job_does_not_run_the_next_job_of_
     """A pod of the deleted job starts again, or starts a day later."""
     created(files, job_id=OTHER_ID)
     with pytest.raises(JobDeleted, match="for which this runner was started, was deleted; another job has its name"):
-        run(Job(files, "job"), asked=RunRequest(0, "ab", ID), settings=Settings())
+        run(Job(files, "job"), asked=RunRequest(0, "ab", ID))
     assert Job(files, "job").status().attempt == 0
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import ID, claimed, commit, created, ended, finished, lives, on_disk, texts
 
-from mops.errors import JobError
 from mops.jobs import following
 from mops.jobs.following import last_of, read_log
 from mops.jobs.job import Job
 
 
-def whole(files, *arguments, **options) -> str:
-    return "".join(read_log(Job(files, "job"), *arguments, **options))
+def whole(files, **options) -> str:
+    return "".join(read_log(Job(files, "job"), **options))
 
 
 def two_attempts(files) -> None:
@@ -32,8 +30,6 @@ def two_attempts(files) -> None:
 def test_pieces_are_read_in_the_order_of_their_numbers(files):
     two_attempts(files)
     assert whole(files) == "one\ntwo\nthree\nfour\n"
-    assert whole(files, 1) == "one\ntwo\nthree\n"
-    assert whole(files, 2) == "four\n"
 
 
 @on_disk
@@ -41,7 +37,6 @@ def test_the_last_lines_may_come_from_several_pieces(files):
     two_attempts(files)
     ends = ["", "four\n", "three\nfour\n", "two\nthree\nfour\n", "one\ntwo\nthree\nfour\n"]
     assert [whole(files, tail=n) for n in range(5)] == ends
-    assert whole(files, 1, tail=1) == "three\n"
     assert whole(files, tail=1000) == whole(files)
 
 
@@ -49,17 +44,6 @@ def test_the_last_lines_may_come_from_several_pieces(files):
 def test_the_last_lines_are_those_of_the_whole_log(pieces, n):
     lines = "".join(pieces).splitlines(keepends=True)
     assert last_of(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
-
-
-@on_disk
-def test_an_unknown_attempt_is_refused(files):
-    two_attempts(files)
-    for attempt in (0, 3):
-        with pytest.raises(JobError, match=f"no attempt {attempt}\n.*\nhint: use an attempt from 1 to 2"):
-            whole(files, attempt)
-    created(files, "new")
-    with pytest.raises(JobError, match="wait until a runner starts the job"):
-        list(read_log(Job(files, "new"), 1))
 
 
 @on_disk
@@ -103,7 +87,7 @@ def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
     assert "".join(shown) == "one\ntwo\nthree\n"
 
 
-def test_following_ends_when_the_job_or_attempt_has_ended(files, monkeypatch):
+def test_following_ends_when_the_job_has_ended(files, monkeypatch):
     monkeypatch.setattr(following, "LOG_SECONDS", 0.01)
     finished(files, "job")
     assert whole(files, follow=True) == "began\nended\n"
@@ -111,6 +95,3 @@ def test_following_ends_when_the_job_or_attempt_has_ended(files, monkeypatch):
     claimed(files, "killed")
     lives(files, "killed", 1, age_s=1000)
     assert list(read_log(Job(files, "killed"), follow=True)) == []
-    claimed(files, "killed")
-    lives(files, "killed", 2, age_s=0)
-    assert list(read_log(Job(files, "killed"), 1, follow=True)) == []

@@ -49,7 +49,7 @@ def test_a_cluster_that_cannot_be_reached() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     ran = doctor(MODELOPS_SCHEDULER=address, MODELOPS_JOB_CLUSTER_TIMEOUT="1")
     assert ran.code == 4
-    assert f"the Dask scheduler at {address} does not answer" in ran.err
+    assert "the Dask scheduler does not answer" in ran.err
 
 
 @pytest.mark.parametrize("start", ["auto", "spawn"])

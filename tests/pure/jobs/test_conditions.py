@@ -204,7 +204,7 @@ def test_a_condition_that_does_not_fit_is_an_error(subtests: pytest.Subtests) ->
         ({"t": 5}, r"column 't' \(timestamp\[us\]\) cannot be compared with 5"),
         ({"t": "soon"}, "cannot be compared with 'soon'"),
         ({"t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "cannot be compared with"),
-        ({"param_id": "xyz"}, "no parameter set of the job has a param_id that begins with 'xyz'"),
+        ({"param_id": "xyz"}, "no parameter set has a param_id that begins with 'xyz'"),
     ]:
         with subtests.test(str((where, message))):
             table = pa.table({"x": [1], "name": ["a"], "t": pa.array([0], pa.timestamp("us")), "param_id": ["abc"]})
