@@ -822,7 +822,7 @@ def test_whatever_the_chart_installs_passes_mops_doctor(
         return
     found = rendered(tmp_path, {"worker": worker})
     assert limit_of(found) == limit
-    facts = Worker("tcp://w:1", "w", threads, limit * MIB, container, 192 * MIB, False, False, "65536")
+    facts = Worker("tcp://w:1", threads, limit * MIB, container, 192 * MIB, False, False, "65536")
     assert list(findings(Scheduler("tcp://s:1", 1.0), [facts], {}, 1)) == []
 
 
