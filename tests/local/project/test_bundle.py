@@ -497,10 +497,13 @@ def test_data_that_is_not_what_the_digest_names_is_refused(root: Path, cache: Pa
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("digest", ["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
-def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, digest: str) -> None:
-    with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
-        unpack(digest, lambda: b"", tmp_path)
+def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for n_case, digest in enumerate(["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"]):
+        with subtests.test(str(digest)):
+            folder = tmp_path / str(n_case)
+            folder.mkdir()
+            with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
+                unpack(digest, lambda: b"", folder)
 
 
 Zip = Callable[[zipfile.ZipFile], None]
