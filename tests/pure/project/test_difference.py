@@ -239,29 +239,29 @@ PACKAGE = {
 OF_PACKAGE = ModelSpec("pkg.model:run", "baseline", ("pkg.score:end",), None)
 
 
-@pytest.mark.parametrize("src", ["", "src/"])
-@pytest.mark.parametrize(
-    ("name", "old", "new", "counts"),
-    [
-        ("pkg/parts/walk.py", "return n", "return 2 * n", True),
-        ("pkg/parts/walk.py", "-n", "-2 * n", False),
-        ("pkg/rates.py", "RATE = 1", "RATE = 2", True),
-        ("pkg/rates.py", "OTHER = 2", "OTHER = 3", False),
-        ("pkg/__init__.py", "RATE as", "OTHER as", True),
-        ("pkg/parts/__init__.py", "", "print(1)\n", True),
-        ("pkg/util.py", "def take(n):\n    return n", "def take(n):\n    return 2 * n", False),
-        ("pkg/util.py", "def add(n):\n    return n", "def add(n):\n    return 2 * n", True),
-        ("pkg/score.py", "take(1)", "take(2)", False),
-        # On import, the module of a target may change the model.
-        ("pkg/score.py", "import util\n", "import util\nutil.add = None\n", True),
-        ("pkg/score.py", "import util\n", "import util\nsetattr(util, 'add', None)\n", True),
-    ],
-)
-def test_packages(tmp_path: Path, src: str, name: str, old: str, new: str, counts: bool) -> None:
-    before = {src + file: text for file, text in PACKAGE.items()}
-    after = before | {src + name: PACKAGE[name].replace(old, new, 1)}
-    spec = ModelSpec(OF_PACKAGE.model, "baseline", OF_PACKAGE.targets, None, (".", "src"))
-    assert of_model(tmp_path, before, after, spec) == ([src + name] if counts else [])
+def test_packages(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for src in ["", "src/"]:
+        for name, old, new, counts in [
+            ("pkg/parts/walk.py", "return n", "return 2 * n", True),
+            ("pkg/parts/walk.py", "-n", "-2 * n", False),
+            ("pkg/rates.py", "RATE = 1", "RATE = 2", True),
+            ("pkg/rates.py", "OTHER = 2", "OTHER = 3", False),
+            ("pkg/__init__.py", "RATE as", "OTHER as", True),
+            ("pkg/parts/__init__.py", "", "print(1)\n", True),
+            ("pkg/util.py", "def take(n):\n    return n", "def take(n):\n    return 2 * n", False),
+            ("pkg/util.py", "def add(n):\n    return n", "def add(n):\n    return 2 * n", True),
+            ("pkg/score.py", "take(1)", "take(2)", False),
+            # On import, the module of a target may change the model.
+            ("pkg/score.py", "import util\n", "import util\nutil.add = None\n", True),
+            ("pkg/score.py", "import util\n", "import util\nsetattr(util, 'add', None)\n", True),
+        ]:
+            with subtests.test(str((src, name, old, new, counts))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                before = {src + file: text for file, text in PACKAGE.items()}
+                after = before | {src + name: PACKAGE[name].replace(old, new, 1)}
+                spec = ModelSpec(OF_PACKAGE.model, "baseline", OF_PACKAGE.targets, None, (".", "src"))
+                assert of_model(folder, before, after, spec) == ([src + name] if counts else [])
 
 
 # A model that reads a value of another module, which the import of a target or of a third module may change.

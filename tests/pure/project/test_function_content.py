@@ -239,22 +239,19 @@ def opened() -> Any:
     return io.TextIOWrapper(io.BytesIO(b"rows"))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
+def test_what_cannot_go_to_another_process_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for make, said in [
         (threading.Lock, "lock"),
         (opened, "open file"),
         (lambda: sqlite3.connect(":memory:"), "sqlite3.Connection"),
         (lambda: (one for one in "abc"), "generator"),
         (OnGpu, "a OnGpu is in the memory of a GPU"),
         (lambda: {"deep": [{"lock": threading.Lock()}]}, "lock"),
-    ],
-    ids=["lock", "file", "database", "generator", "gpu", "inside"],
-)
-def test_what_cannot_go_to_another_process_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
-    what = refusal(defined(USES, value=make()))
-    assert what.startswith("the variable 'value', which simulate uses, cannot go to")
-    assert said in what
+    ]:
+        with subtests.test(str((make, said))):
+            what = refusal(defined(USES, value=make()))
+            assert what.startswith("the variable 'value', which simulate uses, cannot go to")
+            assert said in what
 
 
 def test_a_socket_of_a_function_that_the_model_uses_is_refused() -> None:

@@ -32,20 +32,23 @@ def write_registry(root: Path, text: str | bytes) -> Path:
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("marker", MARKERS)
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, marker: str, is_folder: bool) -> None:
+def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """In a worktree ``.git`` is a file."""
-    inner = tmp_path / "outer" / "project"
-    (inner / "studies" / "2024").mkdir(parents=True)
-    (tmp_path / "outer" / "pyproject.toml").touch()
-    if is_folder:
-        (inner / marker).mkdir()
-    else:
-        (inner / marker).touch()
-    assert find_root(inner / "studies" / "2024" / "study.json") == inner
-    assert find_root(inner / "study.json") == inner
-    assert find_root(tmp_path / "outer" / "study.json") == tmp_path / "outer"
+    for marker in MARKERS:
+        for is_folder in [False, True]:
+            with subtests.test(str((marker, is_folder))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                inner = folder / "outer" / "project"
+                (inner / "studies" / "2024").mkdir(parents=True)
+                (folder / "outer" / "pyproject.toml").touch()
+                if is_folder:
+                    (inner / marker).mkdir()
+                else:
+                    (inner / marker).touch()
+                assert find_root(inner / "studies" / "2024" / "study.json") == inner
+                assert find_root(inner / "study.json") == inner
+                assert find_root(folder / "outer" / "study.json") == folder / "outer"
 
 
 def test_without_a_marker_the_root_is_the_studys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,19 +102,22 @@ def as_table(entries: list[Entry], n: int, folder: Path) -> Study:
     return parse_study(source.data, where="", folder=folder)
 
 
-@pytest.mark.parametrize("number", range(12))
-@pytest.mark.parametrize("path", [as_json, as_list, as_csv, as_parquet, as_table])
-def test_ids_and_seeds_are_those_of_the_contract(path: Any, number: int, tmp_path: Path) -> None:
-    rng = random.Random(number)
-    for _ in range(5):
-        entries = entries_of(rng, mixed=path in (as_json, as_list, as_csv))
-        n = rng.choice([1, 3])
-        groups = path(entries, n, tmp_path).groups
-        found = groups.groups(range(len(groups)))
-        assert [(one.param_id, one.params, one.seeds) for one in found] == expected(entries, n)
-        assert [repr(one.params[k]) for one in found for k in sorted(one.params)] == [
-            repr(params[k]) for _, params, _ in expected(entries, n) for k in sorted(params)
-        ], "-0.0 and 1.0 stay"
+def test_ids_and_seeds_are_those_of_the_contract(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for number in range(12):
+        for path in [as_json, as_list, as_csv, as_parquet, as_table]:
+            with subtests.test(str((number, path))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                rng = random.Random(number)
+                for _ in range(5):
+                    entries = entries_of(rng, mixed=path in (as_json, as_list, as_csv))
+                    n = rng.choice([1, 3])
+                    groups = path(entries, n, folder).groups
+                    found = groups.groups(range(len(groups)))
+                    assert [(one.param_id, one.params, one.seeds) for one in found] == expected(entries, n)
+                    assert [repr(one.params[k]) for one in found for k in sorted(one.params)] == [
+                        repr(params[k]) for _, params, _ in expected(entries, n) for k in sorted(params)
+                    ], "-0.0 and 1.0 stay"
 
 
 def test_a_cell_that_is_not_finite_is_refused_by_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -164,14 +167,17 @@ def test_the_stored_study_of_a_table_with_an_empty_chunk_is_json(tmp_path: Path,
             assert json.loads(source.text)["parameter_sets"] == [{"beta": 1}, {"beta": 2}, {"beta": 3}]
 
 
-@pytest.mark.parametrize("values", [["a", "b"], ["a", None]])
-@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["b", "a"])], ids=["categories", "enum"])
-def test_categories_of_polars_are_texts(kind: Any, values: list[str | None], tmp_path: Path) -> None:
-    frame = pl.DataFrame({"beta": [1, 2], "policy": pl.Series(values, dtype=kind)})
-    source = given_study({"model": "m:f", "parameter_sets": frame}, tmp_path)
-    groups = parse_study(source.data, where="").groups
-    found = [one.params.get("policy") for one in groups.groups(range(2))]
-    assert found == values
+def test_categories_of_polars_are_texts(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for values in [["a", "b"], ["a", None]]:
+        for kind in [pl.Categorical, pl.Enum(["b", "a"])]:
+            with subtests.test(str((values, kind))):
+                folder = tmp_path / str(sum(1 for _ in tmp_path.iterdir()))
+                folder.mkdir()
+                frame = pl.DataFrame({"beta": [1, 2], "policy": pl.Series(values, dtype=kind)})
+                source = given_study({"model": "m:f", "parameter_sets": frame}, folder)
+                groups = parse_study(source.data, where="").groups
+                found = [one.params.get("policy") for one in groups.groups(range(2))]
+                assert found == values
 
 
 def test_a_column_without_a_value_is_no_parameter(tmp_path: Path) -> None:
