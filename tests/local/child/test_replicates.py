@@ -73,7 +73,7 @@ class TestAnnotations:
     def test_a_dictionary_of_frames(self, target, imports, subtests: pytest.Subtests) -> None:
         for annotation, wanted in NAMED.items():
             for replicates, rows in [(ONE, 2.0), (TWO, 1.0)]:
-                with subtests.test(str((annotation, wanted, replicates, rows))):
+                with subtests.test(f"{annotation} {len(replicates[0])}"):
                     score = target(f"{imports}\ndef score(params, replicates: {annotation}): return kinds(replicates)")
                     assert score({}, replicates) == {wanted: rows}
 

@@ -557,7 +557,7 @@ def test_entries_that_pack_never_writes_are_refused(cache: Path, subtests: pytes
             (lambda z: z.writestr(entry("z"), "1" * 999, zipfile.ZIP_DEFLATED), "z: is compressed or encrypted"),
         ]
     ):
-        with subtests.test(str((fill, message))):
+        with subtests.test(message):
             here = cache / str(n_case)
             data, digest = crafted(fill)
             with pytest.raises(BundleError, match=f"the bundle contains what mops never packs\n  {message}"):

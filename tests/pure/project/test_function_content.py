@@ -248,7 +248,7 @@ def test_what_cannot_go_to_another_process_is_refused_by_name(subtests: pytest.S
         (OnGpu, "a OnGpu is in the memory of a GPU"),
         (lambda: {"deep": [{"lock": threading.Lock()}]}, "lock"),
     ]:
-        with subtests.test(str((make, said))):
+        with subtests.test(said):
             what = refusal(defined(USES, value=make()))
             assert what.startswith("the variable 'value', which simulate uses, cannot go to")
             assert said in what
